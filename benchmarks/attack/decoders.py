@@ -35,7 +35,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from benchmarks.attack.reducing import Defect, expect
 from ge_runtime.npu.service import protocol
-from ge_runtime.npu.service.resident_message import resident_of
+from ge_runtime.npu.service.messages import resident_of
 from reference_server.codecs import json_exact_reader, proto_wire, rapid_json
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder

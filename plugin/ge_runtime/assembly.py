@@ -38,7 +38,7 @@ from ge_runtime.specs import TensorSpec
 if TYPE_CHECKING:
     # Loaded at run time only by models that need them.
     from ge_runtime.scheduling.sequences import SequenceStates
-    from ge_runtime.workspace.pool import Membership
+    from ge_runtime.workspace import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
         raise ConfigFault(config.model, [f"{found}, expected {expected}"])
     # Only loaded for models that have a pool.
     # Loaded for models that have a pool alone.
-    from ge_runtime.workspace.pool import PROCESS_POOLS
+    from ge_runtime.workspace import PROCESS_POOLS
 
     membership = PROCESS_POOLS.join("cpu", config.workspace_pool_bytes, config.model)
     opened.callback(membership.leave)

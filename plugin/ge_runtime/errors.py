@@ -78,10 +78,6 @@ class PoolTimeout(PoolFault):
     """The deadline passed before enough bytes were free."""
 
 
-class PoolCancelled(PoolFault):
-    """The wait for the pool was cancelled."""
-
-
 class PoolClosed(PoolFault):
     """The pool was closed, before or during the wait."""
 

@@ -15,8 +15,8 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from ascend_simulator.exit_report import Report, freeze, report, thaw
     from ascend_simulator.process import Process, current, reset_for_tests
-    from ascend_simulator.reporting import Report, freeze, report, thaw
     from ascend_simulator.settings import Settings, from_environment
     from ascend_simulator.streams.tasks import Span
     from ascend_simulator.violations import RULES, Rule, SimulatorViolation, SimulatorWarning
@@ -41,18 +41,18 @@ __all__ = [
 _HOMES: Final = {
     "Process": "process",
     "RULES": "violations",
-    "Report": "reporting",
+    "Report": "exit_report",
     "Rule": "violations",
     "Settings": "settings",
     "SimulatorViolation": "violations",
     "SimulatorWarning": "violations",
     "Span": "streams.tasks",
     "current": "process",
-    "freeze": "reporting",
+    "freeze": "exit_report",
     "from_environment": "settings",
-    "report": "reporting",
+    "report": "exit_report",
     "reset_for_tests": "process",
-    "thaw": "reporting",
+    "thaw": "exit_report",
 }
 """Name -> the module of this package that defines it."""
 

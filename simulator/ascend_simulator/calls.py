@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
 from ascend_simulator import process
 from ascend_simulator.codes import ACL_SUCCESS, Code, Refused
-from ascend_simulator.origins import HERE
-from ascend_simulator.violations import declare, violate
+from ascend_simulator.violations import HERE, declare, violate
 
 __all__ = [
     "I32",

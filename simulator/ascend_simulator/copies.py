@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import MemcpyKind
+from ascend_simulator.codes import Code, MemcpyKind, Refused
+from ascend_simulator.memory.addresses import Borrowed
 from ascend_simulator.memory.blocks import ALIGNMENT, Block, Bytes
-from ascend_simulator.memory.borrowed import Borrowed
 from ascend_simulator.process import Process
 from ascend_simulator.streams.stream import Stream
 from ascend_simulator.streams.tasks import Task

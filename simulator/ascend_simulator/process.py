@@ -12,8 +12,7 @@ from threading import Lock, RLock
 from typing import Any, Final, Protocol, TypeVar
 
 from ascend_simulator import violations
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import DeviceStatus
+from ascend_simulator.codes import Code, DeviceStatus, Refused
 from ascend_simulator.faults import Faults
 from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.resources import Budget, Counters, Handles
@@ -21,8 +20,7 @@ from ascend_simulator.settings import Settings, from_environment
 from ascend_simulator.streams.contexts import PENDING, Context, Contexts
 from ascend_simulator.streams.events import Events
 from ascend_simulator.streams.reports import Reports
-from ascend_simulator.streams.stream import Stream
-from ascend_simulator.streams.stream_table import Streams
+from ascend_simulator.streams.stream import Stream, Streams
 from ascend_simulator.violations import declare, violate
 
 DEAD_STREAM = declare("stream.dead", "A stream must not be used after it is destroyed.")

@@ -8,8 +8,7 @@ from itertools import count
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import MemcpyKind
+from ascend_simulator.codes import Code, MemcpyKind, Refused
 
 Thing = TypeVar("Thing")
 

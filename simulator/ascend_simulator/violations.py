@@ -1,20 +1,81 @@
 """The rules that the simulator checks and a device does not: declaration and violations.
 
-A module declares its rules where it checks them. Each violation is a finding, with the line of the
-program that caused it. Strict mode raises `SimulatorViolation`, which is an AssertionError, so that
-programs rarely catch it by accident. Lenient mode warns, and the call continues as on a device. The
-mode "report" continues without a warning. A caution only ever warns. Safe from any thread.
+A module declares its rules where it checks them. Each violation is a finding, with the call and the
+line of the program that caused it. Strict mode raises `SimulatorViolation`, which is an
+AssertionError, so that programs rarely catch it by accident. Lenient mode warns, and the call
+continues as on a device. The mode "report" continues without a warning. A caution only ever warns.
+Safe from any thread.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ascend_simulator.origins import Origin, origin
+_PACKAGE: Final = f"{Path(__file__).parent}/"
+
+
+class Origin(NamedTuple):
+    """A call and the line that made it; all empty without a program."""
+
+    call: str
+    """The function, e.g. "acl.rt.free"."""
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        if not self.file:
+            return self.call
+        return f"{self.call}, {_shown(self.file)}:{self.line} in {self.function}"
+
+
+class _Here(threading.local):
+    call: str = ""
+    task: Origin | None = None
+
+
+HERE: Final = _Here()
+"""Thread-local; `call` is the last function of `acl` that this thread called."""
+
+
+def origin() -> Origin:
+    """Return the origin of the running code: the nearest line outside of this package."""
+    if HERE.task is not None:
+        return HERE.task
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return Origin(HERE.call, "", 0, "")
+        frame = frame.f_back
+    code = frame.f_code
+    return Origin(HERE.call, code.co_filename, frame.f_lineno, code.co_name)
+
+
+@contextmanager
+def of_task(submitted: Origin) -> Iterator[None]:
+    """Attribute findings in this block to a task's submission."""
+    before, HERE.task = HERE.task, submitted
+    try:
+        yield
+    finally:
+        HERE.task = before
+
+
+def _shown(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return file
+
 
 Mode: TypeAlias = Literal["strict", "lenient", "report"]
 

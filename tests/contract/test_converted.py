@@ -20,7 +20,7 @@ from contract.test_python_backends import write_backends
 from runtime.support.graphs import ENCODER, TABLE, write
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
-from ge_runtime.cli.convert.conversion import ConvertOptions, convert
+from ge_runtime.cli.convert import ConvertOptions, convert
 
 SIMULATOR = ROOT / "simulator/ascend_simulator/site"
 # The client's own mask tells the graph of padding, which no line of npu_ge's configuration says.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.mutants.__main__ import main
-from tools.mutants.reading import read, shown, survivors, table
+from tools.mutants.playing import read, shown, survivors, table
 from tools.mutants.sites import find, mutant, sites
 
 MODULE = '''"""A module."""

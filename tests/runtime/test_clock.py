@@ -3,9 +3,9 @@ import threading
 
 import pytest
 
+from ge_runtime import testing as manual
 from ge_runtime.clock import SystemClock
 from ge_runtime.testing import ManualClock
-from ge_runtime.testing import clock as manual
 
 
 class Waiter:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.relations import Relation
+from ge_runtime.specs import Relation
 
 SIZES = {"height": 7, "width": 5, "max": 4}
 

@@ -13,8 +13,8 @@ from ge_runtime import Caller, ConfigFault, EngineFault, EngineLost, Runtime
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PlanFault, PoolTimeout
 from ge_runtime.memory.machine import MemoryLimit
-from ge_runtime.testing.clock import ManualClock
-from ge_runtime.workspace.pool import PROCESS_POOLS
+from ge_runtime.testing import ManualClock
+from ge_runtime.workspace import PROCESS_POOLS
 
 UNKNOWN_TOKEN = len(TABLE)
 COST = "launch_us=100, element_ns=100, element2_ns=0"

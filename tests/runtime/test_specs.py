@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.relations import Relation
-from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
 
 @pytest.mark.parametrize("dtype", DType)

@@ -6,7 +6,7 @@ import pytest
 from runtime.support.graphs import onnx_model
 from simulator.support.models import FLOAT, INT64, MATRIX, Loaded, compile_to, node, rows
 
-from ascend_simulator.enumerations import DataType
+from ascend_simulator.codes import DataType
 from ascend_simulator.models import om
 
 

@@ -5,7 +5,7 @@ from runtime.support.threads import Beside
 from simulator.support.driving import Blocked, content, ok
 
 from ascend_simulator import SimulatorViolation, current
-from ascend_simulator.enumerations import DeviceStatus
+from ascend_simulator.codes import DeviceStatus
 from ascend_simulator.streams.tasks import Task
 
 

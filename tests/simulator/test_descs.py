@@ -18,8 +18,7 @@ from simulator.support.models import (
     texts_om,
 )
 
-from ascend_simulator.codes import Code
-from ascend_simulator.enumerations import DataType, Format
+from ascend_simulator.codes import Code, DataType, Format
 
 INVALID = Code.INVALID_PARAM
 INT64, FLOAT = int(DataType.ACL_INT64), int(DataType.ACL_FLOAT)

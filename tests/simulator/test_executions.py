@@ -24,7 +24,7 @@ from support.waiting import until
 
 from ascend_simulator import SimulatorViolation, SimulatorWarning, current, report
 from ascend_simulator.codes import Code
-from ascend_simulator.models.weights import PATTERN
+from ascend_simulator.models.loaded import PATTERN
 
 INVALID = Code.INVALID_PARAM
 GE_FAILURE = Code.GE_FAILURE

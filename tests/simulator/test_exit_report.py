@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from ascend_simulator import Settings, exit_report, report, reset_for_tests, violations
-from ascend_simulator.origins import Origin
+from ascend_simulator.violations import Origin
 
 BEGIN = """\
 import acl, sys

@@ -24,7 +24,7 @@ from simulator.support.models import (
 
 from ascend_simulator import SimulatorViolation, current, freeze, report
 from ascend_simulator.codes import Code
-from ascend_simulator.interface.load_config import ConfigAttr, LoadType
+from ascend_simulator.interface.mdl import ConfigAttr, LoadType
 from ascend_simulator.models import om
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.regions import overlap

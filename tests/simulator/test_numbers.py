@@ -1,9 +1,9 @@
-"""The numbers of CANN's headers, repeated here to check the simulator's enumerations."""
+"""The numbers of CANN's headers, repeated here to check the simulator's codes."""
 
 import pytest
 
-from ascend_simulator import codes, enumerations
-from ascend_simulator.interface import load_config
+from ascend_simulator import codes
+from ascend_simulator.interface import mdl
 
 CODES = {
     "INVALID_PARAM": 100000,
@@ -161,22 +161,22 @@ NAMES = {
 }
 """Enumerations that count from 0 without holes."""
 NUMBERS = {
-    enumerations.MemType: "LOW_BAND_WIDTH:0x0100 HIGH_BAND_WIDTH:0x1000",
-    enumerations.StreamFlag: "FAST_LAUNCH:0x1 FAST_SYNC:0x2 PERSISTENT:0x4",
-    enumerations.HostRegister: "MAPPED:0x2 PINNED:0x10000000",
-    enumerations.EventFlag: "SYNC:0x1 CAPTURE_STREAM_PROGRESS:0x2 TIME_LINE:0x8 "
+    codes.MemType: "LOW_BAND_WIDTH:0x0100 HIGH_BAND_WIDTH:0x1000",
+    codes.StreamFlag: "FAST_LAUNCH:0x1 FAST_SYNC:0x2 PERSISTENT:0x4",
+    codes.HostRegister: "MAPPED:0x2 PINNED:0x10000000",
+    codes.EventFlag: "SYNC:0x1 CAPTURE_STREAM_PROGRESS:0x2 TIME_LINE:0x8 "
     "DEVICE_USE_ONLY:0x10 EXTERNAL:0x20 IPC:0x40",
-    enumerations.Format: "UNDEFINED:-1 NCHW:0 NHWC:1 ND:2 NC1HWC0:3 FRACTAL_Z:4 NC1HWC0_C04:12 "
+    codes.Format: "UNDEFINED:-1 NCHW:0 NHWC:1 ND:2 NC1HWC0:3 FRACTAL_Z:4 NC1HWC0_C04:12 "
     "HWCN:16 NDHWC:27 FRACTAL_NZ:29 NCDHW:30 NDC1HWC0:32 FRACTAL_Z_3D:33 NC:35 NCL:47 "
     "FRACTAL_NZ_C0_16:50",
-    load_config.LoadType: "FROM_FILE:1 FROM_FILE_WITH_MEM:2 FROM_MEM:3 FROM_MEM_WITH_MEM:4 "
+    mdl.LoadType: "FROM_FILE:1 FROM_FILE_WITH_MEM:2 FROM_MEM:3 FROM_MEM_WITH_MEM:4 "
     "FROM_FILE_WITH_Q:5 FROM_MEM_WITH_Q:6",
-    load_config.ConfigAttr: "PRIORITY_INT32:0 LOAD_TYPE_SIZET:1 PATH_PTR:2 MEM_ADDR_PTR:3 "
+    mdl.ConfigAttr: "PRIORITY_INT32:0 LOAD_TYPE_SIZET:1 PATH_PTR:2 MEM_ADDR_PTR:3 "
     "MEM_SIZET:4 WEIGHT_ADDR_PTR:5 WEIGHT_SIZET:6 WORKSPACE_ADDR_PTR:7 WORKSPACE_SIZET:8 "
     "INPUTQ_NUM_SIZET:9 INPUTQ_ADDR_PTR:10 OUTPUTQ_NUM_SIZET:11 OUTPUTQ_ADDR_PTR:12 "
     "WORKSPACE_MEM_OPTIMIZE:13 WEIGHT_PATH_PTR:14 MEM_MALLOC_POLICY_SIZET:25 "
     "WITHOUT_GRAPH_INT32:28 NPU_PERF_MODE:29",
-    load_config.ExecAttr: "STREAM_SYNC_TIMEOUT:0 EVENT_SYNC_TIMEOUT:1",
+    mdl.ExecAttr: "STREAM_SYNC_TIMEOUT:0 EVENT_SYNC_TIMEOUT:1",
 }
 
 
@@ -191,7 +191,7 @@ def test_return_codes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_consecutive_enumerations(name):
-    enumeration = getattr(enumerations, name)
+    enumeration = getattr(codes, name)
     assert [int(member) for member in enumeration] == list(range(len(enumeration)))
     for member, wanted in zip(enumeration, NAMES[name].split(), strict=True):
         assert member.name.endswith(f"_{wanted}")
@@ -206,6 +206,6 @@ def test_enumerations_with_holes_and_flags(enumeration):
 
 def test_types_and_their_bytes(acl):
     nbytes = {int(dtype): int(count) for dtype, count in pairs(BYTES)}
-    assert [int(dtype) for dtype in enumerations.DataType] == list(nbytes)
+    assert [int(dtype) for dtype in codes.DataType] == list(nbytes)
     numbers = range(-1, 50)
     assert [acl.data_type_size(each) for each in numbers] == [nbytes.get(n, 8) for n in numbers]

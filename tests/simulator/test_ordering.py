@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_simulator.memory.ordering import HOST, Ordering, Use, Uses
+from ascend_simulator.memory.blocks import HOST, Ordering, Use, Uses
 
 STREAMS = 3
 streams = st.integers(1, STREAMS)

@@ -13,13 +13,13 @@ import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
 from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
-from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
+from ge_runtime.npu.driver.cann_values import FailureKind, failure_kind
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / page).read_text() for page in ("docs/ascend.md", "tests/simulator/trust.md"))
 RUNTIME = Path(ge_runtime.__file__).parent
 PYACL = sorted((RUNTIME / "npu" / "driver").glob("pyacl*.py"))
-DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
+DOCTOR = RUNTIME / "cli" / "doctor" / "machine.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
 

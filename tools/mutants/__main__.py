@@ -30,10 +30,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tools.mutants.playing import Map, play, record
-from tools.mutants.reading import lost_kills, read, shown, survivors, table
-from tools.mutants.rooms import ROOMS
-from tools.mutants.sites import Site, choose
+from tools.mutants.playing import Map, lost_kills, play, read, record, shown, survivors, table
+from tools.mutants.sites import ROOMS, Site, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,10 +11,9 @@ from ge_runtime.adapters.responses import FaultLog, PbUtils, Request, Result, re
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.scheduling.dispatch import isolate
 from ge_runtime.specs import Tensors
-from ge_runtime.steps.batches import join, part
 from ge_runtime.steps.onnx_step import OnnxStep
 from ge_runtime.steps.openvino_step import OpenVinoStep
-from ge_runtime.steps.step_config import StepConfig
+from ge_runtime.steps.step_config import StepConfig, join, part
 from ge_runtime.steps.torch_step import TorchStep
 
 Step: TypeAlias = OnnxStep | OpenVinoStep | TorchStep

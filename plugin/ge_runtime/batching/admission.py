@@ -12,8 +12,7 @@ from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.groups import kind_of
 from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Tensors, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Relation, Tensors, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

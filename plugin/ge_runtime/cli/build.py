@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
-from ge_runtime.cli.image_inputs import image_conf, with_images, write_conf
 from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, misused_flag
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
@@ -30,7 +29,16 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, with_fixed_batch
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, NoDevice
-from ge_runtime.npu.driver.atc import Atc, BuildRecord, content_of, own_precision, sha256_of
+from ge_runtime.npu.driver.atc import (
+    Atc,
+    BuildRecord,
+    content_of,
+    image_conf,
+    own_precision,
+    sha256_of,
+    with_images,
+    write_conf,
+)
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
 from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options

@@ -31,7 +31,7 @@ from ge_runtime.planning.gear_report import (
     draw,
     use_lines,
 )
-from ge_runtime.planning.histogram_files import read_histogram
+from ge_runtime.planning.histogram import read_histogram
 from ge_runtime.planning.size_demand import GearTable, SizeDemand, gears_key, pbtxt_lines, size_text
 from ge_runtime.specs import ROWS, DType, TensorSpec
 

@@ -17,8 +17,8 @@ from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.plan import aligned_columns, in_binary_units
 from ge_runtime.npu.service.channel import PeerGone
 from ge_runtime.npu.service.connection import NoService, connect, request
+from ge_runtime.npu.service.launcher import RuntimeFolder
 from ge_runtime.npu.service.protocol import VERSION
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 Stats: TypeAlias = Mapping[str, Any]
 """Statistics of a service, see `service.state.ServiceState.stats`."""

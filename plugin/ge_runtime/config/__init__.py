@@ -13,17 +13,19 @@ from ge_runtime.config.cards import (
     Window,
     misused_flag,
 )
-from ge_runtime.config.execution_settings import DEVICES, EnginePlace, kind_of
-from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
-from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture
-from ge_runtime.config.parameters import ConfigErrors, read_number
-from ge_runtime.config.resident import (
+from ge_runtime.config.execution_settings import (
+    DEVICES,
     HANDLE_DIMS,
     HANDLE_DTYPE,
     MOST_ROWS,
+    EnginePlace,
     Resident,
     ResidentTensor,
+    kind_of,
 )
+from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
+from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture
+from ge_runtime.config.parameters import ConfigErrors, read_number
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.tensor_rules import BatchAxes, PaddingRule, ValueRange
 

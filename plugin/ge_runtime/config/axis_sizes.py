@@ -15,8 +15,7 @@ from typing import Final, TypeAlias
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, split_names
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, TensorSpec
+from ge_runtime.specs import ROWS, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,9 @@ class _Reader:
         # No gear needs to hold all rows: max_batch_size also limits how many rows the server
         # gathers for a request batch, which may be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
-        if not self._fallback and not any(_holds(gear, largest) for gear in table):
+        if not self._fallback and not any(
+            all(own >= size for own, size in zip(gear, largest, strict=True)) for gear in table
+        ):
             shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
             expected = "one, as the limit allows requests of that size"
             self._errors.add(field, f"no gear that holds {shape}", expected + self._or_fallback)
@@ -277,10 +278,6 @@ def _read_table(
         errors.add(field, f"{len(gears)} gears", f"at most {_MOST}")
         return None
     return tuple(sorted(gears))
-
-
-def _holds(gear: Sequence[int], sizes: Sequence[int]) -> bool:
-    return all(own >= size for own, size in zip(gear, sizes, strict=True))
 
 
 def _shown(gear: Sequence[int]) -> str:

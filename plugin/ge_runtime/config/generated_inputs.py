@@ -15,8 +15,7 @@ from enum import Enum
 from typing import Final
 
 from ge_runtime.config import parameter_table as table
-from ge_runtime.config.declared import read_dtype, read_entries
-from ge_runtime.config.model_tensors import ModelTensors
+from ge_runtime.config.model_tensors import ModelTensors, read_dtype, read_entries
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, read_number
 from ge_runtime.specs import UNKNOWN, DType
 

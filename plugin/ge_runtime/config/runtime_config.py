@@ -20,9 +20,9 @@ from ge_runtime.config.cards import (
     read_ge_options,
     read_window,
 )
-from ge_runtime.config.declared import read_instances, read_max_batch_size
 from ge_runtime.config.execution_settings import (
     EnginePlace,
+    Resident,
     ServiceShare,
     kind_of,
     read_devices,
@@ -41,9 +41,8 @@ from ge_runtime.config.generated_inputs import (
     read_batch_inputs,
 )
 from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
-from ge_runtime.config.model_tensors import ModelTensors
+from ge_runtime.config.model_tensors import ModelTensors, read_instances, read_max_batch_size
 from ge_runtime.config.parameters import ConfigErrors, GivenCost
-from ge_runtime.config.resident import Resident
 from ge_runtime.config.tensor_rules import (
     BatchAxes,
     PaddingRule,

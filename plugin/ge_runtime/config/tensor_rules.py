@@ -344,7 +344,7 @@ def read_packing(
         errors.add(place, found, "an axis that is not aligned: rows of any lengths are joined")
     for kind, specs in {"input": tensors.sources, "output": tensors.outputs}.items():
         for name, spec in specs.items():
-            if axis in spec.axes and not _leads(axis, spec.dims, spec.axes):
+            if axis in spec.axes and (spec.dims[0] != axis or spec.axes.count(axis) > 1):
                 errors.add(place, f"{kind} '{name}' {spec}", f"'{axis}' as its first dim alone")
     for name, axes in masks.items():
         if axis in axes and axes != (axis,):
@@ -352,8 +352,3 @@ def read_packing(
             expected = f"masks of '{axis}' alone: rows have no dimension of their own"
             errors.add(place, found, expected)
     return axis
-
-
-def _leads(axis: str, dims: tuple[Dim, ...], axes: tuple[str, ...]) -> bool:
-    """Return whether the axis is the first dim, and neither another dim nor in a relation."""
-    return dims[0] == axis and axes.count(axis) == 1

@@ -16,7 +16,7 @@ from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 if TYPE_CHECKING:
-    from ge_runtime.devices.health import DeviceHealth
+    from ge_runtime.devices import DeviceHealth
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The shapes of all inputs of a graph, by input name."""

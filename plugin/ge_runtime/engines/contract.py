@@ -40,8 +40,7 @@ from ge_runtime.config import (
 )
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.ports import GraphPorts
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Relation, TensorSpec
 
 _BATCH_FEEDS: Final[Mapping[BatchInputKind, Callable[[TensorSpec, TensorSpec], Feed]]] = {
     BatchInputKind.ELEMENT_COUNT: ElementCount,

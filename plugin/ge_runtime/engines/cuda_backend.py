@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.components import engines_on, load
-from ge_runtime.cuda.gpu import PROCESS_GPUS, PinnedMemory
+from ge_runtime.cuda import PROCESS_GPUS, PinnedMemory
 from ge_runtime.devices import Device, Watch
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.backend import DeviceSettings

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ge_runtime.devices.health import Accelerator, DeviceHealth
+from ge_runtime.devices import Accelerator, DeviceHealth
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ge_runtime.config import ConfigErrors, RuntimeConfig
 from ge_runtime.engines.base import GraphTensor
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Relation, TensorSpec
 
 
 class GraphPorts:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth
 from ge_runtime.engines.analysis.torch_graph import TorchGraph, weights_bytes
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault

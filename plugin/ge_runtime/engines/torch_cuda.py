@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.cuda.gpu import CAPTURING, Gpu
+from ge_runtime.cuda import CAPTURING, Gpu
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.engines.torch import (

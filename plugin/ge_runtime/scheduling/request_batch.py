@@ -26,7 +26,7 @@ from ge_runtime.specs import ROWS, Array
 
 if TYPE_CHECKING:
     from ge_runtime.scheduling.sequences import SequenceStep
-    from ge_runtime.workspace.pool import WorkspacePool
+    from ge_runtime.workspace import WorkspacePool
 
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault

@@ -35,7 +35,6 @@ import numpy as np
 from ge_runtime.errors import EngineFault, RuntimeFault
 from ge_runtime.specs import Array
 from ge_runtime.testing.expected_answers import AnswerChecker, Reference
-from ge_runtime.testing.leakage import ExpectedBatch, Leakage
 from ge_runtime.testing.model_under_test import (
     BatchOutcome,
     GroupChooser,
@@ -48,7 +47,7 @@ from ge_runtime.testing.model_under_test import (
     poisoned_pads,
 )
 from ge_runtime.testing.random_requests import RandomRequest, RequestGenerator, nudged_values
-from ge_runtime.testing.report import Failure, Mismatch, Report
+from ge_runtime.testing.trials import ExpectedBatch, Failure, Leakage, Mismatch, Report
 from ge_runtime.verification.distance import Rounding, Variants
 
 DEFAULT_ROUNDS: Final = 20

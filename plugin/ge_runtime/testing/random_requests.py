@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from ge_runtime.batching.gears import Gears
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Relation, Tensors, TensorSpec
 from ge_runtime.verification.elements import (
     ElementRange,
     element_ranges,

@@ -14,8 +14,7 @@ import numpy as np
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
-from ge_runtime.relations import Relation
-from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Relation, TensorSpec
 from ge_runtime.verification.elements import element_ranges, nudged, random_elements
 
 _SHARES: Final = (16, 4, 1)

@@ -1,21 +1,173 @@
-"""The arbiter of a workspace pool: decides which waiter gets memory, and when.
+"""The arbiter of a workspace pool: decides which waiter gets memory, and when; and its values.
 
-It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters have one
-order, by priority and then by arrival, and only the first one is served. So small waiters that
-happen to fit never pass a waiter that needs much: the pool drains until the first one fits.
-
-The bypass limit bounds starvation. Only waiters of higher priority can bypass a waiter; after
-`bypass_limit` of them, it and the waiters before it are served before all that arrived later. So a
-waiter is granted at the latest after as many releases as there were live and waiting leases at its
-arrival, plus `bypass_limit`. When nothing is leased, no waiter waits.
+It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters are
+served in the order of arrival, and only the first one. So small waiters that happen to fit never
+pass a waiter that needs much: the pool drains until the first one fits. A waiter is granted at the
+latest after as many releases as there were live and waiting leases at its arrival. When nothing is
+leased, no waiter waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import TracebackType
 
-from ge_runtime.memory.suballocator import Suballocator
-from ge_runtime.workspace.lease import Held, Outcome, PoolStats, Waiter
+from ge_runtime.memory.lifetimes import Suballocator
+from ge_runtime.memory.plan import aligned_columns
+
+
+class Outcome(Enum):
+    """State of a waiter. All but WAITING and GRANTED are final."""
+
+    WAITING = auto()
+    GRANTED = auto()
+    RELEASED = auto()
+    TIMED_OUT = auto()
+    CANCELLED = auto()
+    FULL = auto()
+    NEVER_FITS = auto()
+    CLOSED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One request for memory of a pool, until it is released.
+
+    Only the pool's arbiter writes it. Compared by identity, as two may request the same.
+    """
+
+    nbytes: int
+    owner: str
+    deadline: float = math.inf
+    """Seconds on the pool's clock."""
+    outcome: Outcome = Outcome.WAITING
+    offset: int = 0
+    """Bytes from the pool's start, once granted."""
+    requested_at: float = 0.0
+    waited_s: float = 0.0
+
+
+class Lease:
+    """The bytes [offset, offset + nbytes) of a pool, until `release` or the end of `with`.
+
+    Created by `WorkspacePool.lease`. The bytes belong to this lease alone. Hold one lease at a
+    time, for one execution: a thread that waits for a second lease may deadlock with another.
+    """
+
+    __slots__ = ("_on_release", "_waiter")
+
+    def __init__(self, waiter: Waiter, on_release: Callable[[Waiter], None]) -> None:
+        self._waiter = waiter
+        self._on_release = on_release
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the pool's start; a multiple of `workspace.ALIGNMENT`."""
+        return self._waiter.offset
+
+    @property
+    def nbytes(self) -> int:
+        """The requested number of bytes."""
+        return self._waiter.nbytes
+
+    @property
+    def owner(self) -> str:
+        """The name given by the caller, for messages."""
+        return self._waiter.owner
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds from request to grant; exactly 0 if the bytes were free."""
+        return self._waiter.waited_s
+
+    def release(self) -> None:
+        """Return the bytes to the pool. Does not block. Idempotent; safe from any thread."""
+        self._on_release(self._waiter)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        waiter = self._waiter
+        state = "held" if waiter.outcome is Outcome.GRANTED else "released"
+        end = waiter.offset + waiter.nbytes
+        return f"<Lease of {waiter.owner}: bytes {waiter.offset:,} to {end:,}, {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leases held by one owner. An idle owner that holds something has a leak."""
+
+    leases: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """Sizes in bytes, times in seconds; counts since the pool was created."""
+
+    capacity: int
+    leased: int
+    peak: int
+    """Largest number of bytes leased at the same time."""
+    largest_free: int
+    """Size of the largest free range; a larger lease has to wait, even if more is free in total."""
+    waiting: int
+    """Number of leases waiting now."""
+    granted: int
+    """Number of granted leases, including those that waited."""
+    waited: int
+    """Number of leases that waited, granted or not."""
+    wait_s: float
+    """Total time of ended waits."""
+    longest_wait_s: float
+    timeouts: int
+    cancelled: int
+    refused: int
+    """Number of leases larger than the pool, beyond the queue limit, or after closing."""
+    by_owner: Mapping[str, Held]
+    """Owner to the leases that it holds now."""
+
+    def table(self) -> list[str]:
+        """Return the statistics as text, one line each."""
+        held = [
+            (f"  {owner}", held.nbytes, f" in {held.leases} lease(s)")
+            for owner, held in self.by_owner.items()
+        ]
+        sizes = [
+            ("capacity", self.capacity, ""),
+            ("leased", self.leased, ""),
+            *held,
+            ("peak", self.peak, ""),
+            ("largest free", self.largest_free, ""),
+        ]
+        waits = f"for {self.wait_s:.3f} s in total, {self.longest_wait_s:.3f} s at most"
+        counts = [
+            ("waiting", self.waiting, ""),
+            ("granted", self.granted, ""),
+            ("waited", self.waited, waits if self.waited else ""),
+            ("timeouts", self.timeouts, ""),
+            ("cancelled", self.cancelled, ""),
+            ("refused", self.refused, ""),
+        ]
+        return aligned_columns(
+            [
+                *((name, f"{nbytes:,}", f"bytes{note}") for name, nbytes, note in sizes),
+                *((name, f"{count:,}", note) for name, count, note in counts),
+            ],
+            "<><",
+        )
 
 
 class Arbiter:
@@ -24,22 +176,18 @@ class Arbiter:
     Methods return the waiters that stop waiting; the `outcome` of each says why.
     """
 
-    def __init__(
-        self, capacity: int, *, alignment: int, queue_limit: int, bypass_limit: int
-    ) -> None:
+    def __init__(self, capacity: int, *, alignment: int, queue_limit: int) -> None:
         """Start with nothing leased.
 
         Args:
             capacity: Bytes.
             alignment: Offsets are multiples of it.
             queue_limit: See WorkspacePool.
-            bypass_limit: How often a waiter may be bypassed by later ones of higher priority.
         """
         self.capacity = capacity
         self.closed = False
         self._alignment = alignment
         self._queue_limit = queue_limit
-        self._bypass_limit = bypass_limit
         self._range = Suballocator(capacity)
         self._live: set[Waiter] = set()
         self._waiting: list[Waiter] = []  # in order of arrival
@@ -147,27 +295,11 @@ class Arbiter:
             self._timeouts += len(ended)
             for waiter in ended:
                 self._end_wait(waiter, Outcome.TIMED_OUT, now)
-        while self._waiting:
-            index = self._head()
-            waiter = self._waiting[index]
-            if not self._grant(waiter):
-                break
-            del self._waiting[index]
-            for bypassed in self._waiting[:index]:
-                bypassed.bypassed += 1
+        while self._waiting and self._grant(self._waiting[0]):
+            waiter = self._waiting.pop(0)
             self._end_wait(waiter, Outcome.GRANTED, now)
             ended.append(waiter)
         return ended
-
-    def _head(self) -> int:
-        """Return the index in `_waiting` of the next waiter to serve."""
-        head = 0
-        for index, waiter in enumerate(self._waiting):
-            if waiter.priority > self._waiting[head].priority:
-                head = index
-            if waiter.bypassed >= self._bypass_limit:
-                break  # served before all later ones of any priority
-        return head
 
     def _grant(self, waiter: Waiter) -> bool:
         # A lease of 0 bytes takes 1, so that it has an offset of its own.

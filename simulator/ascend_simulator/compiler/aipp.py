@@ -1,24 +1,249 @@
-"""AIPP at a model's inputs: the images that the caller passes, and the graph's inputs."""
+"""AIPP at a model's inputs: the file of --insert_op_conf, images, and the graph's inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from ascend_simulator.compiler import aipp_conf
-from ascend_simulator.compiler.aipp_conf import AippOp, wrong
+from ascend_simulator.codes import DataType, Format
 from ascend_simulator.compiler.flags import CompileFault, Options
 from ascend_simulator.compiler.shapes import InputShapes
-from ascend_simulator.enumerations import DataType, Format
 from ascend_simulator.models import om
 from ascend_simulator.models.aipp import (
     CHANNELS,
+    LARGEST_HALF,
     MOST_PADDED_WIDTH,
+    RGB_TO_YUV,
+    YUV_TO_BGR,
+    Frame,
     InputFormat,
     Parameters,
     data_bytes,
 )
+
+
+class _Whole(NamedTuple):
+    low: int
+    high: int
+
+
+class _Float(NamedTuple):
+    low: float
+    high: float
+
+
+_BOOL: Final = ("true", "false")
+_FORMATS: Final = ("YUV420SP_U8", "XRGB8888_U8", "RGB888_U8", "YUV400_U8")
+_COMMON: Final[Mapping[str, tuple[str, ...] | _Whole | _Float]] = {
+    "aipp_mode": ("static", "dynamic"),
+    "related_input_rank": _Whole(0, 1 << 16),
+}
+_DYNAMIC: Final = {"max_src_image_size": _Whole(1, (1 << 32) - 1), "support_rotation": _BOOL}
+_SIDES: Final = ("top", "bottom", "left", "right")
+_STATIC: Final[Mapping[str, tuple[str, ...] | _Whole | _Float]] = {
+    "input_format": _FORMATS,
+    **dict.fromkeys(("csc_switch", "rbuv_swap_switch", "ax_swap_switch"), _BOOL),
+    **dict.fromkeys(("single_line_mode", "crop", "resize", "padding"), _BOOL),
+    "cpadding_value": _Float(-LARGEST_HALF, LARGEST_HALF),
+    "padding_value": _Float(-LARGEST_HALF, LARGEST_HALF),
+    "src_image_size_w": _Whole(0, 4096),
+    "src_image_size_h": _Whole(0, 4096),
+    "load_start_pos_w": _Whole(0, 4095),
+    "load_start_pos_h": _Whole(0, 4095),
+    "crop_size_w": _Whole(0, 4096),
+    "crop_size_h": _Whole(0, 4096),
+    "resize_output_w": _Whole(0, 1920),
+    "resize_output_h": _Whole(0, 4096),
+    **{f"{side}_padding_size": _Whole(0, 32) for side in _SIDES},
+    **{f"mean_chn_{channel}": _Whole(0, 255) for channel in range(4)},
+    **{f"min_chn_{channel}": _Float(0, 255) for channel in range(4)},
+    **{f"var_reci_chn_{channel}": _Float(-LARGEST_HALF, LARGEST_HALF) for channel in range(4)},
+    **{f"matrix_r{row}c{column}": _Whole(-32677, 32676) for row in range(3) for column in range(3)},
+    **{f"output_bias_{row}": _Whole(0, 255) for row in range(3)},
+    **{f"input_bias_{row}": _Whole(0, 255) for row in range(3)},
+}
+_FIELDS: Final = {**_COMMON, **_DYNAMIC, **_STATIC}
+_NOT_DONE: Final = ("resize", "single_line_mode")
+_TOKEN: Final = re.compile(r"\s*(#[^\n]*|[{}:,;]|[^\s{}:,;#]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class AippOp:
+    """The file's entry for one input."""
+
+    rank: int
+    """Index of the input, from 0."""
+    parameters: Parameters | None
+    """None for dynamic AIPP. Sizes and crops of 0 are the model's own."""
+    most_bytes: int = 0
+    """For dynamic AIPP: max_src_image_size."""
+
+
+def read(path: str) -> list[AippOp]:
+    """Return the file's entries in order. Raises CompileFault."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CompileFault("E10410", f"--insert_op_conf={path}: {error}") from error
+    found = [_op(fields) for fields in _parsed(text)]
+    if not found:
+        raise wrong("no aipp_op", "one for each image input")
+    ranks = [op.rank for op in found]
+    if len({*ranks}) < len(ranks):
+        raise wrong(f"related_input_rank {ranks}", "each input once")
+    if len({op.parameters is None for op in found}) > 1:
+        raise wrong("static and dynamic", "the same aipp_mode for all inputs")
+    return found
+
+
+def wrong(found: str, expected: str) -> CompileFault:
+    """Return the error for an invalid file."""
+    return CompileFault("E10001", f"--insert_op_conf: found {found}, expected {expected}")
+
+
+def _tokens(text: str) -> Iterator[str]:
+    for match in _TOKEN.finditer(text):
+        if not match[1].startswith("#") and match[1] not in (",", ";"):
+            yield match[1]
+
+
+def _parsed(text: str) -> list[dict[str, str]]:
+    """Return the fields of each `aipp_op { name : value ... }` of the file."""
+    ops: list[dict[str, str]] = []
+    tokens = _tokens(text)
+    for token in tokens:
+        begins = next(tokens, "")
+        if begins == ":":  # Protobuf text allows a colon before a message
+            begins = next(tokens, "")
+        if token != "aipp_op" or begins != "{":
+            raise wrong(f"'{token} {begins}'", "aipp_op {")
+        fields: dict[str, str] = {}
+        while (name := next(tokens, "")) != "}":
+            colon, value = next(tokens, ""), next(tokens, "")
+            if colon != ":" or value in ("", ":", "{", "}"):
+                raise wrong(f"'{name} {colon} {value}'".rstrip(), "name : value")
+            if name not in _FIELDS:
+                raise wrong(f"field '{name}'", "a field of AIPP")
+            if name in fields:
+                raise wrong(f"'{name}' twice", "one value")
+            fields[name] = value
+        ops.append(fields)
+    return ops
+
+
+def _op(fields: Mapping[str, str]) -> AippOp:
+    mode = fields.get("aipp_mode")
+    if mode not in ("static", "dynamic"):
+        raise wrong(f"aipp_mode '{mode}'", "static or dynamic")
+    values = {name: _value(name, text) for name, text in fields.items()}
+    rank = _whole(values, "related_input_rank")
+    if mode == "dynamic":
+        if "max_src_image_size" not in values:
+            raise wrong("no max_src_image_size", "a value, as aipp_mode is dynamic")
+        if values.get("support_rotation"):
+            raise CompileFault("E10055", "--insert_op_conf: support_rotation is reserved")
+        return AippOp(rank, None, _whole(values, "max_src_image_size"))
+    if "input_format" not in values:
+        raise wrong("no input_format", f"one of {', '.join(_FORMATS)}")
+    for name in _NOT_DONE:
+        if values.get(name):
+            raise CompileFault("E10055", f"--insert_op_conf: {name} is reserved")
+    if fields["input_format"] not in InputFormat.__members__ or values.get("padding_value"):
+        found = f"{fields['input_format']}, padding_value {values.get('padding_value', 0)}"
+        raise CompileFault("E10055", f"--insert_op_conf: {found}: not simulated")
+    return AippOp(rank, _parameters(fields, values))
+
+
+def _value(name: str, text: str) -> object:
+    """Return a field's value. Raises CompileFault for a wrong type or a value out of bounds."""
+    kind = _FIELDS[name]
+    if isinstance(kind, _Whole | _Float):
+        try:
+            number = int(text) if isinstance(kind, _Whole) else float(text)
+        except ValueError:
+            number = float("nan")
+        if not kind.low <= number <= kind.high:
+            raise wrong(f"{name} '{text}'", f"{kind.low:g} to {kind.high:g}")
+        return number
+    if text not in kind:
+        raise wrong(f"{name} '{text}'", f"one of {', '.join(map(str, kind))}")
+    return text == "true" if kind is _BOOL else text
+
+
+def _whole(values: Mapping[str, object], name: str) -> int:
+    value = values.get(name, 0)
+    assert isinstance(value, int)  # ensured by `_value`
+    return value
+
+
+def _float(values: Mapping[str, object], name: str, default: float) -> float:
+    value = values.get(name, default)
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _parameters(fields: Mapping[str, str], values: Mapping[str, object]) -> Parameters:
+    image = InputFormat[fields["input_format"]]
+    is_yuv = image is InputFormat.YUV420SP_U8
+    csc = bool(values.get("csc_switch"))
+    if csc and image is InputFormat.YUV400_U8:
+        raise wrong("csc_switch on for YUV400_U8", "off, as it has no colors")
+    width, height = (_whole(values, f"src_image_size_{side}") for side in "wh")
+    if width == 1:
+        raise wrong("src_image_size_w 1", "0, or 2 to 4096")
+    frame = _frame(values)
+    if (frame.crop or frame.padding) and not (width and height):
+        raise wrong("no src_image_size", "it together with crop and padding")
+    even = [width, height, *(frame.crop or ())]
+    if is_yuv and any(number % 2 for number in even):
+        raise wrong(f"{even} of YUV420SP_U8", "even numbers")
+    default = YUV_TO_BGR if is_yuv else RGB_TO_YUV
+    matrix = [f"matrix_r{place // 3}c{place % 3}" for place in range(9)]
+    biases = {
+        kind: tuple(
+            _whole({f"{kind}_bias_{row}": bias, **values}, f"{kind}_bias_{row}")
+            for row, bias in enumerate((16, 128, 128))
+        )
+        for kind in ("output", "input")
+    }
+    return Parameters(
+        input_format=int(image),
+        width=width,
+        height=height,
+        csc=csc,
+        swaps=bool(values.get("rbuv_swap_switch")),
+        swaps_x=bool(values.get("ax_swap_switch")),
+        matrix=tuple(
+            _whole({name: own, **values}, name) for name, own in zip(matrix, default, strict=True)
+        ),
+        output_bias=biases["output"],
+        input_bias=biases["input"],
+        frames=(frame,),
+    )
+
+
+def _frame(values: Mapping[str, object]) -> Frame:
+    crop = padding = None
+    if values.get("crop"):
+        left, top, width, height = (
+            _whole(values, name)
+            for name in ("load_start_pos_w", "load_start_pos_h", "crop_size_w", "crop_size_h")
+        )
+        crop = (left, top, width, height)
+    if values.get("padding"):
+        top, bottom, left, right = (_whole(values, f"{side}_padding_size") for side in _SIDES)
+        padding = (top, bottom, left, right)
+    return Frame(
+        crop,
+        padding,
+        tuple(_whole(values, f"mean_chn_{channel}") for channel in range(4)),
+        tuple(_float(values, f"min_chn_{channel}", 0.0) for channel in range(4)),
+        tuple(_float(values, f"var_reci_chn_{channel}", 1.0) for channel in range(4)),
+    )
+
 
 _RANK: Final = 4
 
@@ -55,7 +280,7 @@ def insert(options: Options, inputs: tuple[om.OmTensor, ...], requested: InputSh
     if options.input_format != "NCHW":
         found = f"--input_format={options.input_format}"
         raise CompileFault("E10001", f"--insert_op_conf: found {found}, expected NCHW")
-    ops = {op.rank: op for op in aipp_conf.read(options.insert_op_conf)}
+    ops = {op.rank: op for op in read(options.insert_op_conf)}
     if beyond := [rank for rank in ops if rank >= len(inputs)]:
         raise wrong(f"related_input_rank {beyond[0]}", f"below {len(inputs)}, the number of inputs")
     aipp: list[om.OmAipp | None] = []

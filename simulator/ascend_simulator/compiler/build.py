@@ -11,15 +11,15 @@ from typing import Any, Final, TypeAlias
 import onnx
 from onnx import TensorProto
 
-from ascend_simulator.compiler import aipp, half, shapes, sizes
+from ascend_simulator.compiler import aipp, inference, shapes
 from ascend_simulator.compiler.flags import CompileFault, Options
-from ascend_simulator.compiler.inference import Inference, Value, subgraphs
-from ascend_simulator.compiler.sizes import weight_bytes
+from ascend_simulator.compiler.inference import Inference, Value, subgraphs, weight_bytes
 from ascend_simulator.compiler.tensors import (
     graph_input,
     input_tensors,
     kind_name,
     output_tensors,
+    rounded,
     value_bytes,
 )
 from ascend_simulator.models import om
@@ -137,7 +137,7 @@ class _Compilation:
         options = self._options
         self._check_types()
         if options.precision == "fp16":
-            return half.rounded(
+            return rounded(
                 self._model,
                 self._at(None),
                 fp16_inputs=options.fp16_inputs,
@@ -189,9 +189,9 @@ class _Compilation:
         )
         dims = planned[largest].outputs if planned else None
         outputs = output_tensors(self._options, graph, dims, self._most(requested))
-        lean = [sizes.FIXED_BYTES + self._values_bytes(values) for values in found]
+        lean = [inference.FIXED_BYTES + self._values_bytes(values) for values in found]
         work = [
-            each + sum(map(sizes.occupied, _io_bytes(inputs, outputs, shape)))
+            each + sum(map(inference.occupied, _io_bytes(inputs, outputs, shape)))
             for each, shape in zip(lean, planned, strict=True)
         ]
         return om.Manifest(
@@ -223,20 +223,20 @@ class _Compilation:
         return [values.get(each.name, _NOWHERE).dims for each in graph.output]
 
     def _values_bytes(self, values: Mapping[str, Value]) -> int:
-        """Return the bytes of the intermediate values at these shapes, see `sizes`."""
+        """Return the bytes of the intermediate values at these shapes, see `inference`."""
         fp16 = self._options.precision == "fp16"
         steps = [
-            sizes.Step(tuple(filter(None, node.input)), tuple(filter(None, node.output)))
+            inference.Step(tuple(filter(None, node.input)), tuple(filter(None, node.output)))
             for node in self._model.graph.node
         ]
         if fp16:  # FP32 inputs converted to FP16 are intermediate values
             names = [each.name for each in self._inputs]
             names = [name for name in names if values[name].kind == TensorProto.FLOAT]
-            steps.insert(0, sizes.Step((), tuple(names)))
+            steps.insert(0, inference.Step((), tuple(names)))
         nbytes = {
             name: value_bytes(values[name], fp16=fp16) for step in steps for name in step.writes
         }
-        return sizes.values_bytes(steps, nbytes, reuse=self._options.reuse_memory)
+        return inference.values_bytes(steps, nbytes, reuse=self._options.reuse_memory)
 
 
 def _load(path: str) -> tuple[str, ModelProto]:

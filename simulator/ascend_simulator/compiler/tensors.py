@@ -1,21 +1,156 @@
-"""The inputs and outputs of a model in its interface: types, formats, names."""
+"""The inputs and outputs of a model in its interface: types, formats, names, and half precision.
+
+By default ATC rounds all FP32 values of a graph to FP16.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
-from onnx import TensorProto
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from ascend_simulator.compiler import half
+from ascend_simulator.codes import DATA_TYPE_BYTES, DataType, Format
 from ascend_simulator.compiler.flags import CompileFault, Options
-from ascend_simulator.compiler.inference import Value
+from ascend_simulator.compiler.inference import Value, subgraphs
 from ascend_simulator.compiler.shapes import GraphInput, InputShapes
-from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType, Format
 from ascend_simulator.models import om
 
+ModelProto: TypeAlias = Any
 GraphProto: TypeAlias = Any
+NodeProto: TypeAlias = Any
+
+_EXACT: Final = frozenset(
+    (
+        *("Abs", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Identity", "Max", "MaxPool", "Min", "Neg", "ReduceMax", "ReduceMin", "Relu"),
+        *("Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
+        *("Unsqueeze", "Where"),
+    )
+)
+"""Operators whose results are input values or their negatives: already rounded."""
+
+_NO_DATA: Final[Mapping[str, tuple[int, ...]]] = {"Resize": (1, 2, 3), "Upsample": (1,)}
+"""Operator -> its inputs that are parameters, such as scales, and must not be rounded."""
+
+_SUFFIX: Final = "/half"
+
+
+def rounded(
+    model: ModelProto,
+    values: Mapping[str, Value],
+    *,
+    fp16_inputs: Iterable[str] = (),
+    fp16_outputs: bool = False,
+) -> ModelProto:
+    """Return a copy of `model` that computes in half precision.
+
+    Inputs and outputs keep their types, except those named in `fp16_inputs` and, with
+    `fp16_outputs`, all FP32 outputs. All names are unchanged, except FP32 inputs and outputs, which
+    get a suffix: see `graph_name`. `values` are the graph's at any shapes; only their types are
+    used.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    _round(result.graph, values)
+    boundary = _Boundary(result.graph)
+    boundary.inputs(frozenset(fp16_inputs))
+    boundary.outputs(fp16_outputs)
+    return result
+
+
+def graph_name(name: str, kind: int, side: Literal["in", "out"]) -> str:
+    """Return the name in a rounded graph of an input or output `name` of this type."""
+    return f"{name}/{side}" if kind == TensorProto.FLOAT else name
+
+
+def _round(graph: GraphProto, values: Mapping[str, Value]) -> None:
+    """Round the results and constants of the nodes of `graph` and its subgraphs."""
+    nodes: list[NodeProto] = []
+    exempt = {
+        name
+        for node in graph.node
+        for place, name in enumerate(node.input)
+        if place in _NO_DATA.get(node.op_type, ())
+    }
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and tensor.name not in exempt:
+            half = numpy_helper.from_array(
+                _to_half(numpy_helper.to_array(tensor)), tensor.name + _SUFFIX
+            )
+            nodes.append(_cast(half.name, tensor.name, TensorProto.FLOAT))
+            tensor.CopyFrom(half)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _round(inner, {})
+        nodes.append(node)
+        if node.op_type in _EXACT:
+            continue
+        for place, name in enumerate(node.output):
+            value = values.get(name)
+            if value is not None and value.kind == TensorProto.FLOAT and name not in exempt:
+                raw, half = name + "/raw", name + _SUFFIX
+                node.output[place] = raw
+                nodes.append(_cast(raw, half, TensorProto.FLOAT16))
+                nodes.append(_cast(half, name, TensorProto.FLOAT))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    initialized = {tensor.name.removesuffix(_SUFFIX) for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initialized]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    del graph.value_info[:]
+
+
+class _Boundary:
+    """Casts between the caller's types and the graph's types."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._graph = graph
+
+    def inputs(self, fp16: frozenset[str]) -> None:
+        """Round FP32 inputs."""
+        nodes = []
+        for value in self._graph.input:
+            name, tensor = value.name, value.type.tensor_type
+            if tensor.elem_type != TensorProto.FLOAT:
+                continue
+            value.name = graph_name(name, TensorProto.FLOAT, "in")
+            nodes.append(_cast(name + _SUFFIX, name, TensorProto.FLOAT))
+            if name in fp16:
+                tensor.elem_type = TensorProto.FLOAT16
+                nodes[-1].input[0] = value.name
+            else:
+                nodes.insert(-1, _cast(value.name, name + _SUFFIX, TensorProto.FLOAT16))
+        kept = list(self._graph.node)
+        del self._graph.node[:]
+        self._graph.node.extend([*nodes, *kept])
+
+    def outputs(self, fp16: bool) -> None:
+        """Return FP32 outputs unchanged, or as FP16."""
+        for value in self._graph.output:
+            name, tensor = value.name, value.type.tensor_type
+            if tensor.elem_type != TensorProto.FLOAT:
+                continue
+            value.name = graph_name(name, TensorProto.FLOAT, "out")
+            if fp16:
+                tensor.elem_type = TensorProto.FLOAT16
+            self._graph.node.append(_cast(name, value.name, tensor.elem_type))
+
+
+def _to_half(array: NDArray[Any]) -> NDArray[np.float16]:
+    with np.errstate(over="ignore"):  # above 65,504 the result is infinite, as on a device
+        return array.astype(np.float16)
+
+
+def _cast(source: str, target: str, kind: int) -> NodeProto:
+    return helper.make_node("Cast", [source], [target], name=target + "/cast", to=kind)
+
+
 ValueInfo: TypeAlias = Any
 
 _DATA_TYPES: Final[Mapping[int, DataType]] = {
@@ -47,11 +182,11 @@ def input_tensors(
     tensors = []
     for index, value in enumerate(values):
         name, kind = value.name, value.type.tensor_type.elem_type
-        graph_name = half.graph_name(name, kind, "in") if options.precision == "fp16" else name
+        inner = graph_name(name, kind, "in") if options.precision == "fp16" else name
         if kind == TensorProto.FLOAT and name in options.fp16_inputs:
             kind = TensorProto.FLOAT16
         ranges = requested.ranges[index] if requested.family == "dynamic" else ()
-        tensors.append(_tensor(options, name, graph_name, kind, requested.dims(index), ranges))
+        tensors.append(_tensor(options, name, inner, kind, requested.dims(index), ranges))
     return tuple(tensors)
 
 
@@ -69,14 +204,14 @@ def output_tensors(
     tensors = []
     for index, value in enumerate(graph.output):
         name, kind = value.name, value.type.tensor_type.elem_type
-        graph_name = half.graph_name(name, kind, "out") if options.precision == "fp16" else name
+        inner = graph_name(name, kind, "out") if options.precision == "fp16" else name
         if kind == TensorProto.FLOAT and options.fp16_outputs:
             kind = TensorProto.FLOAT16
         known = _declared(value) if dims is None else dims[index]
         largest = most[index]
         ranges = () if largest is None else tuple((0, high) for high in largest)
         own = _conversion_name(graph, name)
-        tensors.append(_tensor(options, own, graph_name, kind, known, ranges))
+        tensors.append(_tensor(options, own, inner, kind, known, ranges))
     return tuple(tensors)
 
 

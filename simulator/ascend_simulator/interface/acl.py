@@ -10,10 +10,8 @@ import numpy as np
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, U32, bare, status, triple, value
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType
-from ascend_simulator.interface.config_file import DUMP_AND_PROFILER, read_config
-from ascend_simulator.interface.prof import Profiler
+from ascend_simulator.codes import DATA_TYPE_BYTES, Code, DataType, Refused
+from ascend_simulator.interface.prof import DUMP_AND_PROFILER, Profiler, read_config
 from ascend_simulator.models.dumps import DumpConfig, Dumps
 from ascend_simulator.violations import declare, violate
 

@@ -1,21 +1,28 @@
-"""acl.mdl: the parameters of dynamic AIPP, per image. `aipp_models` assigns them to a model."""
+"""acl.mdl: a model's AIPP, and the parameters of dynamic AIPP, per image, and their assignment."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final, SupportsFloat
+from typing import Any, Final, SupportsFloat
 
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, bare, status, value
-from ascend_simulator.codes import Code, Refused
+from ascend_simulator.calls import I32, U32, U64, bare, pair, status, value
+from ascend_simulator.codes import DATA_TYPE_BYTES, Code, Format, MemcpyKind, Refused
 from ascend_simulator.models.aipp import (
     LARGEST_HALF,
+    MOST_PADDED_WIDTH,
     Frame,
+    InputFormat,
+    InputType,
     Parameters,
     data_bytes,
+    pack,
 )
-from ascend_simulator.models.datasets import lookup, remove
+from ascend_simulator.models.datasets import dataset, lookup, remove
+from ascend_simulator.models.loaded import Model, check_context, models
+from ascend_simulator.models.om import OmAipp
 from ascend_simulator.resources import Handles
 
 _MOST_ROWS: Final = 1 << 16
@@ -207,3 +214,198 @@ def _check(what: str, values: Iterable[float], low: float, high: float) -> None:
         if not low <= number <= high:
             text = f"{what}: found {number:g}, expected {low:g} to {high:g}"
             raise Refused(Code.INVALID_PARAM, text)
+
+
+_NOWHERE: Final = 0xFFFFFFFF
+
+
+@pair("mdl.get_aipp_type", U32, U64)
+def get_aipp_type(number: int, index: int) -> tuple[int, int]:
+    """Return an aclmdlInputAippType and, for dynamic AIPP, the index of the parameter input."""
+    model = models().get(number, "get_aipp_type")
+    manifest = model.manifest
+    if index >= len(manifest.inputs) + bool(manifest.gear_values):
+        text = f"get_aipp_type: {model.name}: no input {index}"
+        raise Refused(Code.GE_PARAM_INVALID, text)
+    if index == manifest.aipp_place:
+        return InputType.ACL_DYNAMIC_AIPP_NODE.value, _NOWHERE
+    own = _aipp_of(model, index)
+    if own is None:
+        return InputType.ACL_DATA_WITHOUT_AIPP.value, _NOWHERE
+    if own.parameters is not None:
+        return InputType.ACL_DATA_WITH_STATIC_AIPP.value, _NOWHERE
+    assert manifest.aipp_place is not None  # dynamic AIPP has one
+    return InputType.ACL_DATA_WITH_DYNAMIC_AIPP.value, manifest.aipp_place
+
+
+@value("mdl.get_first_aipp_info", U32, U64, failed=None)
+def get_first_aipp_info(number: int, index: int) -> dict[str, Any]:
+    """Return the static AIPP parameters; for dynamic AIPP, the graph's input and zeros."""
+    model = models().get(number, "get_first_aipp_info")
+    own = _aipp_of(model, index)
+    if own is None:
+        text = f"get_first_aipp_info: {model.name}: input {index} has no AIPP"
+        raise Refused(Code.GE_AIPP_NOT_EXIST, text)
+    parameters = own.parameters or Parameters()
+    frame = parameters.frames[0]
+    left, top, width, height = frame.crop or (0, 0, 0, 0)
+    pads = frame.padding or (0, 0, 0, 0)
+    channels = [f"Chn{channel}" for channel in range(4)]
+    places = [f"matrixR{row}C{column}" for row in range(3) for column in range(3)]
+    return {
+        "inputFormat": parameters.input_format,
+        "srcImageSizeW": parameters.width,
+        "srcImageSizeH": parameters.height,
+        "cropSwitch": int(frame.crop is not None),
+        "loadStartPosW": left,
+        "loadStartPosH": top,
+        "cropSizeW": width,
+        "cropSizeH": height,
+        "resizeSwitch": 0,
+        "resizeOutputW": 0,
+        "resizeOutputH": 0,
+        "paddingSwitch": int(frame.padding is not None),
+        "topPaddingSize": pads[0],
+        "bottomPaddingSize": pads[1],
+        "leftPaddingSize": pads[2],
+        "rightPaddingSize": pads[3],
+        "cscSwitch": int(parameters.csc),
+        "rbuvSwapSwitch": int(parameters.swaps),
+        "axSwapSwitch": int(parameters.swaps_x),
+        "singleLineMode": 0,
+        **dict(zip(places, parameters.matrix, strict=True)),
+        **{f"outputBias{row}": bias for row, bias in enumerate(parameters.output_bias)},
+        **{f"inputBias{row}": bias for row, bias in enumerate(parameters.input_bias)},
+        **{f"mean{name}": own for name, own in zip(channels, frame.mean, strict=True)},
+        **{f"min{name}": own for name, own in zip(channels, frame.low, strict=True)},
+        **{f"varReci{name}": own for name, own in zip(channels, frame.factor, strict=True)},
+        **_dims_info(model, index, own),
+    }
+
+
+def _dims_info(model: Model, index: int, own: OmAipp) -> dict[str, Any]:
+    manifest = model.manifest
+    tensor, shapes = manifest.inputs[index], manifest.shapes[manifest.largest]
+    rows = shapes.gear[0] if manifest.family == "batch" else tensor.dims[0]
+    made = (rows, *own.dims)
+
+    def listed(dims: tuple[int, ...]) -> dict[str, Any]:
+        return {"name": tensor.name, "dimCount": len(dims), "dims": list(dims)}
+
+    dims = {
+        "srcDims": listed(tensor.dims),
+        "srcSize": manifest.input_bytes(index),
+        "aippOutdims": listed(made),
+        "aippOutSize": math.prod(made) * DATA_TYPE_BYTES[own.dtype],
+    }
+    return {
+        "srcFormat": int(Format.ACL_FORMAT_NCHW),
+        "srcDatatype": own.dtype,
+        "srcDimNum": len(made),
+        "shapeCount": 1,
+        "outDims": [dims],
+        "aippExtend": 0,
+    }
+
+
+@status("mdl.set_aipp_by_input_index", U32, U64, U64, U64)
+def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) -> None:
+    """Assign parameters as set_input_aipp does, by the index of the image input."""
+    what = "set_aipp_by_input_index"
+    lookup(aipp_settings(), setting, what)
+    found = dataset(handle, what)
+    if index >= len(found.buffers):
+        raise Refused(Code.INVALID_PARAM, f"{what}: the dataset has no input {index}")
+    model = models().get(number, what)
+    own = _aipp_of(model, index)
+    place = model.manifest.aipp_place
+    if own is None or own.parameters is not None or place is None:
+        raise Refused(Code.FAILURE, f"{what}: {model.name}: input {index} has no dynamic AIPP")
+    _set(what, model, handle, place, setting)
+
+
+@status("mdl.set_input_aipp", U32, U64, U64, U64)
+def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
+    """Write the parameters immediately to the buffer that the model's next execution reads.
+
+    `index` is the index of the parameter input. Violates `claims.BUSY`, `models.OTHER_CONTEXT`.
+    Refused: INVALID_PARAM for impossible parameters, GE_EXEC_MODEL_ID_INVALID,
+    GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer.
+    """
+    what = "set_input_aipp"
+    dataset(handle, what)
+    lookup(aipp_settings(), setting, what)
+    model = models().get(number, what)
+    if index != model.manifest.aipp_place:
+        text = f"{what}: {model.name}: input {index} is not the AIPP parameter input"
+        raise Refused(Code.INVALID_PARAM, text)
+    _set(what, model, handle, index, setting)
+
+
+def _set(what: str, model: Model, handle: int, index: int, setting: int) -> None:
+    now = process.current()
+    what = f"{what}: {model.name}"
+    parameters = lookup(aipp_settings(), setting, what).parameters
+    own = next(each for each in model.manifest.aipp if each and each.parameters is None)
+    _check_parameters(what, model, own, parameters)
+    buffers = dataset(handle, what).buffers
+    if index >= len(buffers) or buffers[index].ptr == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: the buffer is missing or its address is null")
+    data, buffer = pack(parameters), buffers[index]
+    if buffer.size < len(data):
+        text = f"{what}: found a buffer of {buffer.size} bytes, expected {len(data)} or more"
+        raise Refused(Code.GE_DYNAMIC_INPUT_LENGTH_INVALID, text)
+    check_context(now, model, what)
+    target = now.memory.resolve(buffer.ptr, len(data), want="device", write=True, what=what)
+    now.claims.host_access(buffer.ptr, len(data), write=True, what=what)
+    target[:] = memoryview(data)
+    now.counters.copied(MemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE, len(data))
+    with now.lock:
+        model.aipp_at[buffer.ptr] = data
+
+
+def _check_parameters(what: str, model: Model, own: OmAipp, given: Parameters) -> None:
+    """Check parameters in the order of CANN's AippParamsCheck. Raises Refused INVALID_PARAM."""
+
+    def refuse(found: str, expected: str) -> None:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found {found}, expected {expected}")
+
+    known = {int(each) for each in InputFormat}
+    if given.input_format in known and given.width:
+        nbytes = len(given.frames) * given.frame_bytes(given.width, given.height)
+        if nbytes > own.most_bytes:
+            refuse(f"{nbytes:,} bytes of images", f"at most {own.most_bytes:,}")
+    rows = model.manifest.aipp_rows
+    if len(given.frames) != rows:
+        refuse(f"a batch of {len(given.frames)}", f"{rows}, the model's")
+    if given.input_format not in known:
+        refuse(f"input format {given.input_format}", "1, 3 or 4, which are simulated")
+    if given.csc and given.input_format == InputFormat.YUV400_U8:
+        refuse("a color matrix with YUV400_U8", "none")
+    if not (given.width and given.height):
+        refuse("no source image size", "set_aipp_src_image_size first")
+    is_yuv = given.input_format == InputFormat.YUV420SP_U8
+    if is_yuv and (given.width % 2 or given.height % 2):
+        refuse(f"{given.width} x {given.height} of YUV420SP_U8", "even sides")
+    channels, height, width = own.dims
+    for frame in given.frames:
+        if frame.scales:
+            refuse("resizing", "none, as it is not simulated")
+        left, top, wide, high = frame.crop or (0, 0, 0, 0)
+        if left + wide > given.width or top + high > given.height:
+            refuse(f"a crop {frame.crop}", f"a part of {given.width} x {given.height}")
+        if is_yuv and (left % 2 or top % 2):
+            refuse(f"a crop {frame.crop} of YUV420SP_U8", "an even start")
+        made = frame.size(given.width, given.height)
+        if frame.padding and made[0] > MOST_PADDED_WIDTH:
+            refuse(f"a width of {made[0]}", f"at most {MOST_PADDED_WIDTH} with padding")
+        if made != (width, height) or given.channels != channels:
+            refuse(
+                f"{made[0]} x {made[1]} with {given.channels} channel(s)",
+                f"the model's {width} x {height} with {channels}",
+            )
+
+
+def _aipp_of(model: Model, index: int) -> OmAipp | None:
+    own = model.manifest.aipp
+    return own[index] if index < len(own) else None

@@ -1,23 +1,19 @@
-"""The model descriptions of acl.mdl: created, filled from a model or a file, and destroyed.
-
-`model_desc` has the functions that read them.
-"""
+"""The model descriptions of acl.mdl: created, filled from a model or file, read, and destroyed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from ascend_simulator import process
-from ascend_simulator.calls import STR, U32, U64, bare, status
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import DataType, Format
+from ascend_simulator.calls import I32, STR, U32, U64, bare, dictionary, listing, status, value
+from ascend_simulator.codes import Code, DataType, Format, Refused
+from ascend_simulator.memory.addresses import Borrowed
 from ascend_simulator.memory.blocks import host_view
-from ascend_simulator.memory.borrowed import Borrowed
 from ascend_simulator.models import om
 from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.loaded import models
-from ascend_simulator.models.om import Dims, Manifest
+from ascend_simulator.models.om import Dims, Family, Manifest
 from ascend_simulator.resources import Handles
 
 MOST_NAME: Final = 127  # ACL_MAX_TENSOR_NAME_LEN without the terminating null
@@ -166,3 +162,237 @@ def _tensor(
         name = f"acl_modelId_{model or 0}_{kind}_{place}"
     size = nbytes + slack if nbytes else 0
     return Tensor(name, tensor.name, tensor.dtype, tensor.format, tensor.dims, tensor.ranges, size)
+
+
+MOST_DIMS: Final = 128  # ACL_MAX_DIM_CNT
+MOST_GEARS: Final = 128  # ACL_MAX_BATCH_NUM and ACL_MAX_HW_NUM
+MOST_DYNAMIC_DIMS: Final = 4096
+
+DimsDict: TypeAlias = dict[str, Any]
+
+# -- tensors -------------------------------------------------------------------------------------
+
+
+@bare("mdl.get_num_inputs", U64)
+def get_num_inputs(handle: int) -> int:
+    """Return the number of inputs, including the gear input."""
+    return len(described(handle, "get_num_inputs").inputs)
+
+
+@bare("mdl.get_num_outputs", U64)
+def get_num_outputs(handle: int) -> int:
+    """Return the number of outputs."""
+    return len(described(handle, "get_num_outputs").outputs)
+
+
+@bare("mdl.get_input_size_by_index", U64, U64)
+def get_input_size_by_index(handle: int, index: int) -> int:
+    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
+
+    Returns 0 if the shape has no upper bounds.
+    """
+    return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
+
+
+@bare("mdl.get_output_size_by_index", U64, U64)
+def get_output_size_by_index(handle: int, index: int) -> int:
+    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
+
+    Returns 0 if the shape has no upper bounds.
+    """
+    return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
+
+
+@bare("mdl.get_input_data_type", U64, U64, failed=-1)
+def get_input_data_type(handle: int, index: int) -> int:
+    """Return an aclDataType."""
+    return at(described(handle, "get_input_data_type").inputs, index).dtype
+
+
+@bare("mdl.get_output_data_type", U64, U64, failed=-1)
+def get_output_data_type(handle: int, index: int) -> int:
+    """Return an aclDataType."""
+    return at(described(handle, "get_output_data_type").outputs, index).dtype
+
+
+@bare("mdl.get_input_format", U64, U64, failed=-1)
+def get_input_format(handle: int, index: int) -> int:
+    """Return an aclFormat."""
+    return at(described(handle, "get_input_format").inputs, index).format
+
+
+@bare("mdl.get_output_format", U64, U64, failed=-1)
+def get_output_format(handle: int, index: int) -> int:
+    """Return an aclFormat."""
+    return at(described(handle, "get_output_format").outputs, index).format
+
+
+@bare("mdl.get_input_name_by_index", U64, U64, failed="")
+def get_input_name_by_index(handle: int, index: int) -> str:
+    """Return the input's name."""
+    return at(described(handle, "get_input_name_by_index").inputs, index).name
+
+
+@bare("mdl.get_output_name_by_index", U64, U64, failed="")
+def get_output_name_by_index(handle: int, index: int) -> str:
+    """Return the output's name, node:port:name."""
+    return at(described(handle, "get_output_name_by_index").outputs, index).name
+
+
+@value("mdl.get_input_index_by_name", U64, STR)
+def get_input_index_by_name(handle: int, name: str) -> int:
+    """Return the index of the input with this name."""
+    return _index(described(handle, "get_input_index_by_name").inputs, name)
+
+
+@value("mdl.get_output_index_by_name", U64, STR)
+def get_output_index_by_name(handle: int, name: str) -> int:
+    """Return the index of the output with this name."""
+    return _index(described(handle, "get_output_index_by_name").outputs, name)
+
+
+@bare("mdl.get_tensor_real_name", U64, STR, failed=None)
+def get_tensor_real_name(handle: int, name: str) -> str:
+    """Return the full name that `name` replaces, or `name` itself; None for an unknown name."""
+    desc = described(handle, "get_tensor_real_name")
+    tensors = (*desc.inputs, *desc.outputs)
+    return tensors[_index(tensors, name)].real_name
+
+
+@bare("mdl.get_op_attr", U64, STR, STR, failed=None)
+def get_op_attr(handle: int, operator: str, attribute: str) -> None:
+    """Return None: a simulated model has no operators with attributes."""
+    described(handle, "get_op_attr")
+
+
+# -- dims ----------------------------------------------------------------------------------------
+
+
+@dictionary("mdl.get_input_dims", U64, U64)
+def get_input_dims(handle: int, index: int) -> DimsDict:
+    """Return the input's dims, with -1 where gears or ranges change a dim."""
+    tensor = at(described(handle, "get_input_dims").inputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_input_dims_v2", U64, U64)
+def get_input_dims_v2(handle: int, index: int) -> DimsDict:
+    """Return dims as get_input_dims, but the image's dims for static AIPP.
+
+    Older documents differ.
+    """
+    tensor = at(described(handle, "get_input_dims_v2").inputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_output_dims", U64, U64)
+def get_output_dims(handle: int, index: int) -> DimsDict:
+    """Return the output's dims at the largest gear."""
+    tensor = at(described(handle, "get_output_dims").outputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_cur_output_dims", U64, U64)
+def get_cur_output_dims(handle: int, index: int) -> DimsDict:
+    """Return dims at the gear that any caller last set on the model, or at the largest gear.
+
+    Refused: API_NOT_SUPPORT for free shapes, GE_EXEC_MODEL_ID_INVALID after the model's unload.
+    """
+    desc = described(handle, "get_cur_output_dims")
+    tensor = at(desc.outputs, index)
+    manifest = desc.manifest
+    assert manifest is not None  # a description with outputs has a manifest
+    if manifest.family == "dynamic":
+        raise Refused(Code.API_NOT_SUPPORT, "get_cur_output_dims: not available for free shapes")
+    gear = None
+    if desc.model is not None:
+        gear = models().get(desc.model, "get_cur_output_dims").gear
+    shapes = manifest.shapes[manifest.largest if gear is None else gear]
+    return _dims(tensor.name, shapes.outputs[index])
+
+
+@dictionary("mdl.get_input_dims_range", U64, U64, failed={"rangeCount": 0, "range": []})
+def get_input_dims_range(handle: int, index: int) -> DimsDict:
+    """Return the minimum and maximum of each dim for free shapes; else no ranges."""
+    ranges = at(described(handle, "get_input_dims_range").inputs, index).ranges
+    return {"rangeCount": len(ranges), "range": [list(each) for each in ranges]}
+
+
+# -- gears ---------------------------------------------------------------------------------------
+
+
+@dictionary("mdl.get_dynamic_batch", U64)
+def get_dynamic_batch(handle: int) -> DimsDict:
+    """Return the gears of the first dim, in the order given to the compiler."""
+    gears = _gears(described(handle, "get_dynamic_batch"), "batch")
+    return {"batchCount": len(gears), "batch": [batch for (batch,) in gears]}
+
+
+@dictionary("mdl.get_dynamic_hw", U64, I32)
+def get_dynamic_hw(handle: int, index: int) -> DimsDict:
+    """Return the gears of height and width. `index` is ignored."""
+    gears = _gears(described(handle, "get_dynamic_hw"), "image")
+    return {"hwCount": len(gears), "hw": [list(gear) for gear in gears]}
+
+
+@value("mdl.get_input_dynamic_gear_count", U64, I32)
+def get_input_dynamic_gear_count(handle: int, index: int) -> int:
+    """Return the number of gears of dims. `index` is reserved and must be -1."""
+    desc = described(handle, "get_input_dynamic_gear_count")
+    _check_reserved(index)
+    return len(_gears(desc, "dims"))
+
+
+@listing("mdl.get_input_dynamic_dims", U64, I32, U64)
+def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict]:
+    """Return, for each gear, the dims of all inputs in the order of --input_shape, concatenated.
+
+    `index` is reserved and must be -1. `count` is the result of get_input_dynamic_gear_count.
+    Refused: INVALID_PARAM if `count` is smaller. This is an assumption: it is not documented.
+    """
+    desc = described(handle, "get_input_dynamic_dims")
+    _check_reserved(index)
+    gears = _gears(desc, "dims")
+    if not len(gears) <= count <= MOST_DYNAMIC_DIMS:
+        expected = f"{len(gears)} to {MOST_DYNAMIC_DIMS}"
+        raise Refused(
+            Code.INVALID_PARAM, f"get_input_dynamic_dims: found {count}, expected {expected}"
+        )
+    assert desc.manifest is not None or not gears
+    shapes = desc.manifest.shapes if desc.manifest and gears else ()
+    rows = [desc.manifest.listed(each.inputs) for each in shapes] if desc.manifest else []
+    if any(len(row) > MOST_DIMS for row in rows):
+        raise Refused(Code.FAILURE, f"found {len(rows[0])} dims in a gear, over {MOST_DIMS}")
+    return [_dims("", row) for row in rows]
+
+
+# -- helpers -------------------------------------------------------------------------------------
+
+
+def _index(tensors: tuple[Tensor, ...], name: str) -> int:
+    for index, tensor in enumerate(tensors):
+        if tensor.name == name:
+            return index
+    known = ", ".join(tensor.name for tensor in tensors)
+    raise Refused(Code.INVALID_PARAM, f"unknown tensor '{name}', expected one of {known}")
+
+
+def _dims(name: str, dims: Dims) -> DimsDict:
+    if len(dims) > MOST_DIMS:
+        raise Refused(Code.STORAGE_OVER_LIMIT, f"'{name}' has {len(dims)} dims, over {MOST_DIMS}")
+    return {"name": name, "dimCount": len(dims), "dims": list(dims)}
+
+
+def _gears(desc: Desc, family: Family) -> list[Dims]:
+    """Return the gear values of this family; empty if the model's gears are of another family."""
+    if desc.manifest is None or desc.manifest.family != family:
+        return []
+    gears = [shapes.gear for shapes in desc.manifest.shapes]
+    if len(gears) > MOST_GEARS:
+        raise Refused(Code.STORAGE_OVER_LIMIT, f"found {len(gears)} gears, over {MOST_GEARS}")
+    return gears
+
+
+def _check_reserved(index: int) -> None:
+    if index != -1:
+        raise Refused(Code.INVALID_PARAM, f"index: found {index}, expected -1")

@@ -6,15 +6,11 @@ from types import ModuleType
 
 import ascend_simulator.interface.acl
 import ascend_simulator.interface.aipp
-import ascend_simulator.interface.aipp_models
 import ascend_simulator.interface.descs
-import ascend_simulator.interface.dump
 import ascend_simulator.interface.gears
-import ascend_simulator.interface.load_config
 import ascend_simulator.interface.mdl
 import ascend_simulator.interface.media
 import ascend_simulator.interface.media_tasks
-import ascend_simulator.interface.model_desc
 import ascend_simulator.interface.prof
 import ascend_simulator.interface.rt
 import ascend_simulator.interface.rt_ipc

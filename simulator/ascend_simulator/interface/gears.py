@@ -9,8 +9,7 @@ import numpy as np
 
 from ascend_simulator import process
 from ascend_simulator.calls import U32, U64, status
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import MemcpyKind
+from ascend_simulator.codes import Code, MemcpyKind, Refused
 from ascend_simulator.models.bindings import gear_bytes
 from ascend_simulator.models.datasets import DataBuffer, dataset, dims_list
 from ascend_simulator.models.loaded import Model, check_context, models

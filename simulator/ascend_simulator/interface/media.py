@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ascend_simulator import media as dvpp
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.media import pixels
-from ascend_simulator.media.pictures import Picture
+from ascend_simulator.media import Picture
 from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.regions import allocate
 from ascend_simulator.resources import Handles
@@ -143,7 +143,7 @@ def dvpp_create_channel(handle: int) -> None:
     found = lookup(media().channels, handle, "dvpp_create_channel")
     if found.is_open:
         raise Refused(Code.INVALID_PARAM, "dvpp_create_channel: already created")
-    pixels.pillow()  # report a missing Pillow early
+    dvpp.pillow()  # report a missing Pillow early
     found.is_open = True
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ascend_simulator import media as dvpp
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.interface.media import HOLDER, Area, channel, media, picture
-from ascend_simulator.media import pictures, pixels
-from ascend_simulator.media.pictures import Picture
+from ascend_simulator.media import Picture
 from ascend_simulator.memory.blocks import host_view
 from ascend_simulator.models.datasets import lookup
 from ascend_simulator.streams.tasks import Task
@@ -30,10 +30,10 @@ def dvpp_jpeg_get_image_info(data: int, size: int) -> tuple[int, int, int]:
 def dvpp_jpeg_predict_dec_size(data: int, size: int, layout: int) -> int:
     """Return the decoded bytes of a file in host memory. Refused: INVALID_PARAM."""
     what = "dvpp_jpeg_predict_dec_size"
-    if layout not in tuple(pictures.PixelFormat):
+    if layout not in tuple(dvpp.PixelFormat):
         raise Refused(Code.API_NOT_SUPPORT, f"{what}: format: found {layout}, expected 1 or 2")
     info = _info(data, size, what)
-    return pictures.predicted_bytes(info.width, info.height)
+    return dvpp.predicted_bytes(info.width, info.height)
 
 
 @status("media.dvpp_jpeg_decode_async", U64, U64, U32, U64, U64)
@@ -47,23 +47,23 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
     channel(handle, what)
     described = picture(output, what)
     home = now.stream(stream, what)
-    across = pictures.jpeg_stride(now.settings.soc)
+    across = dvpp.jpeg_stride(now.settings.soc)
     rounded = Picture(**vars(described))
     # The description may have the file's odd dims; the decoder makes them even.
     rounded.width, rounded.height = described.width // 2 * 2, described.height // 2 * 2
-    pictures.check(rounded, what, across=across, down=16)
+    dvpp.check(rounded, what, across=across, down=16)
     source = _memory(data, size, what)
     _memory(rounded.data, rounded.size, what)
 
     def run() -> None:
         file = now.memory.resolve(*source, want="device", write=False, what=what).tobytes()
         try:
-            info = pixels.jpeg_info(file)
+            info = dvpp.jpeg_info(file)
             if info.is_progressive:
                 raise ValueError("a progressive file")
-            if info.width not in pictures.JPEG_SIDES or info.height not in pictures.JPEG_SIDES:
+            if info.width not in dvpp.JPEG_SIDES or info.height not in dvpp.JPEG_SIDES:
                 raise ValueError(f"{info.width} x {info.height} pixels")
-            decoded = pixels.decode_jpeg(file)
+            decoded = dvpp.decode_jpeg(file)
             if decoded.size != (rounded.width, rounded.height):
                 raise ValueError(
                     f"{info.width} x {info.height} pixels, which differ from the description"
@@ -73,7 +73,7 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
             raise Refused(Code.RT_AICPU_EXCEPTION, f"{what}: found {error}") from error
         described.width, described.height = decoded.size
         target = now.memory.resolve(rounded.data, rounded.needed, want="device", write=True)
-        pictures.write(rounded, target, decoded)
+        dvpp.write(rounded, target, decoded)
 
     home.submit(Task(run, (source,), ((rounded.data, rounded.needed),), what))
 
@@ -120,18 +120,18 @@ def _convert(
     source, target = (Picture(**vars(picture(one, what))) for one in (given, output))
     home = now.stream(stream, what)
     for one in (source, target):
-        pictures.check_vpc(one, what)
+        dvpp.check_vpc(one, what)
         _memory(one.data, one.size, what)
     left, top, right, bottom = _bounds(what, source, area)
     x, y, end, floor = _bounds(what, target, place)
-    pictures.check_scale(what, (right - left, bottom - top), (end - x, floor - y))
+    dvpp.check_scale(what, (right - left, bottom - top), (end - x, floor - y))
 
     def run() -> None:
         content = now.memory.resolve(source.data, source.needed, want="device", write=False)
-        part = pixels.cropped(pictures.read(source, content), left, top, right, bottom)
-        result = pixels.resized(part, end - x, floor - y)
+        part = dvpp.cropped(dvpp.read(source, content), left, top, right, bottom)
+        result = dvpp.resized(part, end - x, floor - y)
         content = now.memory.resolve(target.data, target.needed, want="device", write=True)
-        pictures.write(target, content, result, x, y)
+        dvpp.write(target, content, result, x, y)
 
     reads, writes = ((one.data, one.needed) for one in (source, target))
     home.submit(Task(run, (reads,), (writes,), what))
@@ -160,7 +160,7 @@ def _memory(ptr: int, nbytes: int, what: str) -> tuple[int, int]:
 
 
 def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int, int]:
-    """Return left, top, and the exclusive right and bottom. Violates `pictures.PICTURE`."""
+    """Return left, top, and the exclusive right and bottom. Violates `dvpp.PICTURE`."""
     if area is None:
         return 0, 0, whole.width, whole.height
     wrong = []
@@ -172,15 +172,15 @@ def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int
             wrong.append(
                 f"{name} {first} to {last}, expected an even start and an odd end below {most}"
             )
-    pictures.refuse(what, wrong)
+    dvpp.refuse(what, wrong)
     return area.left, area.top, area.right + 1, area.bottom + 1
 
 
-def _info(data: int, size: int, what: str) -> pixels.JpegInfo:
+def _info(data: int, size: int, what: str) -> dvpp.JpegInfo:
     if data == 0 or size == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {data:#x}")
     process.current().memory.locate(data, size, want="host", what=what)
     try:
-        return pixels.jpeg_info(host_view(data, size).tobytes())
+        return dvpp.jpeg_info(host_view(data, size).tobytes())
     except ValueError as error:
         raise Refused(Code.INVALID_PARAM, f"{what}: not a JPEG file: {error}") from error

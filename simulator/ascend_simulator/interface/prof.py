@@ -1,4 +1,6 @@
-"""acl.prof: start and stop of profiling per device, and the folders that CANN would write.
+"""acl.prof, the dump functions of acl.mdl, and the JSON configuration files of both.
+
+Profiling starts and stops per device, and writes the folders that CANN would write:
 
     {path}/PROF_{number}_{time}_{letters}/host/data/
                                          /device_{id}/data/
@@ -17,17 +19,59 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, U64, bare, status
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.interface.config_file import DUMP_AND_PROFILER
-from ascend_simulator.models.dumps import Dumps
+from ascend_simulator.models.dumps import DumpConfig, Dumps
 from ascend_simulator.models.loaded import models
 from ascend_simulator.resources import Handles
 from ascend_simulator.streams.tasks import Span
 from ascend_simulator.violations import declare, violate
+
+DUMP_AND_PROFILER = declare(
+    "process.dump-and-profiler", "A configuration must not have both dump and profiler."
+)
+
+_DEEPEST: Final = 10  # nested objects, and nested arrays
+
+
+def read_config(path: str, what: str) -> dict[str, Any]:
+    """Return the file's JSON object; an empty file is an empty object.
+
+    Refused: INVALID_FILE, PARSE_FILE.
+    """
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise Refused(Code.INVALID_FILE, f"{what}: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(Code.PARSE_FILE, f"{what}: {path}: {error}") from error
+    try:
+        config = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(Code.PARSE_FILE, f"{what}: {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise Refused(Code.PARSE_FILE, f"{what}: {path}: not a JSON object")
+    for kind in (dict, list):
+        if _depth(config, kind) > _DEEPEST:
+            raise Refused(
+                Code.PARSE_FILE,
+                f"{what}: {path}: found more than {_DEEPEST} nested {kind.__name__}s",
+            )
+    return config
+
+
+def _depth(config: object, kind: type) -> int:
+    if isinstance(config, dict):
+        inner = [_depth(item, kind) for item in config.values()]
+    elif isinstance(config, list):
+        inner = [_depth(item, kind) for item in config]
+    else:
+        return 0
+    return isinstance(config, kind) + max(inner, default=0)
+
 
 DEAD_CONFIG = declare(
     "prof.dead-config", "A prof configuration must not be used after it is destroyed."
@@ -241,3 +285,46 @@ def _living(own: Profiler, config: int, what: str) -> ProfConfig:
 def _bad(name: str, found: object, expected: str) -> Refused:
     text = f"prof.create_config: {name}: found {found}, expected {expected}"
     return Refused(Code.INVALID_PARAM, text)
+
+
+@status("mdl.init_dump")
+def init_dump() -> None:
+    """Allow set_dump.
+
+    Refused: REPEAT_INITIALIZE; DUMP_ALREADY_RUN if acl.init() configured a dump.
+    """
+    dumps = _dumps()
+    if dumps.of_init:
+        raise Refused(Code.DUMP_ALREADY_RUN, "init_dump: acl.init() has configured a dump")
+    if dumps.initialised:
+        raise Refused(Code.REPEAT_INITIALIZE, "init_dump: already initialised")
+    dumps.initialised = True
+
+
+@status("mdl.set_dump", STR)
+def set_dump(path: str) -> None:
+    """Dump models loaded from now on as the file says. The file replaces an earlier configuration.
+
+    Violates DUMP_AND_PROFILER. Refused: DUMP_NOT_RUN without init_dump, INVALID_FILE, PARSE_FILE,
+    INVALID_DUMP_CONFIG.
+    """
+    dumps = _dumps()
+    if not dumps.initialised:
+        raise Refused(Code.DUMP_NOT_RUN, "set_dump: found no earlier init_dump")
+    config = DumpConfig.read(read_config(path, "set_dump"), f"set_dump: {path}")
+    if config is not None and process.current().part(Profiler).is_running:
+        violate(DUMP_AND_PROFILER, "set_dump: a profiler is running")
+    dumps.config = config
+
+
+@status("mdl.finalize_dump")
+def finalize_dump() -> None:
+    """Stop dumping models loaded from now on. Refused: DUMP_NOT_RUN."""
+    dumps = _dumps()
+    if not dumps.initialised:
+        raise Refused(Code.DUMP_NOT_RUN, "finalize_dump: found no earlier init_dump")
+    dumps.initialised, dumps.config = False, None
+
+
+def _dumps() -> Dumps:
+    return process.current().part(Dumps)

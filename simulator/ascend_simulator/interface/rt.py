@@ -6,12 +6,13 @@ from typing import Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import (
+from ascend_simulator.codes import (
+    Code,
     EventFlag,
     EventRecordedStatus,
     EventStatus,
     FailureMode,
+    Refused,
     RunMode,
     StreamFlag,
 )

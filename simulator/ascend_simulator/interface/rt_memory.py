@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
-from ascend_simulator.codes import Code, Refused
+from ascend_simulator.codes import Code, HostRegister, MemAttr, Refused
 from ascend_simulator.copies import (
     await_pageable,
     check_copy,
@@ -15,7 +15,6 @@ from ascend_simulator.copies import (
     is_pageable,
     submit_copy,
 )
-from ascend_simulator.enumerations import HostRegister, MemAttr
 from ascend_simulator.memory.blocks import NORMAL_PAGE, page_bytes
 from ascend_simulator.models.regions import allocate
 from ascend_simulator.settings import has_hbm, registers_host_memory

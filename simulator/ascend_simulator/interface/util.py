@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U64, bare, status, value
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import NPY_DTYPES
-from ascend_simulator.memory.borrowed import Borrowed
+from ascend_simulator.codes import NPY_DTYPES, Code, Refused
+from ascend_simulator.memory.addresses import Borrowed
 from ascend_simulator.violations import declare, violate
 
 DEPRECATED = declare(

@@ -7,8 +7,7 @@ from typing import Final
 
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
-from ascend_simulator.memory.blocks import ALIGNMENT, Place, slice_bytes
-from ascend_simulator.memory.ordering import Range
+from ascend_simulator.memory.blocks import ALIGNMENT, Place, Range, slice_bytes
 from ascend_simulator.models.datasets import DataBuffer, Dataset, data, lookup
 from ascend_simulator.models.loaded import Model
 from ascend_simulator.models.om import OmTensor

@@ -12,9 +12,8 @@ from typing import Final, NoReturn, TypeVar
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U64, bare, echo, status, value
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import DATA_TYPE_BYTES
-from ascend_simulator.memory.ordering import PendingExecutions
+from ascend_simulator.codes import DATA_TYPE_BYTES, Code, Refused
+from ascend_simulator.memory.blocks import PendingExecutions
 from ascend_simulator.models.om import Dims
 from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate

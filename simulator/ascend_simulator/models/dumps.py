@@ -156,7 +156,7 @@ class ModelDump:
 
 
 def _of_the_compiler(node: NodeProto) -> bool:
-    """Return whether the node only rounds for `compiler.half`; a card has no such operator."""
+    """Return whether the node only rounds for `compiler.tensors`; a card has no such operator."""
     return node.op_type == "Cast" and bool(node.name == f"{node.output[0]}/cast")
 
 

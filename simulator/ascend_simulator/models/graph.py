@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_simulator.enumerations import DataType
+from ascend_simulator.codes import DataType
 from ascend_simulator.models.om import Dims
 
 # onnxruntime's objects, which have no type annotations.

@@ -116,7 +116,7 @@ class Manifest:
     largest: int
     """Index in `shapes` of the gear that is executed if none was set."""
     work_bytes: int
-    """The result of `query_size`: see `compiler.sizes`. 0 for a dynamic model."""
+    """The result of `query_size`: see `compiler.inference`. 0 for a dynamic model."""
     lean_work_bytes: int
     """`work_bytes` without the share of inputs and outputs that are only in the caller's memory."""
     weight_bytes: int

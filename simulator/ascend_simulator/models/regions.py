@@ -8,8 +8,7 @@ from typing import Final
 from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
-from ascend_simulator.memory.blocks import ALIGNMENT, Block, Place, aligned
-from ascend_simulator.memory.ordering import Range
+from ascend_simulator.memory.blocks import ALIGNMENT, Block, Place, Range, aligned
 from ascend_simulator.process import Process
 from ascend_simulator.violations import declare, violate
 

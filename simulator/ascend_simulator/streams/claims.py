@@ -1,8 +1,8 @@
 """The memory that tasks and the host use, and the detection of conflicting uses.
 
 A conflict between two streams is decided when the second use is submitted, from the known order
-(`ordering`), not from the timing of the threads. A race is therefore found every time or never.
-Safe from any thread.
+(`memory.blocks`), not from the timing of the threads. A race is therefore found every time or
+never. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from threading import RLock
 from typing import Final
 
-from ascend_simulator.memory.blocks import Block
+from ascend_simulator.memory.blocks import HOST, OWNER, Block, Ordering, Use
 from ascend_simulator.memory.heaps import AddressSpace
-from ascend_simulator.memory.ordering import HOST, OWNER, Ordering, Use
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 

@@ -10,8 +10,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.memory.blocks import ON_A_DEVICE
 from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.resources import Budget, Handles
-from ascend_simulator.streams.stream import Group, Stream
-from ascend_simulator.streams.stream_table import Streams
+from ascend_simulator.streams.stream import Group, Stream, Streams
 from ascend_simulator.violations import declare, violate
 
 NEVER_SET = declare("device.reset-without-set", "Reset a device exactly as often as it is set.")

@@ -7,12 +7,10 @@ from itertools import count
 from threading import RLock
 from typing import NoReturn
 
-from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import EventFlag
+from ascend_simulator.codes import Code, EventFlag, Refused
 from ascend_simulator.resources import Budget, Handles
 from ascend_simulator.streams.contexts import Context, Contexts
-from ascend_simulator.streams.stream import Stream
-from ascend_simulator.streams.stream_table import Streams
+from ascend_simulator.streams.stream import Stream, Streams
 from ascend_simulator.streams.tasks import Mark
 from ascend_simulator.violations import declare, violate
 

@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.origins import Origin, of_task, origin
-from ascend_simulator.streams.stream import Stream
-from ascend_simulator.streams.stream_table import Streams
+from ascend_simulator.streams.stream import Stream, Streams
 from ascend_simulator.streams.tasks import Mark, Task
-from ascend_simulator.violations import SimulatorViolation, declare, violate
+from ascend_simulator.violations import (
+    Origin,
+    SimulatorViolation,
+    declare,
+    of_task,
+    origin,
+    violate,
+)
 
 NOT_SERVED = declare(
     "callback.not-served", "The thread of a stream's callbacks must not end before they have run."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from ascend_simulator.memory.ordering import Knowledge, Range
+from ascend_simulator.memory.blocks import Knowledge, Range
 
 
 class Task(NamedTuple):

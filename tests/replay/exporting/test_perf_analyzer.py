@@ -8,7 +8,7 @@ from replay.traffic import MS, inputs, write_capture
 from support.http2 import message
 from tritonclient.grpc import service_pb2
 
-from ge_runtime.planning.histogram_files import read_histogram
+from ge_runtime.planning.histogram import read_histogram
 from triton_replay.__main__ import main
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request

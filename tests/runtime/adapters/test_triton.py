@@ -13,7 +13,7 @@ from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Te
 from ge_runtime.adapters.responses import FaultLog, respond_to
 from ge_runtime.adapters.triton import GraphModel, answer_batch, answer_each
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineLost, RequestFault, RuntimeFault
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 INVALID_ARG, INTERNAL = TritonError.INVALID_ARG, TritonError.INTERNAL
 

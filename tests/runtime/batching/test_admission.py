@@ -8,8 +8,7 @@ from ge_runtime.batching.feeds import Joined
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.ragged import Layout
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
-from ge_runtime.relations import Relation
-from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
 IDS = TensorSpec("ids", DType.INT64, ("tokens",))
 TYPES = TensorSpec("types", DType.INT8, ("tokens",))

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from runtime.support.request_batches import AXES, block_of, ends_of, request_batches, written
 
 from ge_runtime.batching.ragged import Geometry, Layout, gather, scatter
-from ge_runtime.relations import Relation
-from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
 
 def gathered(requests):

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.cli.doctor import Model
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Machine, SharedMemory
-from ge_runtime.cli.doctor.serving_checks import Model
 from ge_runtime.memory.machine import MemoryLimit
 
 ABSENT = ChildResult(Outcome.ABSENT)

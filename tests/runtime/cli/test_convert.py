@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.convert.conversion import ConvertOptions, convert
+from ge_runtime.cli.convert import ConvertOptions, convert
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.specs import ROWS
 

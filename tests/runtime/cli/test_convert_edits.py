@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from ge_runtime.cli.convert.config_edits import edit_config, quoted
+from ge_runtime.cli.config_pbtxt import edit_config, quoted
 
 CONFIG = """\
 # A model of two parameters.

@@ -9,8 +9,7 @@ from runtime.support.ascend import ENVIRONMENT
 from runtime.support.fakes import FAKES
 
 from ge_runtime.cli.child_process import ChildResult, Outcome
-from ge_runtime.cli.doctor.imports import module_facts
-from ge_runtime.cli.doctor.machine import Cann, read_machine
+from ge_runtime.cli.doctor.machine import Cann, module_facts, read_machine
 
 pytestmark = pytest.mark.brute_force
 

@@ -5,8 +5,7 @@ from runtime.support.configs import packed_config, pixels_config
 from runtime.support.parsing import assert_fault, parse
 
 from ge_runtime.config.axis_sizes import AxisSizes
-from ge_runtime.relations import Relation
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.specs import DType, Relation, TensorSpec
 
 
 def test_sizes_are_read_axis_by_axis():

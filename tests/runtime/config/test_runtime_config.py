@@ -18,8 +18,7 @@ from ge_runtime.config import PaddingRule, Resident, RuntimeConfig
 from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
 from ge_runtime.errors import ConfigFault
-from ge_runtime.relations import Relation
-from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
 
 def test_encoder_configuration_is_read_whole():

@@ -9,9 +9,8 @@ import pytest
 from runtime.support.fakes import FAKES
 from runtime.support.gpus import gpus_of
 
-from ge_runtime.cuda.gpu import CAPTURING, Context, CudaDriver, CudaFault, Gpus, PinnedMemory
-from ge_runtime.devices import Watch
-from ge_runtime.devices.memory import PAGE
+from ge_runtime.cuda import CAPTURING, Context, CudaDriver, CudaFault, Gpus, PinnedMemory
+from ge_runtime.devices import PAGE, Watch
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory
 
 TIMEOUT_S = 30
@@ -63,7 +62,7 @@ def test_a_machine_without_a_driver_is_reported_with_the_fix(monkeypatch):
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
-    monkeypatch.setattr("ge_runtime.cuda.gpu.ctypes.CDLL", missing)
+    monkeypatch.setattr("ge_runtime.cuda.ctypes.CDLL", missing)
     with pytest.raises(
         NoDevice, match=r"found no driver \(libcuda\.so\.1: cannot open shared .*al"
     ):
@@ -71,7 +70,7 @@ def test_a_machine_without_a_driver_is_reported_with_the_fix(monkeypatch):
 
 
 def test_the_error_of_a_driver_that_cannot_be_initialized_is_reported(monkeypatch, library):
-    monkeypatch.setattr("ge_runtime.cuda.gpu.ctypes.CDLL", lambda name: library(begins_with=100))
+    monkeypatch.setattr("ge_runtime.cuda.ctypes.CDLL", lambda name: library(begins_with=100))
     with pytest.raises(NoDevice) as raised:
         CudaDriver.load()
     assert str(raised.value).startswith(

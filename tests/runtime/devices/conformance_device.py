@@ -1,4 +1,4 @@
-"""The conformance suite of device memory: see `ge_runtime.devices.memory`.
+"""The conformance suite of device memory: see `ge_runtime.devices`.
 
 A suite to inherit from, with a fixture `device`: one named "dev" of CAPACITY bytes.
 """
@@ -12,7 +12,7 @@ import pytest
 from ge_runtime.errors import DeviceFault, OutOfMemory
 
 CAPACITY = 1_000_000
-LOGGER = "ge_runtime.devices.memory"
+LOGGER = "ge_runtime.devices"
 
 
 class DeviceConformance:

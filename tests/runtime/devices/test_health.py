@@ -2,7 +2,7 @@
 
 import pytest
 
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost
 
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from runtime.devices.conformance_device import CAPACITY, DeviceConformance
 
-from ge_runtime.devices import HostDevice
-from ge_runtime.devices.memory import PAGE
+from ge_runtime.devices import PAGE, HostDevice
 from ge_runtime.errors import OutOfMemory
 
 

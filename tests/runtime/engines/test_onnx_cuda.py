@@ -268,7 +268,7 @@ def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
         from pathlib import Path
         from types import SimpleNamespace
         from fake_cuda.libcuda import Library
-        from ge_runtime.cuda.gpu import CudaDriver, Gpus
+        from ge_runtime.cuda import CudaDriver, Gpus
         from ge_runtime.engines.onnx import OnnxCudaEngine
         from ge_runtime.errors import NoDevice
         machine = SimpleNamespace(lost=None, capture=None, pins=True, pinned={{}})

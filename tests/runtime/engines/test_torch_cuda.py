@@ -17,7 +17,7 @@ from runtime.support.gpus import fake_gpu, real_gpu
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, TABLE, copy_of
 
 from ge_runtime import Runtime
-from ge_runtime.cuda.gpu import CAPTURING
+from ge_runtime.cuda import CAPTURING
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import Limited

@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ge_runtime.memory.suballocator import Suballocator
+from ge_runtime.memory.lifetimes import Suballocator
 
 CAPACITY = 200
 

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.planning.histogram_files import read_histogram
+from ge_runtime.planning.histogram import Histogram, HistogramFault, read_histogram
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from ge_runtime.scheduling.early_answers import SENDING_S, WORTH_SENDING, Answered, EarlyAnswers
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 WORTH_S = SENDING_S * WORTH_SENDING
 

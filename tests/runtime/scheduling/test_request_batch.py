@@ -20,7 +20,7 @@ from ge_runtime.errors import (
     RuntimeFault,
 )
 from ge_runtime.scheduling.request_batch import ANONYMOUS_CALLER, Caller, RequestBatch
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
 STEEP = CostModel(1e-5, 0.0, 0.0, (("tokens",),), 1.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from runtime.support.steps import step_config
 
 from ge_runtime.errors import EngineFault
-from ge_runtime.steps.batches import join, part
+from ge_runtime.steps.step_config import join, part
 
 X = {"name": "x", "data_type": "TYPE_FP32", "dims": [2]}
 RAGGED = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "allow_ragged_batch": True}

@@ -8,7 +8,7 @@ import pytest
 from runtime.support.fakes import FAKES
 
 from ge_runtime import components
-from ge_runtime.cuda.gpu import PROCESS_GPUS, CudaDriver, Gpus
+from ge_runtime.cuda import PROCESS_GPUS, CudaDriver, Gpus
 from ge_runtime.engines import artifact, cuda_backend, torch_cuda
 from ge_runtime.errors import NoDevice
 

@@ -21,8 +21,8 @@ from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.npu.service import connection
 from ge_runtime.npu.service.channel import PeerGone
 from ge_runtime.npu.service.connection import NoService, connect, request
+from ge_runtime.npu.service.launcher import RuntimeFolder, file_name
 from ge_runtime.npu.service.protocol import VERSION, Timeouts
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder, file_name
 from ge_runtime.npu.service.server import Server
 from ge_runtime.specs import DType
 from support.waiting import until

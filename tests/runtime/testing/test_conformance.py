@@ -29,7 +29,7 @@ from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.request_batch import RequestBatch
 from ge_runtime.testing.conformance import check
 from ge_runtime.testing.model_under_test import smallest_failing
-from ge_runtime.testing.report import Failure, Mismatch, Report
+from ge_runtime.testing.trials import Failure, Mismatch, Report
 from ge_runtime.verification.distance import Rounding
 
 pytestmark = pytest.mark.brute_force

@@ -8,19 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ge_runtime.testing import ManualClock
-from ge_runtime.workspace.arbiter import Arbiter
-from ge_runtime.workspace.lease import Outcome, Waiter
+from ge_runtime.workspace.arbiter import Arbiter, Outcome, Waiter
 
 CAPACITY = 100
 ALIGNMENT = 4
 QUEUE_LIMIT = 6
-BYPASS_LIMIT = 1
 
 
-def arbiter(queue_limit=QUEUE_LIMIT, bypass_limit=BYPASS_LIMIT):
-    return Arbiter(
-        CAPACITY, alignment=ALIGNMENT, queue_limit=queue_limit, bypass_limit=bypass_limit
-    )
+def arbiter(queue_limit=QUEUE_LIMIT):
+    return Arbiter(CAPACITY, alignment=ALIGNMENT, queue_limit=queue_limit)
 
 
 def asked(pool, nbytes, now=0.0, **more):
@@ -42,7 +38,6 @@ class ArbiterMachine(RuleBasedStateMachine):
         self.arbiter = arbiter()
         self.waiters = []  # in order of arrival
         self.waiting = []  # in order of arrival
-        self.bypassed = {}  # waiter to the number of bypasses
         self.patience = {}  # waiter to the number of releases until it must be granted
         self.granted = 0
         self.waited = 0
@@ -52,12 +47,12 @@ class ArbiterMachine(RuleBasedStateMachine):
 
     @rule(
         nbytes=st.sampled_from([0, 7, 30, 60, CAPACITY, CAPACITY, CAPACITY + 1]),
-        priority=st.integers(0, 2),
+        owner=st.sampled_from(["a", "b", "c"]),
         seconds=st.sampled_from([math.inf, math.inf, math.inf, 0.0, 1.0]),
     )
-    def ask(self, nbytes, priority, seconds):
+    def ask(self, nbytes, owner, seconds):
         now = self.clock.now()
-        waiter = Waiter(nbytes, f"model {priority}", priority, now + seconds)
+        waiter = Waiter(nbytes, owner, now + seconds)
         expiring = [w for w in self.waiting if w.deadline <= now]
         ahead = len(self.live()) + len(self.waiting)
         self.waiters.append(waiter)
@@ -74,8 +69,7 @@ class ArbiterMachine(RuleBasedStateMachine):
         if waiter.outcome is Outcome.WAITING or waiter in ended:
             self.waiting.append(waiter)
             self.waited += waiter.outcome is Outcome.WAITING
-            self.bypassed[waiter] = 0
-            self.patience[waiter] = ahead + BYPASS_LIMIT
+            self.patience[waiter] = ahead
         elif waiter.outcome is Outcome.GRANTED:
             self.granted += 1
         self.follow(ended)
@@ -120,13 +114,10 @@ class ArbiterMachine(RuleBasedStateMachine):
     def follow(self, ended):
         """Note the waiters that stopped waiting, in order."""
         for waiter in ended:
-            index = self.waiting.index(waiter)
             if waiter.outcome is Outcome.GRANTED:
-                for passed in self.waiting[:index]:
-                    assert passed.priority < waiter.priority
-                    self.bypassed[passed] += 1
+                assert waiter is self.waiting[0]
                 self.granted += 1
-            del self.waiting[index]
+            self.waiting.remove(waiter)
 
     @invariant()
     def who_waits_is_known_and_no_one_is_forgotten(self):
@@ -145,9 +136,7 @@ class ArbiterMachine(RuleBasedStateMachine):
     def the_head_of_the_queue_waits_only_for_bytes(self):
         if not self.waiting:
             return
-        tired = [index for index, c in enumerate(self.waiting) if self.bypassed[c] >= BYPASS_LIMIT]
-        first = self.waiting[: tired[0] + 1] if tired else self.waiting
-        head = max(first, key=lambda waiter: waiter.priority)  # the earliest among equals
+        head = self.waiting[0]
         assert not any(
             start + -start % ALIGNMENT + max(1, head.nbytes) <= end for start, end in self.gaps()
         )
@@ -160,10 +149,8 @@ class ArbiterMachine(RuleBasedStateMachine):
         yield start, CAPACITY
 
     @invariant()
-    def nobody_is_bypassed_too_often_or_waits_too_long(self):
-        for waiter in self.waiting:
-            assert self.bypassed[waiter] == waiter.bypassed <= BYPASS_LIMIT
-            assert self.patience[waiter] > 0
+    def no_waiter_waits_for_more_releases_than_were_ahead_of_it(self):
+        assert all(self.patience[waiter] > 0 for waiter in self.waiting)
 
     @invariant()
     def statistics_add_up(self):
@@ -171,7 +158,7 @@ class ArbiterMachine(RuleBasedStateMachine):
         leased = sum(max(1, waiter.nbytes) for waiter in live)
         ended = [waiter.outcome for waiter in self.waiters]
         waits = [
-            waiter.waited_s for waiter in self.bypassed if waiter.outcome is not Outcome.WAITING
+            waiter.waited_s for waiter in self.patience if waiter.outcome is not Outcome.WAITING
         ]
         assert self.arbiter.idle == (not live)
         assert (stats.leased, stats.waiting) == (leased, len(self.waiting))
@@ -218,44 +205,6 @@ def test_a_small_waiter_does_not_pass_a_large_one_that_waits():
     assert outcomes(large, small) == ["WAITING", "WAITING"]
 
 
-def test_a_higher_priority_is_first_even_if_it_arrived_last():
-    pool = arbiter()
-    asked(pool, 60)
-    large, urgent = asked(pool, 80), asked(pool, 10, priority=1)
-    assert outcomes(large, urgent) == ["WAITING", "GRANTED"]
-
-
-def test_a_waiter_is_bypassed_at_most_up_to_the_limit():
-    pool = arbiter(bypass_limit=2)
-    holder = asked(pool, 100)
-    patient = asked(pool, 100)
-    urgent = [asked(pool, 100, priority=1) for _ in range(3)]
-    served = []
-    for _ in range(4):
-        (holder,) = pool.release(holder, 0.0)
-        served.append(holder)
-    assert served == [*urgent[:2], patient, urgent[2]]
-
-
-def test_waiters_before_one_at_its_bypass_limit_keep_their_priority():
-    pool = arbiter(bypass_limit=1)
-    first = asked(pool, 100)
-    middle, low, urgent = (asked(pool, 100, priority=p) for p in (1, 0, 2))
-    pool.release(first, 0.0)
-    latest = asked(pool, 100, priority=3)
-    assert outcomes(urgent, middle, low, latest) == ["GRANTED", *["WAITING"] * 3]
-    assert list(pool.release(urgent, 0.0)) == [middle]
-    assert list(pool.release(middle, 0.0)) == [low]
-
-
-def test_without_bypasses_priorities_do_not_matter():
-    pool = arbiter(bypass_limit=0)
-    holder = asked(pool, 100)
-    early, urgent = asked(pool, 100), asked(pool, 100, priority=9)
-    assert list(pool.release(holder, 0.0)) == [early]
-    assert outcomes(urgent) == ["WAITING"]
-
-
 def test_methods_return_the_waiters_that_stop_waiting():
     pool = arbiter()
     asked(pool, 60)
@@ -288,12 +237,6 @@ def test_a_place_in_the_queue_is_free_once_its_waiter_has_expired():
     expiring = asked(pool, 1, deadline=1.0)
     assert outcomes(asked(pool, 1, now=0.5)) == ["FULL"]
     assert outcomes(asked(pool, 1, now=1.0), expiring) == ["WAITING", "TIMED_OUT"]
-
-
-def test_a_waiter_served_immediately_needs_no_place_in_the_queue():
-    pool = arbiter(queue_limit=1)
-    asked(pool, 60)
-    assert outcomes(asked(pool, 80), asked(pool, 10, priority=1)) == ["WAITING", "GRANTED"]
 
 
 def test_empty_leases_have_distinct_offsets():

@@ -2,15 +2,14 @@
 
 import logging
 import math
-from threading import Event, Lock
+from threading import Lock
 
 import pytest
-from runtime.support.threads import TIMEOUT_S, Beside
+from runtime.support.threads import Beside
 
 from ge_runtime.clock import SystemClock
 from ge_runtime.errors import (
     NeverFits,
-    PoolCancelled,
     PoolClosed,
     PoolFull,
     PoolTimeout,
@@ -85,24 +84,6 @@ def test_a_waiter_gets_its_lease_when_the_bytes_are_released(pool, clock):
     assert (pool.stats().waited, pool.stats().wait_s) == (1, 2.5)
 
 
-def test_waiters_are_served_by_priority_then_arrival(pool, clock):
-    served = []
-
-    def execution(name, priority):
-        with pool.lease(CAPACITY, priority=priority, owner=name):
-            served.append(name)
-
-    holder = pool.lease(CAPACITY, owner="holder")
-    waiters = []
-    for name, priority in [("low", 0), ("low too", 0), ("urgent", 1)]:
-        waiters.append(Beside(execution, name, priority))
-        clock.until_waiting(len(waiters))
-    holder.release()
-    for waiter in waiters:
-        waiter.result()
-    assert served == ["urgent", "low", "low too"]
-
-
 def test_one_release_can_serve_several(pool, clock):
     holder = pool.lease(CAPACITY, owner="a")
     waiters = []
@@ -116,7 +97,7 @@ def test_one_release_can_serve_several(pool, clock):
         lease.release()
 
 
-# -- deadlines and cancellation ------------------------------------------------------------------
+# -- deadlines and interrupts --------------------------------------------------------------------
 
 
 def test_a_wait_ends_at_its_deadline_and_not_before(pool, clock):
@@ -149,62 +130,6 @@ def test_waiters_after_an_expired_one_are_served(pool, clock):
         small.result().release()
         with pytest.raises(PoolTimeout):
             large.result()
-
-
-def test_a_cancelled_waiter_ends_within_one_poll(pool, clock):
-    cancelled = Event()
-    with pool.lease(CAPACITY, owner="a"):
-        waiter = Beside(pool.lease, 500, owner="b", cancelled=cancelled.is_set)
-        clock.until_waiting(1)
-        clock.advance(0.25)
-        clock.until_waiting(1)
-        cancelled.set()
-        clock.advance(0.25)
-        assert text_of(PoolCancelled, waiter.result) == (
-            "pool: b: found its request for 500 bytes cancelled after 0.500 s"
-        )
-    assert pool.stats().cancelled == 1
-
-
-def test_a_waiter_cancelled_in_advance_does_not_wait(pool):
-    with pool.lease(CAPACITY, owner="a"), pytest.raises(PoolCancelled):
-        pool.lease(500, owner="b", cancelled=lambda: True)
-
-
-def test_bytes_granted_to_a_withdrawn_waiter_go_to_the_next(pool, clock):
-    leaving = Event()
-    holder = pool.lease(CAPACITY, owner="a")
-    leaver = Beside(pool.lease, CAPACITY, owner="b", cancelled=leaving.is_set)
-    clock.until_waiting(1)
-    stayer = Beside(pool.lease, CAPACITY, owner="c")
-    clock.until_waiting(2)
-    leaving.set()
-    holder.release()
-    with pytest.raises(PoolCancelled):
-        leaver.result()
-    stayer.result().release()
-
-
-def test_cancellation_is_polled_without_the_lock(pool, clock):
-    seen = []
-
-    def look():
-        seen.append(pool.stats().waiting)
-        return False
-
-    holder = pool.lease(CAPACITY, owner="a")
-    waiter = Beside(pool.lease, 500, owner="b", cancelled=look)
-    clock.until_waiting(1)
-    holder.release()
-    waiter.result().release()
-    assert seen == [1, 0]
-
-
-def test_a_waiter_whose_cancellation_fails_leaves_nothing_behind(pool):
-    with pool.lease(CAPACITY, owner="a"):
-        with pytest.raises(ZeroDivisionError):
-            pool.lease(500, owner="b", cancelled=lambda: bool(1 / 0))
-        assert pool.stats().waiting == 0
 
 
 def test_a_waiter_that_is_interrupted_leaves_nothing_behind():
@@ -281,29 +206,6 @@ def test_closing_waits_for_all_leases(pool, clock):
     assert closing.result()
 
 
-def test_closing_notices_a_lease_of_a_withdrawn_waiter(pool, clock):
-    released, asked, closing = Event(), Event(), Event()
-
-    def cancelled():  # when called after the release, the lease is already granted
-        if not released.is_set():
-            return False
-        asked.set()
-        return closing.wait(TIMEOUT_S)
-
-    first = pool.lease(CAPACITY, owner="a")
-    waiter = Beside(pool.lease, 500, owner="b", cancelled=cancelled)
-    clock.until_waiting(1)
-    released.set()
-    first.release()
-    assert asked.wait(TIMEOUT_S)
-    end = Beside(pool.close, math.inf)
-    clock.until_waiting(1)
-    closing.set()
-    with pytest.raises(PoolCancelled):
-        waiter.result()
-    assert end.result()
-
-
 def test_closing_waits_at_most_the_given_time(pool, clock):
     with pool.lease(500, owner="a"):
         closing = Beside(pool.close, 3.0)
@@ -352,7 +254,7 @@ def test_many_threads_never_share_a_byte(clock):
     def churn(seed):
         for turn in range(60):
             nbytes = (seed * 7_919 + turn * 104_729) % CAPACITY + 1
-            with pool.lease(nbytes, priority=turn % 2, owner=f"thread {seed}") as lease:
+            with pool.lease(nbytes, owner=f"thread {seed}") as lease:
                 mine = (lease.offset, lease.offset + lease.nbytes)
                 with lock:
                     assert not any(mine[0] < end and start < mine[1] for start, end in live)

@@ -15,11 +15,8 @@ from ge_runtime.batching.gears import Gear
 from ge_runtime.batching.ragged import Layout
 from ge_runtime.cli.command import EXIT_NO, Command, add_model, axis_sizes, whole
 from ge_runtime.cli.compare.cut_graphs import CutGraph
-from ge_runtime.cli.compare.cut_layers import CutLayers
-from ge_runtime.cli.compare.differences import difference
-from ge_runtime.cli.compare.dumped_layers import DumpedLayers
-from ge_runtime.cli.compare.executions import CardGraphs, run_on_cpu
-from ge_runtime.cli.compare.report import Comparison
+from ge_runtime.cli.compare.layers import CardGraphs, CutLayers, DumpedLayers, run_on_cpu
+from ge_runtime.cli.compare.report import Comparison, difference
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
 from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import RuntimeConfig

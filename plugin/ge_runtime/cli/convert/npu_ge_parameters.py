@@ -1,12 +1,21 @@
-"""Convert npu_ge's parameters except those for gears: each is kept, omitted or refused."""
+"""Convert npu_ge's parameters: each is kept, omitted, refused, or becomes axes, limits, gears.
+
+`ge.inputShape` is "ids:-1,-1;mask:-1,-1", with the batch dimension; `ge.dynamicDims` is
+"1,64,1,64;8,128,8,128": a group for each gear, with a value for each -1 in the order of the shapes.
+
+Every request to npu_ge has the sizes of a gear. Therefore dims at the same position of several
+inputs become one axis if their sizes are equal in all gears.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ge_runtime.config import ATC_FLAGS
+from ge_runtime.specs import ROWS, UNKNOWN
 
 SHAPE: Final = "ge.inputShape"
 DIMS: Final = "ge.dynamicDims"
@@ -115,27 +124,14 @@ def _option(name: str, option: str, value: str, report: ConversionReport) -> dic
     return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A part of the configuration that cannot be converted."""
-
-    name: str
-    """Name of a parameter, field, tensor or option."""
-    value: str
-    why: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.value}: {self.why}; {self.cure}"
-
-
 @dataclass(slots=True)
 class ConversionReport:
     """The problems and notes of a conversion. Not thread-safe."""
 
     dropped: Collection[str]
     """Names given with --drop."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Parts that cannot be converted: "NAME = VALUE: reason; fix", one line each."""
     notes: list[str] = field(default_factory=list)
     """Omitted and dropped parts, with reasons."""
     used: set[str] = field(default_factory=set)
@@ -148,12 +144,247 @@ class ConversionReport:
             self.notes.append(f"{name} = {value}: dropped")
             return
         drop = f"--drop {name}"
-        self.problems.append(Problem(name, value, why, f"{cure}, or {drop}" if cure else drop))
+        self.require(name, value, why, f"{cure}, or {drop}" if cure else drop)
 
     def require(self, name: str, value: str, why: str, cure: str) -> None:
         """Add a problem that only a change of the input resolves."""
-        self.problems.append(Problem(name, value, why, cure))
+        self.problems.append(f"{name} = {value}: {why}; {cure}")
 
     def omit(self, name: str, value: str, why: str) -> None:
         """Note that a part is not in the new configuration, without effect on the model."""
         self.notes.append(f"{name} = {value}: omitted, {why}")
+
+
+_FREE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredDims:
+    """An input or output as config.pbtxt declares it, without the batch dimension."""
+
+    name: str
+    dims: tuple[int, ...]
+    """Sizes; UNKNOWN for a variable dim."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDim:
+    """A variable dim of an input, or its rows."""
+
+    tensor: str
+    place: int
+    """Index in the tensor's dims; -1 for the rows."""
+    sizes: tuple[int, ...]
+    """Size in each gear."""
+
+
+def read_open_dims(
+    inputs: Sequence[DeclaredDims],
+    options: Mapping[str, tuple[str, str]],
+    report: ConversionReport,
+    *,
+    batched: bool,
+) -> list[OpenDim]:
+    """Return the rows and variable dims in GE's options; empty if the options are invalid."""
+    if SHAPE not in options:
+        if DIMS in options:
+            parameter, value = options[DIMS]
+            report.require(parameter, value, f"{SHAPE} is not set", f"add graph.{SHAPE}")
+        return []
+    parameter, text = options[SHAPE]
+    shapes = _shapes(text)
+    ranks = {tensor.name: len(tensor.dims) + batched for tensor in inputs}
+    if shapes is None or {name: len(shape) for name, shape in shapes.items()} != ranks:
+        expected = "; ".join(f"{name}: {rank} dims" for name, rank in ranks.items())
+        report.require(parameter, text, "expected a shape of every input", f"write {expected}")
+        return []
+    count = sum(shape.count(_FREE) for shape in shapes.values())
+    gears = _groups(options.get(DIMS, ("", ""))[1], count)
+    if gears is None:
+        parameter, value = options.get(DIMS, (f"graph.{DIMS}", "not set"))
+        why = f"{SHAPE} has {count} dim(s) of -1, expected a value for each in every gear"
+        report.require(parameter, value, why, "write e.g. 1,64;8,64 for two gears of two")
+        return []
+    values = iter(zip(*gears, strict=True))  # one for each -1: its size in every gear
+    declared = {tensor.name: tensor.dims for tensor in inputs}
+    columns = []
+    for name, shape in shapes.items():  # gears list their values in this order
+        for index, size in enumerate(shape):
+            place = index - batched
+            sizes = next(values) if size == _FREE else (size,) * len(gears)
+            dim = UNKNOWN if place < 0 else declared[name][place]
+            if dim == UNKNOWN:
+                columns.append(OpenDim(name, place, sizes))
+            elif set(sizes) != {dim}:
+                why = f"config.pbtxt has {dim} for that dim of '{name}'"
+                report.require(parameter, text, why, "make both equal")
+    rows = {each.sizes for each in columns if each.place < 0}
+    if len(rows) > 1:
+        report.require(parameter, text, "inputs have different numbers of rows", "make them equal")
+        return []
+    return columns
+
+
+def _shapes(text: str) -> dict[str, tuple[int, ...]] | None:
+    """Parse ge.inputShape; None if it is malformed."""
+    shapes = {}
+    for part in filter(None, text.split(";")):
+        # Tensor names may contain colons.
+        name, colon, sizes = part.rpartition(":")
+        words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
+        if not colon or not all(re.fullmatch(r"-1|[1-9]\d*", word) for word in words):
+            return None
+        shapes[name.strip()] = tuple(map(int, words))
+    return shapes
+
+
+def _groups(text: str, count: int) -> list[tuple[int, ...]] | None:
+    """Parse ge.dynamicDims with `count` values in each gear; None if it is malformed."""
+    groups = [[word.strip() for word in group.split(",")] for group in text.split(";") if group]
+    if not groups:
+        return None if count else [()]
+    if not all(len(group) == count and all(map(_is_size, group)) for group in groups):
+        return None
+    return list(dict.fromkeys(tuple(map(int, group)) for group in groups))
+
+
+def _is_size(word: str) -> bool:
+    return word.isdecimal() and int(word) > 0
+
+
+def gear_parameters(
+    inputs: Sequence[DeclaredDims],
+    outputs: Sequence[DeclaredDims],
+    options: Mapping[str, tuple[str, str]],
+    report: ConversionReport,
+    *,
+    batched: bool,
+    names: Mapping[str, Sequence[str]],
+    limits: Mapping[str, int],
+) -> dict[str, str]:
+    """Return the parameters `axes`, `limit` and `gears` for all variable sizes.
+
+    Args:
+        inputs: declared in config.pbtxt.
+        outputs: declared in config.pbtxt.
+        options: option of GE -> its parameter and value.
+        report: receives the problems.
+        batched: the model has a batch dimension.
+        names: tensor -> names that the user gives to its -1 dims.
+        limits: axis -> largest size that the user gives.
+    """
+    columns = read_open_dims(inputs, options, report, batched=batched)
+    axes = _axes(inputs, columns, names, report)
+    parameters: dict[str, str] = {}
+    for tensor in inputs:
+        if own := [axes[tensor.name, place] for place in _open(tensor)]:
+            parameters[f"axes.{tensor.name}"] = ",".join(own)
+    tables = _tables(columns, axes, report)
+    _check_user_names([*inputs, *outputs], axes, names, limits, report)
+    for axis in dict.fromkeys(axis for axis in axes.values() if axis != ROWS):
+        largest = limits.get(axis, max(tables.get(axis, (0,))))
+        if largest < 1:
+            why = "npu_ge compiles for any size; ge_runtime plans memory for the largest"
+            report.require(f"axis '{axis}'", "no limit", why, f"use --limit {axis}=SIZE")
+        parameters[f"limit.{axis}"] = str(max(1, largest))
+    parameters |= _gears(tables)
+    for tensor in outputs:
+        if len(_open(tensor)) and tensor.name in names:
+            parameters[f"axes.{tensor.name}"] = ",".join(names[tensor.name])
+        elif len(_open(tensor)) and batched:
+            known = ", ".join(axis for axis in axes.values() if axis != ROWS) or "none"
+            why = "npu_ge derives its size from the dim names in the ONNX file"
+            cure = f"use --axes {tensor.name}=AXIS,... with axes ({known}) or relations of them"
+            report.require(f"output '{tensor.name}'", f"{list(tensor.dims)}", why, cure)
+    return parameters
+
+
+def _open(tensor: DeclaredDims) -> list[int]:
+    """Return the indices of the variable dims."""
+    return [place for place, dim in enumerate(tensor.dims) if dim == UNKNOWN]
+
+
+def _axes(
+    inputs: Sequence[DeclaredDims],
+    columns: Sequence[OpenDim],
+    names: Mapping[str, Sequence[str]],
+    report: ConversionReport,
+) -> dict[tuple[str, int], str]:
+    """Return the axis of each variable dim, and of rows that have gears, by tensor and index."""
+    axes = {(each.tensor, each.place): ROWS for each in columns if each.place < 0}
+    for tensor in inputs:
+        own, places = names.get(tensor.name, ()), _open(tensor)
+        if own and len(own) != len(places):
+            why = f"dims {list(tensor.dims)} contain {len(places)} -1"
+            cure = "give one name for each, in order"
+            report.require(f"--axes {tensor.name}", ",".join(own), why, cure)
+        elif own:
+            axes |= {(tensor.name, place): name for place, name in zip(places, own, strict=True)}
+    # A name from the user also applies to other dims with the same sizes.
+    sizes = {(each.tensor, each.place): (each.place, each.sizes) for each in columns}
+    same: dict[tuple[int, tuple[int, ...]], str] = {}
+    for dim, name in axes.items():
+        if dim in sizes:
+            same.setdefault(sizes[dim], name)
+    for dim in ((tensor.name, place) for tensor in inputs for place in _open(tensor)):
+        if dim not in axes:
+            name = _default_name(*dim)
+            axes[dim] = same.setdefault(sizes[dim], name) if dim in sizes else name
+    return axes
+
+
+def _default_name(tensor: str, place: int) -> str:
+    """Return the axis name for a dim that the user gives no name."""
+    name = re.sub(r"\W", "_", f"{tensor}_{place}", flags=re.ASCII)
+    return name if name[0].isalpha() else f"_{name}"
+
+
+def _tables(
+    columns: Sequence[OpenDim], axes: Mapping[tuple[str, int], str], report: ConversionReport
+) -> dict[str, tuple[int, ...]]:
+    """Return the size of each axis in every gear."""
+    tables: dict[str, tuple[int, ...]] = {}
+    for column in columns:
+        axis = axes[column.tensor, column.place]
+        if tables.setdefault(axis, column.sizes) != column.sizes:
+            why = f"'{column.tensor}' has other sizes in the gears than an earlier input"
+            report.require("--axes", axis, why, "use different names")
+    return tables
+
+
+def _check_user_names(
+    tensors: Sequence[DeclaredDims],
+    axes: Mapping[tuple[str, int], str],
+    names: Mapping[str, Sequence[str]],
+    limits: Mapping[str, int],
+    report: ConversionReport,
+) -> None:
+    """Report tensors and axes of the user's that do not exist."""
+    known = {tensor.name for tensor in tensors if _open(tensor)}
+    for name in sorted(names.keys() - known):
+        cure = f"use one of: {', '.join(sorted(known)) or 'none'}"
+        report.require("--axes", name, "no tensor of this name has a -1", cure)
+    present = {*axes.values()} - {ROWS}
+    for axis in sorted(limits.keys() - present):
+        cure = f"use one of: {', '.join(sorted(present)) or 'none'}"
+        report.require("--limit", axis, "unknown axis", cure)
+
+
+def _gears(tables: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return the gear parameters. An axis gets its own if all combinations are gears."""
+    axes = sorted(tables, key=lambda axis: axis != ROWS)
+    rows = set(zip(*(tables[axis] for axis in axes), strict=True))
+    parameters = {}
+    joint = list(axes)
+    for axis in axes:
+        place = joint.index(axis)
+        own = {row[place] for row in rows}
+        rest = {row[:place] + row[place + 1 :] for row in rows}
+        # The gears are all combinations of this axis with the others.
+        if len(rows) == len(own) * len(rest) and len(joint) > 1:
+            parameters[f"gears.{axis}"] = ", ".join(map(str, sorted(own)))
+            rows, joint = rest, [*joint[:place], *joint[place + 1 :]]
+    if joint:
+        table = ", ".join("x".join(map(str, row)) for row in sorted(rows))
+        parameters[f"gears.{','.join(joint)}"] = table
+    return parameters

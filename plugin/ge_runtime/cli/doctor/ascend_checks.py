@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ge_runtime.cli.child_process import Outcome
-from ge_runtime.cli.doctor.findings import Check, Finding
+from ge_runtime.cli.doctor.findings import Finding
 from ge_runtime.cli.doctor.machine import Cann, Machine
 from ge_runtime.cli.doctor.package_checks import VersionRange, failure, version_numbers
+
+_NPU: Final = frozenset({"npu"})
+_driver_check: Final = partial(Finding, "Ascend driver", needed_by=_NPU)
+_cann_check: Final = partial(Finding, "CANN", needed_by=_NPU)
+_compiler_check: Final = partial(Finding, "Ascend's compiler")
 
 _MANAGER_FILES: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _CARD_FILE: Final = re.compile(r"/dev/v?davinci\d+", re.ASCII)
@@ -21,8 +26,6 @@ _PASS_DEVICES: Final = (
     "--device /dev/hisi_hdc`, or `-e ASCEND_VISIBLE_DEVICES=0` with Ascend Docker Runtime"
 )
 _BEFORE_START: Final = "before the server starts: model processes inherit its environment"
-_NEWEST_CANN: Final = "9.1"
-"""The CANN that supports the most Python versions."""
 _DRIVER_FOLDERS: Final = ":".join(
     f"/usr/local/Ascend/driver/lib64{each}" for each in ("", "/common", "/driver")
 )
@@ -55,10 +58,6 @@ def check_driver(machine: Machine) -> list[Finding]:
     return findings
 
 
-def _driver_check(what: str, expected: str) -> Check:
-    return Check("Ascend driver", what, expected, frozenset({"npu"}))
-
-
 def _driver(machine: Machine) -> Finding:
     check = _driver_check("driver", "/usr/local/Ascend/driver/version.info")
     if machine.npu_driver is None:
@@ -78,7 +77,7 @@ def _npu_smi(machine: Machine) -> Finding:
         return _driver_check("npu-smi", expected).ok("answers")
     if result.outcome is Outcome.ABSENT:  # serving does not call it
         cure = "npu-smi is part of the driver; in a container mount /usr/local/bin/npu-smi"
-        return Check("Ascend driver", "npu-smi", expected).missing("none", cure)
+        return _driver_check("npu-smi", expected, needed_by=frozenset()).missing("none", cure)
     cure = "the driver or a card is faulty: see `dmesg`, and restart the host if nothing else helps"
     return _driver_check("npu-smi", expected).wrong(result.error, cure)
 
@@ -102,9 +101,9 @@ def _managers(machine: Machine) -> Finding:
     present = {each.path for each in machine.device_files}
     absent = [path for path in _MANAGER_FILES if path not in present]
     check = _driver_check("management", ", ".join(_MANAGER_FILES))
-    return (
-        check.missing(f"no {', '.join(absent)}", _PASS_DEVICES) if absent else check.ok("all three")
-    )
+    if absent:
+        return check.missing(f"no {', '.join(absent)}", _PASS_DEVICES)
+    return check.ok("all three")
 
 
 def _permissions(machine: Machine) -> Finding:
@@ -163,10 +162,6 @@ def check_simulator(machine: Machine) -> list[Finding]:
     return [check.ok(found), _devices(machine)]
 
 
-def _cann_check(what: str, expected: str) -> Check:
-    return Check("CANN", what, expected, frozenset({"npu"}))
-
-
 def _toolkit(machine: Machine) -> Finding:
     configured, cann = machine.environment.get("ASCEND_HOME_PATH"), machine.cann
     check = _cann_check("toolkit", "the toolkit, with a file that names its version")
@@ -222,10 +217,10 @@ def _python(python: tuple[int, int, int], cann: str) -> Finding:
     check = _cann_check("Python", f"{rules.python} for CANN {cann}")
     if python in rules.python:
         return check.ok(found)
-    newest = _requirements_of(_NEWEST_CANN)
-    supported = newest is not None and newest.python is not None and python in newest.python
     cure = "run the models with a Python in that range"
-    return check.wrong(found, f"{cure}, or install CANN {_NEWEST_CANN}" if supported else cure)
+    if python in _NEWEST_PYTHON:
+        cure += ", or install CANN 9.1"
+    return check.wrong(found, cure)
 
 
 def _acl(machine: Machine) -> Finding:
@@ -271,33 +266,27 @@ def check_compiler(machine: Machine) -> list[Finding]:
     cure = "install CANN's toolkit and source its set_env.sh, here or on a machine that compiles"
     findings = [check.ok(machine.atc) if machine.atc else check.missing("none", cure)]
     rules = _requirements_of(cann.version) if cann is not None and cann.version else None
-    if cann is not None and rules is not None:
-        for package, versions in (("numpy", rules.numpy), ("protobuf", rules.protobuf)):
-            if versions is not None:
-                findings.append(_compiler_package(machine, package, versions, cann))
+    if cann is None or rules is None:
+        return findings
+    for package, versions in (("numpy", rules.numpy), ("protobuf", rules.protobuf)):
+        if versions is None:
+            continue
+        check = _compiler_check(package, f"{versions} for the compiler of CANN {cann.version}")
+        version = machine.packages.get(package)
+        cure = (
+            f"compile .om files in a separate Python environment with {package} {versions}; "
+            "serving them needs no compiler"
+        )
+        if version is None:
+            findings.append(check.missing("none", cure))
+        elif version_numbers(version) in versions:
+            findings.append(check.ok(version))
+        else:
+            findings.append(check.wrong(version, cure))
     return findings
 
 
-def _compiler_check(what: str, expected: str) -> Check:
-    return Check("Ascend's compiler", what, expected)
-
-
-def _compiler_package(
-    machine: Machine, package: str, versions: VersionRange, cann: Cann
-) -> Finding:
-    check = _compiler_check(package, f"{versions} for the compiler of CANN {cann.version}")
-    version = machine.packages.get(package)
-    cure = (
-        f"compile .om files in a separate Python environment with {package} {versions}; serving "
-        "them needs no compiler"
-    )
-    if version is None:
-        return check.missing("none", cure)
-    return check.ok(version) if version_numbers(version) in versions else check.wrong(version, cure)
-
-
-@dataclass(frozen=True, slots=True)
-class _CannRequirements:
+class _CannRequirements(NamedTuple):
     """Versions that one CANN release requires; None if its documents name none."""
 
     python: VersionRange | None
@@ -309,14 +298,14 @@ class _CannRequirements:
 # 9.1. The pages name Python 3.11.4, but patch releases are binary compatible.
 _OLD_NUMPY: Final = VersionRange((1, 19, 2), (1, 24))
 _PROTOBUF: Final = VersionRange((3, 20), (3, 20))
+_NEWEST_PYTHON: Final = VersionRange((3, 7), (3, 14))
+"""Range of the CANN that supports the most Python versions, 9.1."""
 _REQUIREMENTS: Final = {
     VersionRange((8, 1), (8, 5)): _CannRequirements(
         VersionRange((3, 7), (3, 11)), _OLD_NUMPY, _PROTOBUF
     ),
     VersionRange((8,), (8,)): _CannRequirements(None, _OLD_NUMPY, _PROTOBUF),
-    VersionRange((9, 1), (9, 1)): _CannRequirements(
-        VersionRange((3, 7), (3, 14)), VersionRange((1, 19, 2)), None
-    ),
+    VersionRange((9, 1), (9, 1)): _CannRequirements(_NEWEST_PYTHON, VersionRange((1, 19, 2)), None),
 }
 
 

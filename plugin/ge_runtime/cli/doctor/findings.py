@@ -38,42 +38,29 @@ FAULTS: Final = (State.MISSING, State.WRONG)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check."""
-
-    group: str
-    what: str
-    state: State
-    found: str
-    expected: str
-    cure: str
-    """Instructions to fix it; empty if the state is OK."""
-    needed_by: frozenset[str]
-    """Members of NEEDS that require this item; empty if it only informs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One checked item. The methods return its finding."""
+    """One checked item. The methods return it with the result of its check."""
 
     group: str
     what: str
     expected: str
     needed_by: frozenset[str] = frozenset()
-
-    def finding(self, state: State, found: str, cure: str = "") -> Finding:
-        return Finding(self.group, self.what, state, found, self.expected, cure, self.needed_by)
+    """Members of NEEDS that require this item; empty if it only informs."""
+    state: State = State.UNKNOWN
+    found: str = ""
+    cure: str = ""
+    """Instructions to fix it; empty if the state is OK."""
 
     def ok(self, found: str) -> Finding:
-        return self.finding(State.OK, found)
+        return replace(self, state=State.OK, found=found)
 
     def missing(self, found: str, cure: str) -> Finding:
-        return self.finding(State.MISSING, found, cure)
+        return replace(self, state=State.MISSING, found=found, cure=cure)
 
     def wrong(self, found: str, cure: str) -> Finding:
-        return self.finding(State.WRONG, found, cure)
+        return replace(self, state=State.WRONG, found=found, cure=cure)
 
     def unknown(self, found: str, cure: str) -> Finding:
-        return self.finding(State.UNKNOWN, found, cure)
+        return replace(self, state=State.UNKNOWN, found=found, cure=cure)
 
 
 def mark_not_needed(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
@@ -91,6 +78,7 @@ def faults_of(findings: Iterable[Finding], required: frozenset[str]) -> list[Fin
     return [each for each in findings if each.state in FAULTS and each.needed_by & required]
 
 
+_TEXTS: Final = ("group", "what", "state", "found", "expected", "cure")
 _WIDTH: Final = 100
 _COMMAND: Final = re.compile("`[^`]*`")
 _NO_BREAK: Final = "\0"
@@ -126,12 +114,8 @@ def as_json(
         "fit": not faults,
         "findings": [
             {
-                "group": each.group,
-                "what": each.what,
+                **{name: getattr(each, name) for name in _TEXTS},
                 "state": each.state.value,
-                "found": each.found,
-                "expected": each.expected,
-                "cure": each.cure,
                 "needed_by": sorted(each.needed_by),
                 "stands_in_the_way": each in faults,
             }

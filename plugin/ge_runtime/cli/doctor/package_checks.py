@@ -1,19 +1,22 @@
-"""Check Python, NumPy, the engines' packages, and whether torch_npu fits torch and CANN."""
+"""Check Python and the engines' packages: for the CPU, for NVIDIA's GPUs, and torch_npu."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ge_runtime.cli.child_process import ChildResult, Outcome
-from ge_runtime.cli.doctor.findings import ALWAYS, Check, Finding
+from ge_runtime.cli.doctor.findings import ALWAYS, Finding
 from ge_runtime.cli.doctor.machine import Machine
 
-_PYTHON: Final = "Python"
-_ENGINES: Final = "Engines"
-_TORCH_NPU: Final = "torch_npu"
+_torch_npu_check: Final = partial(Finding, "torch_npu", needed_by=frozenset({"torch_npu"}))
+_nvidia_check: Final = partial(Finding, "NVIDIA", needed_by=frozenset({"cuda"}))
 
+_CUDA_PROVIDER: Final = "CUDAExecutionProvider"
+_INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+_ONE_PACKAGE: Final = "Python sees both as one package"
 _OR_BUILD: Final = "or build a model.om, which does not need it: `ge-runtime build`"
 
 CANN_OF_TORCH_NPU: Final = {
@@ -81,23 +84,18 @@ def failure(result: ChildResult) -> str:
 def check_python(machine: Machine) -> list[Finding]:
     """Check Python and NumPy."""
     version = ".".join(map(str, machine.python))
-    check = Check(_PYTHON, "Python", str(_PYTHON_RANGE), ALWAYS)
-    return [
-        check.ok(version)
-        if machine.python in _PYTHON_RANGE
-        else check.wrong(version, "run ge_runtime with a newer Python"),
-        _package(
-            machine,
-            Check(_PYTHON, "numpy", str(_NUMPY_RANGE), ALWAYS),
-            _NUMPY_RANGE,
-            "pip install 'numpy>=1.26,<3'",
-        ),
-    ]
+    check = Finding("Python", "Python", str(_PYTHON_RANGE), ALWAYS)
+    if machine.python in _PYTHON_RANGE:
+        python = check.ok(version)
+    else:
+        python = check.wrong(version, "run ge_runtime with a newer Python")
+    check, pip = replace(check, what="numpy", expected=str(_NUMPY_RANGE)), "numpy>=1.26,<3"
+    return [python, _package(machine, check, _NUMPY_RANGE, f"pip install '{pip}'")]
 
 
 def check_engines(machine: Machine) -> list[Finding]:
     """Check ONNX Runtime and torch on the CPU."""
-    check = Check(_ENGINES, "onnxruntime", str(_ONNXRUNTIME_RANGE), frozenset({"cpu"}))
+    check = Finding("Engines", "onnxruntime", str(_ONNXRUNTIME_RANGE), frozenset({"cpu"}))
     pip = "pip install 'onnxruntime>=1.18'"
     return [_package(machine, check, _ONNXRUNTIME_RANGE, pip), _torch(machine)]
 
@@ -107,7 +105,7 @@ def check_server(machine: Machine) -> list[Finding]:
     result = machine.imports["reference_server"]
     if result.outcome is Outcome.ABSENT:
         return []
-    check = Check("Reference server", "reference_server", "`import reference_server` to succeed")
+    check = Finding("Reference server", "reference_server", "`import reference_server` to succeed")
     if result.outcome is not Outcome.DONE:
         return [check.wrong(failure(result), "`pip install reference-server --force-reinstall`")]
     return [check.ok(f"as {result.facts['default']}; --triton-version={result.facts['proven']}")]
@@ -117,7 +115,7 @@ def check_ge_py(machine: Machine) -> list[Finding]:
     """Check GE-PY, which the engine ge_session needs."""
     result, version = machine.imports["ge"], machine.packages.get("ge-py", "of unknown version")
     expected = "GE-PY of CANN's toolkit, for model.air"
-    check = Check("GE-PY", "ge", expected, frozenset({"ge_session"}))
+    check = Finding("GE-PY", "ge", expected, frozenset({"ge_session"}))
     if result.outcome is Outcome.ABSENT:
         cure = f"source set_env.sh of a CANN toolkit that contains it, {_OR_BUILD}"
         return [check.missing("none", cure)]
@@ -136,9 +134,8 @@ def check_torch_npu(machine: Machine) -> list[Finding]:
     torch = machine.packages.get("torch")
     if version is None:
         cure = f"`pip install torch_npu=={_release(torch)}`" if torch else "`pip install torch_npu`"
-        return [
-            _torch_npu_check("torch_npu", "torch_npu, for torch on Ascend").missing("none", cure)
-        ]
+        check = _torch_npu_check("torch_npu", "torch_npu, for torch on Ascend")
+        return [check.missing("none", cure)]
     findings = [_import_of_torch_npu(machine.imports["torch_npu"], version)]
     if torch is not None:
         findings += [_fits_torch(version, torch), _no_gpu(machine, torch)]
@@ -147,7 +144,53 @@ def check_torch_npu(machine: Machine) -> list[Finding]:
     return findings
 
 
-def _package(machine: Machine, check: Check, versions: VersionRange, pip: str) -> Finding:
+def check_nvidia(machine: Machine) -> list[Finding]:
+    """Check the driver, its GPUs, and the engines that can use them."""
+    return [_nvidia_driver(machine), _gpus(machine), _engine(machine)]
+
+
+def _nvidia_driver(machine: Machine) -> Finding:
+    check = _nvidia_check("driver", "/proc/driver/nvidia/version")
+    if machine.nvidia_driver is None:
+        cure = "install NVIDIA's driver on the host; `docker run --gpus all`"
+        return check.missing("none", cure)
+    if not machine.nvidia_driver:
+        return check.unknown("version unknown", "`nvidia-smi` shows the version")
+    return check.ok(machine.nvidia_driver)
+
+
+def _gpus(machine: Machine) -> Finding:
+    result = machine.nvidia_smi
+    check = _nvidia_check("GPUs", "at least one in `nvidia-smi`")
+    if result.outcome is Outcome.DONE and result.facts:
+        return check.ok("; ".join(f"{number}: {gpu}" for number, gpu in result.facts.items()))
+    if result.outcome in (Outcome.DONE, Outcome.ABSENT):
+        found = "none" if result.outcome is Outcome.DONE else "no nvidia-smi"
+        return check.missing(found, "`docker run --gpus all` with NVIDIA's container toolkit")
+    return check.wrong(result.error, "the driver is faulty: reload its module or restart the host")
+
+
+def _engine(machine: Machine) -> Finding:
+    """Check for ONNX Runtime's CUDA provider or a torch built for CUDA; either is enough."""
+    onnxruntime, torch = machine.imports["onnxruntime"].facts, machine.imports["torch"].facts
+    both = [each for each in ("onnxruntime", "onnxruntime-gpu") if each in machine.packages]
+    check = _nvidia_check("engine", f"ONNX Runtime's {_CUDA_PROVIDER}, or torch for CUDA")
+    if len(both) > 1:
+        found = " and ".join(f"{each} {machine.packages[each]}" for each in both)
+        cure = f"`pip uninstall -y {' '.join(both)}; {_INSTALL}`: {_ONE_PACKAGE}"
+        return _nvidia_check("engine", "one of the two packages").wrong(found, cure)
+    offered = _CUDA_PROVIDER in onnxruntime.get("providers", "").split(", ")
+    if offered and "cuda_error" not in onnxruntime:
+        return check.ok(_CUDA_PROVIDER)
+    if torch.get("cuda") and torch["cuda_devices"] != "0":
+        return check.ok(f"torch for CUDA {torch['cuda']}")
+    if offered:
+        cure = f"`{_INSTALL}`, or install CUDA and cuDNN of the releases that it is built for"
+        return check.wrong(onnxruntime["cuda_error"], cure)
+    return check.missing("none", f"`pip uninstall -y onnxruntime; {_INSTALL}`: {_ONE_PACKAGE}")
+
+
+def _package(machine: Machine, check: Finding, versions: VersionRange, pip: str) -> Finding:
     """Check that a package can be imported and has one of the versions."""
     package = check.what
     result = machine.imports[package]
@@ -166,7 +209,7 @@ def _package(machine: Machine, check: Check, versions: VersionRange, pip: str) -
 
 def _torch(machine: Machine) -> Finding:
     result = machine.imports["torch"]
-    check = Check(_ENGINES, "torch", "torch, for model.pt2", frozenset({"torch"}))
+    check = Finding("Engines", "torch", "torch, for model.pt2", frozenset({"torch"}))
     pip = "pip install 'ge-runtime[torch]'"
     if result.outcome is Outcome.ABSENT:
         return check.missing("none", f"`{pip}`")
@@ -180,10 +223,6 @@ def _torch(machine: Machine) -> Finding:
         )
         return check.wrong(failure(result), cure)
     return check.wrong(failure(result), f"`{pip} --force-reinstall`")
-
-
-def _torch_npu_check(what: str, expected: str) -> Check:
-    return Check(_TORCH_NPU, what, expected, frozenset({"torch_npu"}))
 
 
 def _import_of_torch_npu(result: ChildResult, version: str) -> Finding:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ge_runtime.cli.child_process import Outcome
 from ge_runtime.cli.command import EXIT_NO, Command, whole
-from ge_runtime.cli.doctor.imports import module_facts
+from ge_runtime.cli.doctor.machine import module_facts
 from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck
 from ge_runtime.cli.probe_device.session import run_probe
 from ge_runtime.errors import DeviceFault

@@ -15,7 +15,7 @@ from pathlib import Path
 from ge_runtime.cli.probe_device.checks import PROBES
 from ge_runtime.cli.probe_device.session import Answer, ProbeSession, Unavailable, print_result
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.npu.driver.return_codes import DriverFault
+from ge_runtime.npu.driver.cann_values import DriverFault
 
 
 def main(name: str, device: str, folder: str, *arguments: str) -> None:

@@ -9,12 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ge_runtime.cli.probe_device import (
-    environment_probes,
-    image_probes,
-    model_probes,
-    record_probes,
-)
+from ge_runtime.cli.probe_device import environment_probes, file_probes, model_probes
 from ge_runtime.cli.probe_device.session import Answer
 
 Probe: TypeAlias = Callable[..., Answer]
@@ -189,7 +184,7 @@ CHECKS: Final = (
         "set; (pixel - mean - min) * var is rounded to FP16 once",
         "a plan would be too large or too small; outputs on CPU and card would differ in the last "
         "bit",
-        image_probes.static_aipp,
+        file_probes.static_aipp,
     ),
     DeviceCheck(
         21,
@@ -197,7 +192,7 @@ CHECKS: Final = (
         "each pair of colours applies to four pixels; products with the matrix are added, shifted "
         "right by 8 without rounding, and limited to 0 to 255",
         "nothing while ge_runtime accepts no such images; the CPU would have to compute the same",
-        image_probes.yuv_aipp,
+        file_probes.yuv_aipp,
     ),
     DeviceCheck(
         22,
@@ -205,14 +200,14 @@ CHECKS: Final = (
         "one more input is for the parameters; the image has max_src_image_size bytes; parameters "
         "persist for later executions",
         "image buffers would have another size; images after the first would be wrong",
-        image_probes.dynamic_aipp,
+        file_probes.dynamic_aipp,
     ),
     DeviceCheck(
         23,
         "Does DVPP decode a JPEG file to strides of 128 and 16, and resize it?",
         "yes, on all chips with DVPP; a release without acl.media decodes on the host",
         "files would be decoded on the host, each with a warning",
-        image_probes.jpeg_by_dvpp,
+        file_probes.jpeg_by_dvpp,
     ),
     DeviceCheck(
         24,
@@ -220,14 +215,14 @@ CHECKS: Final = (
         "a folder for time, device, model, its id and a count; a file for each operator, as "
         "`ge-runtime compare` reads it, with the graph's names where nothing was fused",
         "`compare` would use compiled parts, or miss layers",
-        record_probes.dump_of_an_execution,
+        file_probes.dump_of_an_execution,
     ),
     DeviceCheck(
         25,
         "Which files does a profile contain?",
         "PROF_... with host and device_0 in it, for msprof to export",
         "nothing; the page would show other names",
-        record_probes.profile_of_an_execution,
+        file_probes.profile_of_an_execution,
     ),
     DeviceCheck(
         26,
@@ -236,7 +231,7 @@ CHECKS: Final = (
         "the bytes at the upper bounds; an output of address 0 gets memory that rt.free releases, "
         "and its dims are in the dataset after the execution",
         "outputs would be planned too small; memory would be lost in each execution",
-        record_probes.ranges_of_sizes,
+        file_probes.ranges_of_sizes,
     ),
 )
 

@@ -23,8 +23,13 @@ from ge_runtime.cli.probe_device.session import (
     ProbeSession,
     Unavailable,
 )
-from ge_runtime.npu.driver.ge_py import GE_PY_MODULES, GE_PY_NAMES
-from ge_runtime.npu.driver.installation import Module, cann_version, import_cann_module
+from ge_runtime.npu.driver.installation import (
+    GE_PY_MODULES,
+    GE_PY_NAMES,
+    Module,
+    cann_version,
+    import_cann_module,
+)
 
 _MIB: Final = 1 << 20
 _COPY_BYTES: Final = 64 * _MIB

@@ -19,10 +19,9 @@ from ge_runtime.cli.probe_device.session import (
     find_result,
     right_or_wrong,
 )
-from ge_runtime.npu.driver.description import GEAR_INPUT
+from ge_runtime.npu.driver.cann_values import GEAR_INPUT, DriverFault
 from ge_runtime.npu.driver.driver import ModelId
 from ge_runtime.npu.driver.pyacl import PyAclDriver
-from ge_runtime.npu.driver.return_codes import DriverFault
 
 _ALIGNMENTS: Final = (64, 128, 256)
 _LOAD_TYPE, _FROM_FILE, _PATH, _WEIGHT_PATH, _WITHOUT_GRAPH = 1, 1, 2, 14, 28

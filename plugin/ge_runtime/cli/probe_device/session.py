@@ -29,7 +29,7 @@ from ge_runtime.cli.probe_device.exact_graphs import (
     rolling_matmul,
 )
 from ge_runtime.npu.driver.atc import Atc, own_precision
-from ge_runtime.npu.driver.return_codes import ReturnCodeChecker
+from ge_runtime.npu.driver.cann_values import ReturnCodeChecker
 
 Untyped: TypeAlias = Any
 """An argument or result of pyACL, which has no type hints."""

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
+from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Driver
 from ge_runtime.npu.driver.executor_models import ExecutorModels, SharedWeights
 from ge_runtime.npu.driver.memory import CardMemory
 from ge_runtime.npu.driver.om_model import ModelFile, Stage
 from ge_runtime.npu.driver.pyacl import open_driver
-from ge_runtime.npu.driver.return_codes import DriverFault
 from ge_runtime.npu.driver.stream_executor import StreamExecutor
 
 INTERVAL_S: Final = 1.0

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple, NewType, Protocol
 
 from ge_runtime.config import Aipp
-from ge_runtime.npu.driver.description import ModelDescription, ModelTensor
+from ge_runtime.npu.driver.cann_values import ModelDescription, ModelTensor
 
 UNKNOWN_CHIP: Final = "unknown"
 """The name of a chip that the driver does not report."""

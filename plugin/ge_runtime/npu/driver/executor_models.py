@@ -16,10 +16,10 @@ from typing import TypeVar
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, OutOfMemory, PlanFault, RuntimeFault, shown
 from ge_runtime.npu.driver.atc import ensure_content
+from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Address, ModelId
 from ge_runtime.npu.driver.om_model import LoadedModel, ModelFile, Stage
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
 Resource = TypeVar("Resource")
 

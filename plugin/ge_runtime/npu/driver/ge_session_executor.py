@@ -16,13 +16,12 @@ import numpy as np
 
 from ge_runtime.devices import Device
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost
-from ge_runtime.memory.suballocator import Suballocator
-from ge_runtime.npu.driver.description import ACL_DTYPES
+from ge_runtime.memory.lifetimes import Suballocator
+from ge_runtime.npu.driver.cann_values import ACL_DTYPES, DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice, DefaultContext
 from ge_runtime.npu.driver.driver import Address
-from ge_runtime.npu.driver.ge_py import GeProcess, GePy, Graph, Session
+from ge_runtime.npu.driver.installation import GeProcess, GePy, Graph, Session
 from ge_runtime.npu.driver.memory import part_bytes
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import Array, DType
 
 # GE-PY's objects, which have no type stubs.

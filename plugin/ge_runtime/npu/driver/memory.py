@@ -1,18 +1,28 @@
-"""A card's memory, and pinned host memory, which is required for asynchronous copies."""
+"""A card's memory, pinned host memory, and slots: an engine's memory and operations on it.
+
+Asynchronous copies require pinned memory. A slot has device memory for all tensors of an engine's
+stages, allocated once. Each tensor name has one address: a stage reads a tensor where an earlier
+stage wrote it, and an input of several stages is copied once.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
+from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
+from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT, DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice, allocate
-from ge_runtime.npu.driver.driver import Address
-from ge_runtime.npu.driver.return_codes import DriverFault
+from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ImageBatch, ModelId, Stream
+from ge_runtime.npu.driver.om_model import LoadedModel, OmGear, Stage
 
 _NOWHERE: Final = Address(0)
 QUEUED_ALIGNMENT: Final = 64
@@ -152,3 +162,288 @@ class _Pinned:
 
     def __del__(self) -> None:
         self._unpin(self._address)
+
+
+class Transfer(NamedTuple):
+    """A copy between the host and the device."""
+
+    host: Address
+    device: Address
+    nbytes: int
+    room: int
+    """Size of the target in bytes."""
+    queued: bool
+    """True if a stream can copy, because the host memory is pinned; else it is synchronous."""
+
+
+class CardExecution(NamedTuple):
+    """One execution of a slot."""
+
+    steps: Sequence[tuple[int, OmGear]]
+    """(position of the stage, gear), in order of execution."""
+    copies_in: Sequence[Transfer]
+    copies_out: Sequence[Transfer]
+    rows_in: Sequence[RowCopy] = ()
+    """Copies of rows that other models left on the device."""
+    rows_out: Sequence[RowCopy] = ()
+    """Copies of rows that stay on the device for other models."""
+
+
+def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
+    """Plan the tensors of a chain of models in one block.
+
+    Each tensor is as large as any stage needs at its largest gear, and starts at a multiple of 64,
+    as blocks of malloc do. Tensors that are never needed at the same time share memory.
+
+    Args:
+        models: The models of the stages, in order.
+        kept: Tensors between stages that are needed after the last stage as well. Tensors that no
+            stage consumes are always kept.
+    """
+    sizes = tensor_bytes(models)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for stage, model in enumerate(models):
+        for name, _ in _inputs(stage, model):
+            first.setdefault(name, 0)  # inputs are copied before the first stage
+            last[name] = stage
+        for name, _ in _outputs(model):
+            first[name] = stage
+    end = len(models) - 1
+    return pack(
+        Lifetime(
+            name, part_bytes(nbytes), first[name], end if name in kept else last.get(name, end)
+        )
+        for name, nbytes in sizes.items()
+    )
+
+
+def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
+    """Return tensor name: bytes of device memory, as the models report them.
+
+    The models' sizes include padding, and consider image formats.
+    """
+    sizes: dict[str, int] = {}
+    for stage, model in enumerate(models):
+        for name, nbytes in (*_inputs(stage, model), *_outputs(model)):
+            sizes[name] = max(nbytes, sizes.get(name, 0))
+    return sizes
+
+
+class Slot:
+    """Buffers at fixed addresses in one block, and the datasets that refer to them.
+
+    Used by one execution at a time.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        packing: Packing,
+        driver: Driver,
+        memory: Device[Address],
+        images: Mapping[int, ImageBatch] = MappingProxyType({}),
+    ) -> None:
+        """Allocate the slot.
+
+        Args:
+            stages: The stages of the engine.
+            packing: The `slot_layout` of their models.
+            driver: The driver.
+            memory: The card's memory.
+            images: Position: image batch, for stages with dynamic AIPP.
+
+        Raises:
+            OutOfMemory: The card has not enough memory.
+            DriverFault: A dataset could not be created.
+        """
+        self._stages = stages
+        self._images = images
+        self._images_set: dict[int, ModelId] = {}
+        """Position of the stage: the loaded model for which AIPP's parameters were set."""
+        self._driver = driver
+        self._buffer = memory.allocate("device I/O", packing.peak)
+        start = self._buffer.memory
+        self.addresses = {name: Address(start + at) for name, at in packing.offsets.items()}
+        """Tensor name: address on the device."""
+        self._datasets: list[tuple[Dataset, Dataset]] = []
+        with ExitStack() as undo:
+            undo.callback(self._buffer.free)
+            try:
+                for number, stage in enumerate(stages):
+                    inputs = self._dataset(_inputs(number, stage.model), undo)
+                    outputs = self._dataset(_outputs(stage.model), undo)
+                    self._datasets.append((inputs, outputs))
+            except DriverFault as fault:
+                if fault.kind is FailureKind.LOST:  # a lost card must not be called
+                    undo.pop_all()
+                raise
+            undo.pop_all()
+
+    def _dataset(self, tensors: Iterator[tuple[str, int]], undo: ExitStack) -> Dataset:
+        buffers = [(self.addresses[name], nbytes) for name, nbytes in tensors]
+        dataset = self._driver.create_dataset(buffers)
+        undo.callback(self._driver.destroy_dataset, dataset)
+        return dataset
+
+    def files(self, execution: CardExecution) -> list[Path]:
+        """Return the files of the stages that are executed."""
+        return [self._stages[number].path for number, _ in execution.steps]
+
+    def ensure_loaded(self, execution: CardExecution) -> None:
+        """Raise EngineFault if one of the models to execute is not loaded."""
+        for number, _ in execution.steps:
+            self._stages[number].model.ensure_loaded()
+
+    def copy_in(self, stream: Stream, execution: CardExecution) -> None:
+        """Queue the copies to the card. The slot must be idle. Raises DriverFault."""
+        driver = self._driver
+        for host, device, nbytes, room, queued in execution.copies_in:
+            if queued:
+                driver.copy_async(device, room, host, nbytes, Copy.TO_DEVICE, stream)
+            else:  # synchronous, before the tasks of the stream
+                driver.copy(device, room, host, nbytes, Copy.TO_DEVICE)
+        if can_be_queued(execution.rows_in):
+            self._queue_rows(execution.rows_in, stream)
+        else:  # synchronous: the rows were written before this execution began
+            self._copy_rows(execution.rows_in)
+
+    def compute(self, stream: Stream, execution: CardExecution) -> None:
+        """Queue the stages. None of their models may be executing.
+
+        Raises DriverFault, with the file of the stage that failed.
+        """
+        driver = self._driver
+        try:
+            # All gears before the first execution: they are written synchronously, outside of the
+            # stream, each into its stage's own buffer, the model's last input.
+            for number, gear in execution.steps:
+                if number in self._images:
+                    self._set_images(number)
+                if gear.setting is not None:
+                    inputs, _ = self._datasets[number]
+                    self._stages[number].model.set_gear(driver, inputs, gear.setting)
+            for number, _ in execution.steps:
+                model = self._stages[number].model
+                driver.execute_async(model.id, *self._datasets[number], stream)
+        except DriverFault as fault:
+            fault.path = self._stages[number].path
+            raise
+
+    def _set_images(self, number: int) -> None:
+        """Set AIPP's parameters once for each load: they stay in the slot's own buffer."""
+        model = self._stages[number].model
+        if self._images_set.get(number) == model.id:
+            return
+        inputs, _ = self._datasets[number]
+        place = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
+        self._driver.aipp.set_images(model.id, inputs, place, self._images[number])
+        self._images_set[number] = model.id
+
+    def copy_out(self, stream: Stream, execution: CardExecution) -> None:
+        """Queue the copies of results; `collect` makes those that cannot be queued.
+
+        Raises DriverFault.
+        """
+        for host, device, nbytes, room, queued in execution.copies_out:
+            if queued:
+                self._driver.copy_async(host, room, device, nbytes, Copy.TO_HOST, stream)
+        if can_be_queued(execution.rows_out):
+            self._queue_rows(execution.rows_out, stream)
+
+    def collect(self, execution: CardExecution) -> None:
+        """Make the copies that could not be queued. The stream must be done. Raises DriverFault."""
+        for host, device, nbytes, room, queued in execution.copies_out:
+            if not queued:
+                self._driver.copy(host, room, device, nbytes, Copy.TO_HOST)
+        if not can_be_queued(execution.rows_out):
+            self._copy_rows(execution.rows_out)
+
+    def _queue_rows(self, rows: Sequence[RowCopy], stream: Stream) -> None:
+        copy = self._driver.copy_async
+        for target, source, nbytes in rows:
+            copy(target, nbytes, source, nbytes, Copy.ON_DEVICE, stream)
+
+    def _copy_rows(self, rows: Sequence[RowCopy]) -> None:
+        for target, source, nbytes in rows:
+            self._driver.copy(target, nbytes, source, nbytes, Copy.ON_DEVICE)
+
+    def close(self) -> None:
+        """Free the slot, which must be idle. Call once."""
+        for datasets in self._datasets:
+            for dataset in datasets:
+                self._driver.destroy_dataset(dataset)
+        self._buffer.free()
+
+
+def _inputs(number: int, model: LoadedModel) -> Iterator[tuple[str, int]]:
+    """Yield the names and sizes of inputs; inputs for gears and AIPP are private to the stage."""
+    for tensor in model.description.inputs:
+        is_private = tensor.name in (GEAR_INPUT, AIPP_INPUT)
+        yield f"{tensor.name} of {number}" if is_private else tensor.name, tensor.nbytes
+
+
+def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
+    description = model.description
+    for name, tensor in zip(description.output_names, description.outputs, strict=True):
+        yield name, tensor.nbytes
+
+
+# Copies of rows within a card: adjacent rows at both ends are one copy. A batch is padded with
+# copies of its first rows, twice as many with each copy.
+
+
+class RowCopy(NamedTuple):
+    """A copy of one row or several adjacent ones."""
+
+    target: Address
+    source: Address
+    nbytes: int
+
+
+def can_be_queued(copies: Sequence[RowCopy]) -> bool:
+    """Return whether a stream can make all copies.
+
+    Otherwise all are synchronous, so that their order is kept.
+    """
+    return not any(
+        end % QUEUED_ALIGNMENT for target, source, _ in copies for end in (target, source)
+    )
+
+
+def gathering(places: Sequence[int], row_bytes: int, rows: int, slot: Address) -> list[RowCopy]:
+    """Return the copies that gather rows into a slot.
+
+    Args:
+        places: Addresses of the rows, at least one.
+        row_bytes: Size of a row.
+        rows: Rows of the batch; those without a place are filled with copies of the first rows.
+        slot: Address of the tensor in the slot.
+    """
+    copies = [
+        RowCopy(Address(slot + first * row_bytes), Address(places[first]), count * row_bytes)
+        for first, count in _neighbours(places, row_bytes)
+    ]
+    filled = len(places)
+    while filled < rows:
+        count = min(filled, rows - filled)
+        copies.append(RowCopy(Address(slot + filled * row_bytes), slot, count * row_bytes))
+        filled += count
+    return copies
+
+
+def scattering(places: Sequence[int], row_bytes: int, slot: Address) -> list[RowCopy]:
+    """Return the copies of a slot's first rows to these addresses."""
+    return [
+        RowCopy(Address(places[first]), Address(slot + first * row_bytes), count * row_bytes)
+        for first, count in _neighbours(places, row_bytes)
+    ]
+
+
+def _neighbours(places: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the index of the first row and the length of each run of adjacent rows."""
+    first = 0
+    for row in range(1, len(places) + 1):
+        if row == len(places) or places[row] != places[row - 1] + row_bytes:
+            yield first, row - first
+            first = row

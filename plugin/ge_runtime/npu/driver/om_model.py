@@ -12,9 +12,15 @@ from typing import Final, NamedTuple, TypeAlias
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.npu.driver.atc import ensure_content, record_path, recorded_flag, sha256_of
-from ge_runtime.npu.driver.description import ACL_DTYPES, GEAR_INPUT, ModelDescription, ModelTensor
+from ge_runtime.npu.driver.cann_values import (
+    ACL_DTYPES,
+    GEAR_INPUT,
+    DriverFault,
+    FailureKind,
+    ModelDescription,
+    ModelTensor,
+)
 from ge_runtime.npu.driver.driver import Address, Dataset, Driver, GearSetting, ModelId
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 
 Dims: TypeAlias = tuple[int, ...]
 

@@ -14,7 +14,16 @@ from functools import cache
 from typing import Final
 
 from ge_runtime.errors import NoDevice
-from ge_runtime.npu.driver.description import ModelDescription
+from ge_runtime.npu.driver.cann_values import (
+    NOT_SUPPORTED,
+    REPEAT_FINALIZE,
+    REPEAT_INITIALIZE,
+    SUCCESS,
+    DriverFault,
+    FailureKind,
+    ModelDescription,
+    ReturnCodeChecker,
+)
 from ge_runtime.npu.driver.driver import (
     UNKNOWN_CHIP,
     Address,
@@ -31,16 +40,12 @@ from ge_runtime.npu.driver.driver import (
     Stream,
 )
 from ge_runtime.npu.driver.installation import import_cann_module
-from ge_runtime.npu.driver.pyacl_images import PyAclAipp, PyAclMedia
-from ge_runtime.npu.driver.pyacl_models import Acl, PyAclDescriptions, PyAclFreeShapes
-from ge_runtime.npu.driver.return_codes import (
-    NOT_SUPPORTED,
-    REPEAT_FINALIZE,
-    REPEAT_INITIALIZE,
-    SUCCESS,
-    DriverFault,
-    FailureKind,
-    ReturnCodeChecker,
+from ge_runtime.npu.driver.pyacl_models import (
+    Acl,
+    PyAclAipp,
+    PyAclDescriptions,
+    PyAclFreeShapes,
+    PyAclMedia,
 )
 
 _HUGE_FIRST: Final = 0

@@ -20,12 +20,12 @@ from threading import Lock
 from typing import TypeVar
 
 from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault, shown
+from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
 from ge_runtime.npu.driver.driver import Event, Stream
 from ge_runtime.npu.driver.executor_models import ExecutorModels
+from ge_runtime.npu.driver.memory import CardExecution, Slot
 from ge_runtime.npu.driver.om_model import LoadedModel, ModelFile, Stage
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
-from ge_runtime.npu.driver.slot import CardExecution, Slot
 
 _log = logging.getLogger(__name__)
 

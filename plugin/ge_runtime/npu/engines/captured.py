@@ -22,8 +22,8 @@ from ge_runtime.devices import Device
 from ge_runtime.engines.base import Engine, Limited, Shapes, Signature
 from ge_runtime.errors import ConfigFault
 from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import Array, Tensors
 
 _log = logging.getLogger(__name__)

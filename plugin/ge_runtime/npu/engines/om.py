@@ -23,12 +23,10 @@ from ge_runtime.engines.base import DeviceRows, GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
+from ge_runtime.npu.driver.cann_values import ACL_DTYPES, DriverFault
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.description import ACL_DTYPES
 from ge_runtime.npu.driver.driver import Address
-from ge_runtime.npu.driver.om_model import Dims, OmGear, Stage
-from ge_runtime.npu.driver.return_codes import DriverFault
-from ge_runtime.npu.driver.slot import (
+from ge_runtime.npu.driver.memory import (
     CardExecution,
     Slot,
     Transfer,
@@ -37,6 +35,7 @@ from ge_runtime.npu.driver.slot import (
     slot_layout,
     tensor_bytes,
 )
+from ge_runtime.npu.driver.om_model import Dims, OmGear, Stage
 from ge_runtime.npu.driver.stream_executor import StreamExecutor
 from ge_runtime.npu.engines.om_files import (
     ExecutableModel,

@@ -17,18 +17,19 @@ from ge_runtime.config import DeclaredImages
 from ge_runtime.engines.artifact import graph_name
 from ge_runtime.engines.base import GraphTensor
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
-from ge_runtime.npu.driver.aipp import differences
-from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.description import (
+from ge_runtime.npu.driver.atc import differences
+from ge_runtime.npu.driver.cann_values import (
     ACL_DTYPES,
     AIPP_INPUT,
     GEAR_INPUT,
     PLAIN_FORMATS,
+    DriverFault,
+    FailureKind,
     ModelDescription,
 )
+from ge_runtime.npu.driver.card import Card
 from ge_runtime.npu.driver.driver import AippKind, Driver, ImageBatch
 from ge_runtime.npu.driver.om_model import Dims, ModelFile, OmGear, Stage
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.specs import DType
 
 

@@ -1,28 +1,42 @@
 """The Ascend engine for .om files with free shapes: compiled by ATC for ranges, without gears.
 
 All sizes within the ranges are executed without padding. Most of the memory is not planned, and an
-execution blocks all Python threads of the process (see `npu.driver.free_model`). Prefer gears; this
-engine is for graphs that do not support them, e.g. because inner sizes depend on data.
+execution blocks all Python threads of the process. Prefer gears; this engine is for graphs that do
+not support them, e.g. because inner sizes depend on data.
+
+The driver allocates weights at load, and workspace during executions. Inputs, and outputs with a
+known maximum size, have fixed buffers. Other outputs are allocated by the driver in each execution,
+and freed before the next.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.devices import Device
+from ge_runtime.devices import Buffer, Device
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault, PlanFault
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, PlanFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.npu.driver.cann_values import (
+    ACL_DTYPES,
+    DriverFault,
+    FailureKind,
+    ModelDescription,
+    ModelTensor,
+)
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.description import ACL_DTYPES, ModelTensor
-from ge_runtime.npu.driver.driver import Address
-from ge_runtime.npu.driver.free_model import FreeModel, bytes_at
+from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
+from ge_runtime.npu.driver.driver import Address, Copy, Dataset, ModelId, Produced
+from ge_runtime.npu.driver.memory import part_bytes
 from ge_runtime.npu.driver.om_model import ModelFile
-from ge_runtime.npu.driver.return_codes import DriverFault
 from ge_runtime.npu.engines.om_files import load_fault, tensor_faults
 from ge_runtime.specs import Array, Tensors
 
@@ -178,3 +192,250 @@ class OmFreeEngine:
 def _graph_tensor(name: str, tensor: ModelTensor) -> GraphTensor:
     dims = tuple(dim if dim >= 0 else None for dim in tensor.dims)
     return GraphTensor(name, ACL_DTYPES[tensor.dtype], dims)
+
+
+_log = logging.getLogger(__name__)
+_NOWHERE: Final = Address(0)
+
+
+class FreeModel:
+    """A loaded file, in its own context. Thread-safe; executes one batch at a time."""
+
+    def __init__(self, device: AscendDevice, path: Path, memory: Device[Address]) -> None:
+        """Load the file. Blocks until current executions are done.
+
+        Args:
+            device: The card.
+            path: The .om file.
+            memory: The card's memory, for tensors of known size.
+
+        Raises:
+            DriverFault: The file cannot be loaded.
+            EngineLost: The card is lost.
+        """
+        self.path: Final = path
+        self._device = device
+        self._driver = device.driver
+        self._memory = memory
+        self._room: dict[int, int] = {}
+        """Index of the input: size of its buffer on the card."""
+        self._buffer: Buffer[Address] | None = None
+        self._datasets: tuple[Dataset, Dataset] | None = None
+        self._loaded = False
+        self._failure = ""
+        """The failure of the last execution, until the model is loaded again."""
+        with device.exclusive():
+            device.ensure_available()
+            self._load()
+            with device.detecting_loss(path):
+                driver = self._driver
+                self.description: ModelDescription = driver.describe(self._model, free_shapes=True)
+                self.ranges = self._ranges()
+                """(minimum, maximum) of each dim of each input; -1: unlimited."""
+            self._lock = device.add_execution_lock()
+
+    @property
+    def unsized(self) -> list[int]:
+        """Indexes of the outputs whose size is known only after an execution."""
+        sizes = [tensor.nbytes for tensor in self.description.outputs]
+        return [index for index, nbytes in enumerate(sizes) if not nbytes]
+
+    def bind(self, input_bytes: Sequence[int]) -> None:
+        """Allocate buffers for inputs of these sizes.
+
+        Raises OutOfMemory, DriverFault or EngineLost.
+        """
+        self._device.enter()
+        self._free_tensors()
+        outputs = [tensor.nbytes for tensor in self.description.outputs]
+        places: list[tuple[int, int]] = []
+        end = 0
+        for nbytes in (*input_bytes, *outputs):
+            places.append((end, nbytes))
+            end += -(-part_bytes(nbytes) // 64) * 64 if nbytes else 0
+        self._buffer = self._memory.allocate("tensors of free shapes", max(end, 1))
+        start = self._buffer.memory
+        buffers = [(Address(start + at) if size else _NOWHERE, size) for at, size in places]
+        count = len(input_bytes)
+        # pyACL requires an address for each input, even one of 0 bytes.
+        inputs = [(address or start, size) for address, size in buffers[:count]]
+        self._places = [address for address, _ in inputs]
+        self._room = dict(enumerate(input_bytes))
+        first = self._driver.create_dataset(inputs)
+        try:
+            self._datasets = first, self._driver.create_dataset(buffers[count:])
+        except DriverFault:
+            self._driver.destroy_dataset(first)
+            raise
+
+    def execute(
+        self, inputs: Sequence[Array], outputs: Mapping[int, Array | None]
+    ) -> dict[int, Array]:
+        """Execute once.
+
+        Blocks until earlier executions are done. During the execution all Python threads are
+        blocked.
+
+        Args:
+            inputs: All inputs, in order.
+            outputs: Index of a requested output: array to write to, or None to allocate one.
+
+        Returns:
+            Index: result.
+
+        Raises:
+            EngineFault: The execution failed.
+            OutOfMemory: The card has not enough memory.
+            EngineLost: The card is lost.
+        """
+        while True:
+            self._device.acquire_lock(self._lock, f"an execution of {self.path}")
+            try:
+                self._device.ensure_available()
+                if not self._failure:
+                    self._context.enter()
+                    return self._execute(inputs, outputs)
+            except DriverFault as fault:
+                raise self._fault_of(fault) from fault
+            finally:
+                self._lock.release()
+            self._recover()  # after the release, because `exclusive` acquires all locks
+
+    def reload(self) -> None:
+        """Load the model again. Raises DriverFault or EngineLost."""
+        with self._device.exclusive():
+            self._device.ensure_available()
+            self._unload()
+            self._load()
+
+    def close(self) -> None:
+        """Free the model, unless the card is lost. Call once."""
+        with self._device.exclusive(), self._device.releasing():
+            self._device.remove_execution_lock(self._lock)
+            if self._device.lost is None:
+                self._device.enter()
+                self._free_tensors()
+                self._unload()
+
+    def _execute(
+        self, inputs: Sequence[Array], outputs: Mapping[int, Array | None]
+    ) -> dict[int, Array]:
+        assert self._datasets is not None, "execute before bind"
+        driver, free = self._driver, self._driver.free_shapes
+        input_set, output_set = self._datasets
+        for index, array in enumerate(inputs):
+            room = self._room[index]
+            if array.nbytes > room:
+                name = self.description.data_inputs[index].name
+                raise EngineFault(
+                    f"input '{name}': found {array.nbytes:,} bytes, expected at most {room:,}"
+                )
+            if array.nbytes:
+                source = Address(array.ctypes.data)
+                driver.copy(self._places[index], room, source, array.nbytes, Copy.TO_DEVICE)
+            free.set_dims(input_set, index, self.description.data_inputs[index], array.shape)
+        try:
+            free.execute(self._model, input_set, output_set)
+            return {
+                index: self._fetch(index, free.output(output_set, index), target)
+                for index, target in outputs.items()
+            }
+        finally:
+            if self._device.lost is None:
+                self._free_outputs(output_set)
+
+    def _fetch(self, index: int, produced: Produced, target: Array | None) -> Array:
+        tensor = self.description.outputs[index]
+        dtype = ACL_DTYPES[tensor.dtype].numpy
+        result = np.empty(produced.dims, dtype) if target is None else target
+        if result.shape != produced.dims or result.dtype != dtype:
+            raise EngineFault(
+                f"output '{self.description.output_names[index]}': found "
+                f"{result.dtype}{list(result.shape)}, expected {dtype}{list(produced.dims)}, the "
+                "result of the execution"
+            )
+        if result.nbytes:
+            host = Address(result.ctypes.data)
+            self._driver.copy(host, result.nbytes, produced.address, result.nbytes, Copy.TO_HOST)
+        return result
+
+    def _free_outputs(self, outputs: Dataset) -> None:
+        """Free outputs that the driver allocated, also after a failed execution."""
+        for index in self.unsized:
+            address = self._driver.free_shapes.address(outputs, index)
+            if address != _NOWHERE:
+                self._driver.free_shapes.clear(outputs, index)
+                self._driver.free(address)
+
+    def _fault_of(self, fault: DriverFault) -> RuntimeFault:
+        text = f"{self.path}: {fault}"
+        if fault.kind is FailureKind.LOST:
+            return self._device.mark_lost(text)
+        if fault.kind is FailureKind.MEMORY:
+            return OutOfMemory(text)
+        if fault.kind is FailureKind.RELOAD:
+            self._failure = text
+        return EngineFault(text)
+
+    def _ranges(self) -> list[tuple[tuple[int, int], ...]]:
+        tensors = self.description.data_inputs
+        found = self._driver.free_shapes.ranges(self._model, len(tensors))
+        return [
+            # The ranges of an input for which the model has none follow from its dims.
+            own if len(own) == len(tensor.dims) else tuple((max(d, 0), d) for d in tensor.dims)
+            for own, tensor in zip(found, tensors, strict=True)
+        ]
+
+    # -- load and reload: within `AscendDevice.exclusive` --
+
+    def _load(self) -> None:
+        driver = self._driver
+        with ExitStack() as undo, self._device.detecting_loss(self.path):
+            self._context = DeviceContext(driver, self._device.number)
+            undo.callback(self._undo_context)
+            self._model: ModelId = driver.free_shapes.load(str(self.path))
+            self._loaded = True
+            undo.pop_all()
+
+    def _undo_context(self) -> None:
+        if self._device.lost is None:
+            self._context.destroy()
+
+    def _unload(self) -> None:
+        """Unload the model; no-op after a failed load."""
+        if self._loaded:
+            self._context.enter()
+            self._loaded = False
+            self._driver.unload(self._model)
+            self._context.destroy()
+
+    def _recover(self) -> None:
+        """Load the model again after a failed execution, which invalidates the context.
+
+        Raises EngineLost.
+        """
+        with self._device.exclusive():
+            self._device.ensure_available()
+            if not self._failure:
+                return
+            _log.warning("loaded again after a failed execution: %s", self._failure)
+            try:
+                self._unload()
+                self._load()
+            except DriverFault as fault:
+                raise self._device.mark_lost(f"{self.path}: recovery failed: {fault}") from fault
+            self._failure = ""
+
+    def _free_tensors(self) -> None:
+        for dataset in self._datasets or ():
+            self._driver.destroy_dataset(dataset)
+        self._datasets = None
+        if self._buffer is not None:
+            self._buffer.free()
+            self._buffer = None
+
+
+def bytes_at(description: ModelDescription, index: int, dims: Sequence[int]) -> int:
+    """Return the size of input `index` with these dims."""
+    tensor = description.data_inputs[index]
+    return math.prod(dims) * ACL_DTYPES[tensor.dtype].numpy.itemsize

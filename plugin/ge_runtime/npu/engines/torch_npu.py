@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ge_runtime.devices import Watch, WatchedHost
-from ge_runtime.devices.health import DeviceHealth
+from ge_runtime.devices import DeviceHealth, Watch, WatchedHost
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings, HostBackend
 from ge_runtime.engines.base import Engine, Signature
@@ -30,9 +29,9 @@ from ge_runtime.engines.torch import (
     signature_of,
 )
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.npu.driver.cann_values import FailureKind, failure_kind
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.installation import import_cann_module
-from ge_runtime.npu.driver.return_codes import FailureKind, failure_kind
 
 # torchair's objects, which have no type stubs.
 Torchair: TypeAlias = Any

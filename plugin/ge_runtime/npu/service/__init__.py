@@ -3,8 +3,8 @@
 The first client starts it, and it ends some seconds after its last client has disconnected. Tensors
 are in memory that client and service share.
 
-    client   backend, engine, client_executions, reconnecting_client, connection, launcher
+    client   backend, engine, reconnecting_client, connection, launcher
     service  server, session, execution_loop, state, model_cache, fair_scheduler,
              resident, row_registry
-    both     channel, protocol, resident_message, shared_memory, identity, runtime_folder
+    both     channel, protocol, messages, shared_memory, launcher (the runtime folder)
 """

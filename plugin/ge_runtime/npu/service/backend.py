@@ -13,10 +13,9 @@ from ge_runtime.engines.base import Engine
 from ge_runtime.errors import EngineLost, OutOfMemory
 from ge_runtime.npu.service.connection import Connection
 from ge_runtime.npu.service.engine import ServiceEngine
-from ge_runtime.npu.service.identity import physical_device
+from ge_runtime.npu.service.messages import handles_as_json, physical_device
 from ge_runtime.npu.service.protocol import VERSION, Timeouts
 from ge_runtime.npu.service.reconnecting_client import ReconnectingClient
-from ge_runtime.npu.service.resident_message import handles_as_json
 from ge_runtime.npu.service.shared_memory import SharedFile, SharedMemory
 from ge_runtime.specs import Array
 

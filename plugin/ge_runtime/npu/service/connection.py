@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.npu.service.channel import Channel, PeerGone, close_in_forks
-from ge_runtime.npu.service.launcher import lock_holder, start
+from ge_runtime.npu.service.launcher import RuntimeFolder, lock_holder, start
 from ge_runtime.npu.service.protocol import VERSION, Json, ProtocolError, Timeouts, fault_of
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 from ge_runtime.npu.service.shared_memory import SharedFile
 
 _RETRY_S: Final = 0.01

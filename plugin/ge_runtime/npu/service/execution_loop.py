@@ -1,6 +1,6 @@
 """The service side of executions: receives RUN and sends DONE.
 
-The client side is `client_executions`.
+The client side is `engine`.
 """
 
 from __future__ import annotations

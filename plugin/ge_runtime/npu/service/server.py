@@ -28,9 +28,8 @@ from typing import Final
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.engines.backend import DeviceBackend, open_backend
 from ge_runtime.npu.service.channel import Channel, peer_of
-from ge_runtime.npu.service.launcher import READY
+from ge_runtime.npu.service.launcher import READY, LogFile, RuntimeFolder, file_name
 from ge_runtime.npu.service.protocol import Kind, Timeouts, framed, pack_json
-from ge_runtime.npu.service.runtime_folder import LogFile, RuntimeFolder, file_name
 from ge_runtime.npu.service.session import serve
 from ge_runtime.npu.service.state import ServiceState
 

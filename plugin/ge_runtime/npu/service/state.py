@@ -22,7 +22,7 @@ from ge_runtime.clock import Clock
 from ge_runtime.devices import Device
 from ge_runtime.engines.backend import DeviceBackend, Watched
 from ge_runtime.npu.service.fair_scheduler import FairScheduler, QueueEntry, State
-from ge_runtime.npu.service.identity import physical_device
+from ge_runtime.npu.service.messages import physical_device
 from ge_runtime.npu.service.model_cache import CachedModel, ModelCache
 from ge_runtime.npu.service.protocol import VERSION, Json, ProtocolError
 from ge_runtime.npu.service.resident import ResidentTensors

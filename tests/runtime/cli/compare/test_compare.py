@@ -16,8 +16,7 @@ from ascend_simulator.models.dumps import DumpConfig
 from ge_runtime import cli
 from ge_runtime.cli.compare import compare
 from ge_runtime.cli.compare.cut_graphs import CutGraph
-from ge_runtime.cli.compare.differences import Difference
-from ge_runtime.cli.compare.report import Comparison, First, Layer
+from ge_runtime.cli.compare.report import Comparison, Difference, First, Layer
 from ge_runtime.errors import ArtifactFault
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ge_runtime.cli.compare.differences import difference
+from ge_runtime.cli.compare.report import difference
 
 INF, NAN = math.inf, math.nan
 

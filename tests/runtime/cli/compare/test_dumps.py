@@ -12,8 +12,8 @@ from runtime.support.graphs import onnx_model
 
 from ascend_simulator.models.dumps import dump_file
 from ge_runtime.cli.compare.cut_graphs import CutGraph
-from ge_runtime.cli.compare.differences import Difference
-from ge_runtime.cli.compare.dumped_layers import DumpedLayers, Matches, split_into_names
+from ge_runtime.cli.compare.layers import DumpedLayers, Matches, split_into_names
+from ge_runtime.cli.compare.report import Difference
 from ge_runtime.cli.dump_files import DumpedOperator, DumpedTensor, read_dump
 from ge_runtime.errors import ArtifactFault
 

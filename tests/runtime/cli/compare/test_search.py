@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.cli.compare.search import first_exceeding, spread
+from ge_runtime.cli.compare.cut_graphs import first_exceeding, spread
 
 
 class Graph:

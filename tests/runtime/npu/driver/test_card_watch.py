@@ -11,12 +11,12 @@ from runtime.support.triton import PbUtils
 
 import ge_runtime.npu.driver.card as watch
 from ascend_simulator import current
-from ascend_simulator.enumerations import DeviceStatus
+from ascend_simulator.codes import DeviceStatus
 from ge_runtime import Runtime
 from ge_runtime.adapters.triton import GraphModel
+from ge_runtime.npu.driver.cann_values import NOT_SUPPORTED, DriverFault
 from ge_runtime.npu.driver.card import PROCESS_CARDS, CardWatch
 from ge_runtime.npu.driver.pyacl import PyAclDriver
-from ge_runtime.npu.driver.return_codes import NOT_SUPPORTED, DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 pytestmark = pytest.mark.brute_force

@@ -12,7 +12,7 @@ import ge_runtime.npu.driver.om_model as looks
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.npu.driver.atc import sha256_of
-from ge_runtime.npu.driver.description import GEAR_INPUT, ModelDescription, ModelTensor
+from ge_runtime.npu.driver.cann_values import GEAR_INPUT, ModelDescription, ModelTensor
 from ge_runtime.npu.driver.om_model import dims_order
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 

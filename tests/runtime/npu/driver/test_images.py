@@ -10,8 +10,8 @@ from runtime.support.images import RGB, images_config, write_shown
 
 from ge_runtime import ArtifactFault, EngineFault, Runtime, RuntimeFault
 from ge_runtime.cli.build import shape_flags
-from ge_runtime.cli.image_inputs import write_conf
 from ge_runtime.config import RuntimeConfig
+from ge_runtime.npu.driver.atc import write_conf
 from ge_runtime.testing.conformance import check
 
 CROPPED = (

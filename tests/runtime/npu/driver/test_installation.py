@@ -11,8 +11,7 @@ from runtime.support.fakes import forget
 import ge_runtime
 from ge_runtime.errors import NoDevice
 from ge_runtime.npu.driver.atc import Atc
-from ge_runtime.npu.driver.ge_py import open_ge
-from ge_runtime.npu.driver.installation import cann_version, import_cann_module
+from ge_runtime.npu.driver.installation import cann_version, import_cann_module, open_ge
 from ge_runtime.npu.driver.pyacl import open_driver
 
 pytestmark = pytest.mark.brute_force

@@ -7,8 +7,8 @@ import pytest
 from runtime.engines.conformance_engine import token_batch
 
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.pyacl import open_driver
-from ge_runtime.npu.driver.return_codes import DriverFault, FailureKind
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 

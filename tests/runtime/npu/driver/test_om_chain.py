@@ -19,9 +19,9 @@ from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import Artifact, find_artifacts
 from ge_runtime.engines.backend import open_engine
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory, PlanFault
+from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.pyacl import PyAclDriver
-from ge_runtime.npu.driver.return_codes import DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 pytestmark = pytest.mark.brute_force
@@ -367,7 +367,7 @@ def test_a_failure_reported_by_the_wait_names_all_stages(chain, folder, machine)
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("function", ["execute_async", "set_gear"])
 def test_a_failure_of_a_stages_own_call_names_it(chain, monkeypatch, stage, function):
-    from ge_runtime.npu.driver.return_codes import DriverFault
+    from ge_runtime.npu.driver.cann_values import DriverFault
 
     driver = chain._card.driver
     call, calls = getattr(driver, function), iter(range(4))

@@ -32,8 +32,8 @@ from ge_runtime.errors import (
     PlanFault,
 )
 from ge_runtime.npu.driver.atc import sha256_of
+from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.npu.driver.card import PROCESS_CARDS
-from ge_runtime.npu.driver.description import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.npu.driver.installation import import_cann_module
 from ge_runtime.npu.driver.pyacl import PyAclDriver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend

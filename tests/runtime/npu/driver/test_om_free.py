@@ -16,7 +16,7 @@ from ascend_simulator.models.loaded import models
 from ge_runtime import ArtifactFault, PlanFault, Runtime
 from ge_runtime.cli import main
 from ge_runtime.cli.child_process import ChildResult, Outcome
-from ge_runtime.cli.doctor.serving_checks import Model, check_models
+from ge_runtime.cli.doctor import Model, check_models
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory

@@ -17,7 +17,7 @@ from ge_runtime import PlanFault, Runtime
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ConfigFault, EngineFault, EngineLost
-from ge_runtime.npu.driver.return_codes import DriverFault
+from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 pytestmark = pytest.mark.brute_force

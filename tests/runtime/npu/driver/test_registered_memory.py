@@ -9,9 +9,9 @@ import pytest
 
 from ascend_simulator import SimulatorWarning
 from ge_runtime.errors import EngineLost
+from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.pyacl import PyAclDriver
-from ge_runtime.npu.driver.return_codes import DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 

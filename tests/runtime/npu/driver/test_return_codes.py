@@ -1,7 +1,7 @@
 import pytest
 
 from ascend_simulator.codes import Code
-from ge_runtime.npu.driver.return_codes import (
+from ge_runtime.npu.driver.cann_values import (
     DriverFault,
     FailureKind,
     ReturnCodeChecker,

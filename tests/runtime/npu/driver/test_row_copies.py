@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.npu.driver.slot import RowCopy, can_be_queued, gathering, scattering
+from ge_runtime.npu.driver.memory import RowCopy, can_be_queued, gathering, scattering
 
 SLOT, ROW = 640, 64
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.npu.driver.description import GEAR_INPUT, ModelDescription, ModelTensor
-from ge_runtime.npu.driver.slot import slot_layout
+from ge_runtime.npu.driver.cann_values import GEAR_INPUT, ModelDescription, ModelTensor
+from ge_runtime.npu.driver.memory import slot_layout
 
 BYTES = st.integers(0, 10_000)
 

@@ -39,7 +39,7 @@ from ge_runtime.errors import (
     PlanFault,
 )
 from ge_runtime.npu.driver.card import PROCESS_CARDS
-from ge_runtime.npu.driver.ge_py import open_ge
+from ge_runtime.npu.driver.installation import open_ge
 from ge_runtime.npu.driver.pyacl import PyAclDriver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.specs import DType

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.npu.driver.description import ModelDescription, ModelTensor
+from ge_runtime.npu.driver.cann_values import ModelDescription, ModelTensor
 from ge_runtime.npu.driver.om_model import OmGear
 from ge_runtime.npu.engines.om import join_gears
 

@@ -15,8 +15,8 @@ from ge_runtime.npu.service import connection
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.channel import PeerGone
 from ge_runtime.npu.service.connection import Heartbeat
+from ge_runtime.npu.service.launcher import RuntimeFolder
 from ge_runtime.npu.service.protocol import Timeouts
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 pytestmark = pytest.mark.brute_force
 

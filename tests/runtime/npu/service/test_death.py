@@ -32,9 +32,9 @@ from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.npu.service import reconnecting_client
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.connection import Heartbeat
+from ge_runtime.npu.service.launcher import RuntimeFolder
 from ge_runtime.npu.service.protocol import Timeouts
 from ge_runtime.npu.service.reconnecting_client import WakeEvent
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 pytestmark = pytest.mark.brute_force
 

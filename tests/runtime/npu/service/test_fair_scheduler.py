@@ -3,7 +3,7 @@ from runtime.support.threads import Beside
 
 from ge_runtime.errors import Cancelled, EngineLost, Expired
 from ge_runtime.npu.service.fair_scheduler import FairScheduler, QueueEntry
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 
 def test_an_entry_starts_when_the_previous_one_ends():

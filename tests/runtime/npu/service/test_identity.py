@@ -10,7 +10,7 @@ from ge_runtime.engines import artifact
 from ge_runtime.engines.artifact import ContentHashes
 from ge_runtime.errors import ArtifactFault, ServiceFault
 from ge_runtime.npu.service.backend import ServiceBackend
-from ge_runtime.npu.service.identity import physical_device
+from ge_runtime.npu.service.messages import physical_device
 
 
 def test_equal_files_are_equal_and_others_are_not(tmp_path):

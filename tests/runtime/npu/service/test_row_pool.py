@@ -13,7 +13,7 @@ from ge_runtime.config import ResidentTensor
 from ge_runtime.errors import HandleFault, HandleGone, RowsTaken
 from ge_runtime.npu.service.row_registry import RowPool, RowRegistry
 from ge_runtime.specs import DType
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 ROWS, READS, LEASE_S, SPARE_S = 5, 2, 10.0, 4.0
 TENSOR = ResidentTensor("encoder", DType.FP32, (4,))

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from ge_runtime.errors import ServiceFault
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder, runtime_folder
+from ge_runtime.npu.service.launcher import RuntimeFolder, runtime_folder
 
 
 def test_folder_is_the_user_s_runtime_folder_or_in_tmp(tmp_path):

@@ -16,7 +16,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import Cancelled, EngineFault, EngineLost, Expired, OutOfMemory
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.protocol import Timeouts
-from ge_runtime.testing.clock import ManualClock
+from ge_runtime.testing import ManualClock
 
 pytestmark = pytest.mark.brute_force
 

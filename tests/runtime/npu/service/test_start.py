@@ -19,8 +19,8 @@ from support.waiting import until
 from ge_runtime.errors import ServiceFault
 from ge_runtime.npu.service import protocol
 from ge_runtime.npu.service.backend import ServiceBackend
+from ge_runtime.npu.service.launcher import RuntimeFolder
 from ge_runtime.npu.service.protocol import Timeouts
-from ge_runtime.npu.service.runtime_folder import RuntimeFolder
 
 pytestmark = pytest.mark.brute_force
 

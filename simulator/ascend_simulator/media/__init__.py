@@ -1,1 +1,0 @@
-"""Pictures for the image unit DVPP: their descriptions, and operations on pixels."""
