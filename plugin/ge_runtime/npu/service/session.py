@@ -18,7 +18,7 @@ from ge_runtime.engines.base import Limited, Shapes
 from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
 from ge_runtime.npu.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
 from ge_runtime.npu.service.execution_loop import ServerExecutions
-from ge_runtime.npu.service.identity import VISIBLE_DEVICES_VARIABLES, file_identity
+from ge_runtime.npu.service.identity import VISIBLE_DEVICES_VARIABLES
 from ge_runtime.npu.service.model_cache import CachedModel
 from ge_runtime.npu.service.protocol import (
     VERSION,
@@ -263,7 +263,7 @@ class ControlHandler:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
         # Read the identities before the files are opened. If a file is replaced in between, its
         # identity is that of the old file.
-        seen = [file_identity(artifact.path) for artifact in artifacts]
+        seen = self._state.cache().identities(artifacts)
         declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
         name = shown(*(artifact.path for artifact in artifacts))
