@@ -42,6 +42,10 @@ class EngineFault(RuntimeFault):
     """The engine failed while it executed a batch; one of its requests may be the cause."""
 
 
+class SizeDisabled(EngineFault):
+    """The engine fails at the size of an execution, which is therefore not tried again."""
+
+
 class EngineLost(RuntimeFault):
     """The engine or its device is lost: no request is the cause, and none can be executed."""
 

@@ -347,7 +347,10 @@ def warm_up(
             costs, text = kept, str(kept.cost)
         else:
             calibration = calibrate(
-                lambda gear: _execute(first, config, gear), gears, terms, budget_s=CALIBRATION_S
+                lambda gear: execute_blank(first, config, gear),
+                gears,
+                terms,
+                budget_s=CALIBRATION_S,
             )
             # Packed batches always keep their order, and their size is no multiple of a row.
             learns = config.packing is None
@@ -371,16 +374,16 @@ def measured_plan(
     arena = executor.arena
     if arena is None or not plan.workspace_known:
         return plan
-    return measured(arena, lambda gear: _execute(executor, config, gear), gears, plan)
+    return measured(arena, lambda gear: execute_blank(executor, config, gear), gears, plan)
 
 
 def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
     for gear in gears.every() if gears.fixed else (gears.smallest,):
-        _execute(executor, config, gear)
+        execute_blank(executor, config, gear)
 
 
-def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
-    """Return the time of a full execution with gather and scatter."""
+def execute_blank(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
+    """Execute generated rows that fill a gear; return the time, with gather and scatter."""
     return executor.measure([_blank(config, gear)], gear)[2]
 
 
