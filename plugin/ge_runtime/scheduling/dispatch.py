@@ -208,4 +208,5 @@ def isolate(
             middle = len(batch) // 2
             # A stack, so that the earlier half is next: requests keep their order.
             waiting += [batch[middle:], batch[:middle]]
+        fault = None  # its traceback refers to this frame, and so to the batch
     return failures

@@ -22,6 +22,7 @@ from ge_runtime.errors import (
     Cancelled,
     EngineFault,
     Expired,
+    InvalidValue,
     OutOfMemory,
     RuntimeFault,
     SizeDisabled,
@@ -377,6 +378,11 @@ class RequestBatch:
 
     def _deliver(self, member: int, answer: Answer) -> None:
         if isinstance(answer, RuntimeFault):
+            if isinstance(answer, InvalidValue):
+                name, value = answer.named
+                sent = self._blocks[member].tensors.get(name)
+                if sent is None or value not in sent:  # e.g. a value of the padding
+                    answer = EngineFault(answer.reported)
             answer = self._named(member, answer)
         self._answers[member] = answer
 
