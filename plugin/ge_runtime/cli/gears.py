@@ -240,7 +240,7 @@ class GearPlan:
     config: RuntimeConfig | None
     bytes_per_element: int | None
     measured: GearsMeasured | None = None
-    """Whether gears help the model; None if that was not measured."""
+    """The times with and without gears; None if they were not measured."""
 
     @property
     def is_curve(self) -> bool:
