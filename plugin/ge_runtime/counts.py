@@ -48,6 +48,8 @@ class Counts:
     """Executions that failed and were split in halves, or failed with a single request."""
     culprits: int = 0
     """Requests identified as the cause of a failed execution."""
+    disabled_sizes: int = 0
+    """Sizes of executions that the engine cannot execute, and that are not tried again."""
     departed: int = 0
     """Requests dropped because their callers cancelled or their deadlines passed."""
     refused: int = 0

@@ -42,6 +42,10 @@ class EngineFault(RuntimeFault):
     """The engine failed while it executed a batch; one of its requests may be the cause."""
 
 
+class SizeDisabled(EngineFault):
+    """The engine fails at the size of an execution, which is therefore not tried again."""
+
+
 class EngineLost(RuntimeFault):
     """The engine or its device is lost: no request is the cause, and none can be executed."""
 
@@ -88,6 +92,32 @@ class RuntimeClosed(RuntimeFault):
 
 class RequestFault(RuntimeFault):
     """A request cannot be executed; the caller is the cause. Other requests are not affected."""
+
+
+class InvalidValue(EngineFault, RequestFault):
+    """An execution failed because of a value in an input.
+
+    Engines raise it for any value of an execution, also for padding. A request gets it only if it
+    has sent the value, and an EngineFault otherwise.
+    """
+
+    @classmethod
+    def of(cls, tensor: str, value: int, more: str, reported: str) -> InvalidValue:
+        """Return the fault with the engine's own text, `reported`, at the end."""
+        return cls(f"input '{tensor}': found {value} {more}{cls._REPORTED}{reported}")
+
+    @property
+    def named(self) -> tuple[str, int]:
+        """The name of the input and the value; from the text, which other processes receive."""
+        head, _, tail = str(self).partition("': found ")
+        return head.partition("input '")[2], int(tail.partition(" ")[0])
+
+    @property
+    def reported(self) -> str:
+        """The text of the engine."""
+        return str(self).partition(self._REPORTED)[2]
+
+    _REPORTED = ". The failure was: "
 
 
 class ShapeMismatch(RequestFault):

@@ -28,6 +28,8 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.scheduling.dispatch import Dispatcher
 from ge_runtime.scheduling.early_answers import EarlyAnswers
+from ge_runtime.scheduling.executor import execute_blank
+from ge_runtime.scheduling.failing_shapes import FailingShapes
 from ge_runtime.scheduling.request_batch import (
     ANONYMOUS_CALLER,
     Answer,
@@ -64,6 +66,18 @@ class Runtime:
         self._workspace = (
             PooledWorkspace(parts.pool.pool, parts.plan, name, self._counts)
             if parts.pool is not None
+            else None
+        )
+        config = parts.config
+        # The size of a packed execution is the sum of its rows, and rows that stay on the device
+        # cannot be generated.
+        self._failing = (
+            FailingShapes(
+                name,
+                lambda executor, gear: execute_blank(executor, config, gear),
+                self._counts,
+            )
+            if config.packing is None and not config.resident.tensors
             else None
         )
         self._watched = [own for own in parts.backends if isinstance(own, Watched)]
@@ -184,6 +198,7 @@ class Runtime:
                 workspace=self._workspace,
                 counts=self._counts,
                 clock=self._clock,
+                failing=self._failing,
             )
             release = None
             if on_answer is not None and self.config.early_answers:

@@ -34,6 +34,7 @@ from ge_runtime.errors import (
     ConfigFault,
     EngineFault,
     GearOverflow,
+    InvalidValue,
     PlanFault,
     RequestFault,
     RuntimeClosed,
@@ -214,7 +215,8 @@ def test_only_the_failing_request_of_an_execution_gets_the_fault(opened, engine)
     request_batch = [texts([token % 16]) for token in range(16)]
     request_batch[11] = texts([UNKNOWN_TOKEN])
     answers = runtime.infer(request_batch)
-    assert type(answers[11]) is EngineFault
+    # torch does not name the value.
+    assert type(answers[11]) is (InvalidValue if engine == "onnxruntime" else EngineFault)
     for token, answer in enumerate(answers[:11] + answers[12:]):
         token += token >= 11
         np.testing.assert_allclose(answer["embedding"], encode([[token]]), rtol=1e-5)

@@ -119,7 +119,7 @@ def test_faults_name_the_request(opened):
     runtime = opened()
     fault, answered = runtime.infer([text(UNKNOWN_TOKEN), text(1)], [Caller("a"), Caller("b")])
     assert isinstance(fault, EngineFault)
-    assert str(fault).startswith("[request id: a] onnxruntime: ")
+    assert str(fault).startswith("[request id: a] input 'input_ids': found 16 at [0, 0], ")
     assert right(answered, 1)
 
 

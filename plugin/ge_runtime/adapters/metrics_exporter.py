@@ -34,6 +34,7 @@ COUNTERS: Final = {
     "workspace_wait_seconds": "Time that executions waited for workspace",
     "isolations": "Failed executions, each split in halves or found to have a single request",
     "culprits": "Requests identified as the cause of a failed execution",
+    "disabled_sizes": "Sizes of executions that failed repeatedly and are not tried again",
     "departed": "Requests dropped after cancellation or past their deadline",
     "refused": "Requests that were invalid",
     "early_answers": "Answers sent before the last execution of their request batch ended",

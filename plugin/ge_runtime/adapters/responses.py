@@ -23,6 +23,7 @@ from ge_runtime.errors import (
     RequestFault,
     RuntimeClosed,
     RuntimeFault,
+    SizeDisabled,
     forget_frames,
 )
 from ge_runtime.specs import Array, Tensors
@@ -357,7 +358,9 @@ class _Responses:
                 return response
             except Exception as error:
                 result = error
-        if not isinstance(result, (RequestFault, Abandoned)) and id(result) not in self._logged:
+        # A disabled size was logged when it was disabled.
+        known = isinstance(result, (RequestFault, Abandoned, SizeDisabled))
+        if not known and id(result) not in self._logged:
             self._logged.add(id(result))
             self._log.write(result)
         forget_frames(result)  # frames hold the requests' tensors, whose memory is Triton's

@@ -7,9 +7,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ge_runtime.cli.command import Command, axis_sizes, whole
 from ge_runtime.cli.config_pbtxt import read_runtime_config
@@ -34,6 +34,9 @@ from ge_runtime.planning.gear_report import (
 from ge_runtime.planning.histogram import read_histogram
 from ge_runtime.planning.size_demand import GearTable, SizeDemand, gears_key, pbtxt_lines, size_text
 from ge_runtime.specs import ROWS, DType, TensorSpec
+
+if TYPE_CHECKING:
+    from ge_runtime.cli.gears_needed import GearsMeasured
 
 _AXIS: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NO_AXIS: Final = "_"
@@ -63,6 +66,10 @@ axes. The lower bound is the waste with a gear for each size; gears are multiple
 Along one axis the gears are optimal. Along two (height,width or batch,tokens) they are never worse
 than the best bands, nested boxes or grid. The axis `batch` is the number of rows of an execution;
 its sizes are those of batches, not of requests.
+
+Gears help engines that prepare executions for certain sizes: .om files on Ascend cards and CUDA
+graphs. ONNX Runtime and torch on the CPU execute any size, so gears only add padding. With a model
+folder on the CPU the command executes its graph at both sizes and prints the times.
 
 examples:
   Text lengths, one number per line, for a model with one axis:
@@ -153,6 +160,11 @@ def _run(given: argparse.Namespace) -> int:
         config=config,
         bytes_per_element=given.bytes_per_element,
     )
+    if config is not None and not plan.is_curve:
+        # Imported here: it loads the runtime, which other uses do not need.
+        from ge_runtime.cli.gears_needed import measure
+
+        plan = replace(plan, measured=measure(given.config, demand, plan.gears))
     if given.plot is not None:
         draw(given.plot, demand, plan.comparisons)
     if given.format == "json":
@@ -227,6 +239,8 @@ class GearPlan:
     """Largest size of all axes, including those of the demand."""
     config: RuntimeConfig | None
     bytes_per_element: int | None
+    measured: GearsMeasured | None = None
+    """The times with and without gears; None if they were not measured."""
 
     @property
     def is_curve(self) -> bool:
@@ -247,6 +261,7 @@ class GearPlan:
         memory = self._io_bytes(target)
         sections = [
             self._head(),
+            *([] if self.measured is None else [self.measured.lines()]),
             choice_lines(self.demand, self.comparisons[0]),
             use_lines(self.demand, self.gears, memory),
             self._cost_lines(target, memory),
@@ -271,6 +286,7 @@ class GearPlan:
             "atc": options.atc,
             "ge": options.ge,
             "ascend_note": options.note,
+            "measured": None if self.measured is None else self.measured.as_json(),
         }
 
     def _head(self) -> list[str]:

@@ -1,18 +1,11 @@
-"""Artifacts: the files of a version folder that are executed, their engines, and content hashes.
-
-Graphs with equal content are shared, also if their paths differ.
-"""
+"""Artifacts: the files of a version folder that are executed, and their engines."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import Final, TypeAlias
 
 from ge_runtime.components import DEVICES, EngineEntry, Requirement, engine_entries, engines_on
 from ge_runtime.errors import ArtifactFault
@@ -227,86 +220,3 @@ def _cure(names: Sequence[str], wanted: Mapping[str, str], stem: str, device_kin
     if graphs and stem == "model":
         return f"rename {graphs[0]}, if that is the graph"
     return f"`{DEVICES[device_kind].build}` builds the artifacts"
-
-
-_Identity: TypeAlias = tuple[int, int, int, int]
-
-_EXTERNAL: Final = b"\x0a\x08location"
-"""The bytes that precede the name of an external data file in a .onnx file.
-
-It is field 1 of a StringStringEntryProto in TensorProto.external_data (onnx.proto3).
-"""
-_PART_BYTES: Final = 2**20
-_MOST_KNOWN: Final = 4096
-"""Maximum number of cached hashes; when it is reached, the cache is cleared."""
-
-
-class ContentHashes:
-    """A cache of content hashes. A file is read again only when it has changed. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: dict[_Identity, tuple[str, bool]] = {}
-        self._lock = Lock()
-
-    def of(self, path: Path) -> str:
-        """Return the hash of a file.
-
-        If the file refers to external weights, the hash includes the identities of all files in
-        its folder.
-
-        Raises:
-            ArtifactFault: The file cannot be read.
-        """
-        try:
-            identity = stat_identity(path)
-            with self._lock:
-                known = self._known.get(identity)
-            if known is None:
-                known = _read(path)
-                with self._lock:
-                    if len(self._known) >= _MOST_KNOWN:
-                        self._known.clear()
-                    self._known[identity] = known
-            content, external = known
-            return f"{content}{_beside(path)}" if external else content
-        except OSError as error:
-            raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: OSError) -> ArtifactFault:
-    """Return the fault of a file that cannot be read."""
-    return ArtifactFault(f"{path}: cannot be read: {error.strerror}")
-
-
-def stat_identity(path: Path) -> _Identity:
-    """Return device, inode, size and modification time of a file.
-
-    Raises:
-        OSError: The file does not exist, or cannot be accessed.
-        ArtifactFault: It is not a regular file. Reading a FIFO or device may block or never end.
-    """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ArtifactFault(f"{path}: found no regular file, expected one")
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _read(path: Path) -> tuple[str, bool]:
-    """Return the digest of a file's content, and whether it refers to external weights."""
-    # Read, not mapped: if a mapped file is truncated, the process is killed (SIGBUS).
-    digest = hashlib.sha256()
-    external, seam = False, b""
-    with path.open("rb", buffering=0) as file:
-        while part := file.read(_PART_BYTES):
-            digest.update(part)
-            # The pattern may be split between two parts.
-            external = external or _EXTERNAL in part or _EXTERNAL in seam + part[: len(_EXTERNAL)]
-            seam = part[-len(_EXTERNAL) :]
-    return digest.hexdigest(), external and path.suffix == ".onnx"
-
-
-def _beside(path: Path) -> str:
-    """Return a digest of all files in the folder: only the engine knows which are referenced."""
-    files = sorted(other for other in path.parent.iterdir() if other.is_file())
-    identities = repr([(str(other), stat_identity(other)) for other in files])
-    return hashlib.sha256(identities.encode()).hexdigest()

@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Final, TypeAlias
 
+import numpy as np
+
 from ge_runtime.devices import Accelerator, DeviceHealth
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
@@ -29,7 +31,14 @@ from ge_runtime.engines.onnx_session import (
     import_onnxruntime,
     open_session,
 )
-from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.errors import (
+    ArtifactFault,
+    EngineFault,
+    InvalidValue,
+    NoDevice,
+    OutOfMemory,
+    RuntimeFault,
+)
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
@@ -62,6 +71,11 @@ _NO_MEMORY: Final = re.compile(
 
 ONNX Runtime has no exception type for it.
 """
+_OUT_OF_BOUNDS: Final = re.compile(
+    r"(?:Name:'(?P<node>[^']*)')?[^']*idx=(?P<found>-?\d+) must be within the inclusive range "
+    r"\[(?P<least>-?\d+), ?(?P<most>-?\d+)\]"
+)
+"""ONNX Runtime's message for an index that a Gather node's table does not have."""
 
 
 class OnnxEngine(LibraryEngine):
@@ -137,8 +151,31 @@ class OnnxEngine(LibraryEngine):
                 )
             }
         except Exception as error:
-            no_memory = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
-            raise self._fault(f"onnxruntime: {error}", no_memory=no_memory) from error
+            # Without a variable, which would keep the fault and its frames alive.
+            raise self._invalid_value(str(error), inputs) or self._fault(
+                f"onnxruntime: {error}",
+                no_memory=isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error))),
+            ) from error
+
+    def _invalid_value(self, text: str, inputs: Tensors) -> InvalidValue | None:
+        """Return the fault of the input with the index that an error names; None if unsure."""
+        named = _OUT_OF_BOUNDS.search(text)
+        if named is None:
+            return None
+        # Imported here: only requests with wrong values need it.
+        from ge_runtime.engines.analysis.gather_indices import index_inputs
+
+        found = int(named["found"])
+        places = {
+            name: np.argwhere(inputs[name] == found)
+            for name in index_inputs(self._file.model, named["node"] or "") & inputs.keys()
+        }
+        certain = {name: at[0].tolist() for name, at in places.items() if len(at)}
+        if len(certain) != 1:
+            return None
+        ((name, at),) = certain.items()
+        expected = f"at {at}, expected {named['least']} to {named['most']}"
+        return InvalidValue.of(name, found, expected, f"onnxruntime: {text}")
 
     def _fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
         """Return the fault of a failed execution."""

@@ -15,7 +15,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.engines.artifact import ContentHashes
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.engines.onnx_arena import OnnxArena, process_arena, trim
 from ge_runtime.errors import ArtifactFault
 
@@ -124,7 +124,10 @@ class _Entry:
 
 
 class SharedSessions:
-    """Sessions on the CPU, one for each graph content, number of threads and settings.
+    """Sessions on the CPU, one for each content, number of threads and settings.
+
+    The content is that of all files that a session reads: the graph, its external weights, and the
+    libraries with custom operators.
 
     Thread-safe.
     """
@@ -143,7 +146,9 @@ class SharedSessions:
         Raises ArtifactFault.
         """
         arena = process_arena(import_onnxruntime())
-        content = self._contents.of(path)
+        # A library without a folder is searched for by the loader.
+        libraries = [file for own in execution.operators if (file := Path(own)).is_file()]
+        content = self._contents.of(path, *libraries)
         key: Hashable = (content, threads, execution)
         with self._lock:
             opening = self._opening.setdefault(key, Lock())
@@ -158,8 +163,8 @@ class SharedSessions:
                 )
                 trim()  # memory from reading the file
                 entry = _Entry(session, users=1)
-                # The file may have been replaced after its hash was computed.
-                if self._contents.of(path) == content:
+                # A file may have been replaced after its hash was computed.
+                if self._contents.of(path, *libraries) == content:
                     with self._lock:
                         self._entries[key] = entry
         return SharedSession(entry.session, arena, lambda: self._release(key, entry))

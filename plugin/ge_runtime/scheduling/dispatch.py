@@ -166,6 +166,7 @@ def isolate(
     execute: Callable[[Sequence[Member]], Sequence[Answer]],
     deliver: Callable[[Member, Answer | EngineFault | OutOfMemory | HandleFault], None],
     still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
+    refuse: Callable[[Sequence[Member]], EngineFault | None] = lambda batch: None,
 ) -> int:
     """Deliver to every member its answer or its own fault; return the number of failed executions.
 
@@ -179,6 +180,8 @@ def isolate(
         deliver: Called once per executed member.
         still_waiting: Called before each execution after a failure. Members that it leaves out are
             not executed again; it answers them itself.
+        refuse: Returns the fault of an execution that is known to fail, and so is not tried; None
+            for others.
     """
     failures = 0
     waiting = [members]
@@ -188,17 +191,22 @@ def isolate(
             batch = still_waiting(batch)
         if not batch:
             continue
-        try:
-            answers = execute(batch)
-        except (EngineFault, OutOfMemory, HandleFault) as fault:
-            failures += 1
-            if len(batch) == 1:
-                deliver(batch[0], fault)
+        fault: EngineFault | OutOfMemory | HandleFault | None = refuse(batch)
+        if fault is None:
+            try:
+                answers = execute(batch)
+            except (EngineFault, OutOfMemory, HandleFault) as error:
+                failures += 1
+                fault = error
             else:
-                middle = len(batch) // 2
-                # A stack, so that the earlier half is next: requests keep their order.
-                waiting += [batch[middle:], batch[:middle]]
+                for member, answer in zip(batch, answers, strict=True):
+                    deliver(member, answer)
+                continue
+        if len(batch) == 1:
+            deliver(batch[0], fault)
         else:
-            for member, answer in zip(batch, answers, strict=True):
-                deliver(member, answer)
+            middle = len(batch) // 2
+            # A stack, so that the earlier half is next: requests keep their order.
+            waiting += [batch[middle:], batch[:middle]]
+        fault = None  # its traceback refers to this frame, and so to the batch
     return failures

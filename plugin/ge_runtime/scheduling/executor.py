@@ -31,7 +31,7 @@ from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import measured
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
@@ -337,27 +337,37 @@ def warm_up(
         ArtifactFault: The graph cannot execute such rows.
     """
     first, *others = executors
+    tried = [gears.smallest]
+
+    def execute(gear: Gear, executor: Executor = first) -> Sample:
+        tried.append(gear)
+        return execute_blank(executor, config, gear)
+
+    warmed_up = gears.every() if gears.fixed else (gears.smallest,)
     try:
         if config.warmup == "gears":
-            _prepare(first, config, gears)
+            for gear in warmed_up:
+                execute(gear)
         if config.cost is not None:
             given = CostModel(*config.cost[:3], terms, config.cost.growth_s)
             costs, text = LiveCost(given), f"{given}, given by config.pbtxt"
         elif kept is not None:
             costs, text = kept, str(kept.cost)
         else:
-            calibration = calibrate(
-                lambda gear: _execute(first, config, gear), gears, terms, budget_s=CALIBRATION_S
-            )
+            calibration = calibrate(execute, gears, terms, budget_s=CALIBRATION_S)
             # Packed batches always keep their order, and their size is no multiple of a row.
             learns = config.packing is None
             costs = LiveCost(calibration.cost, calibration.evidence if learns else None)
             text = str(calibration)
         if config.warmup == "gears":
             for executor in others:
-                _prepare(executor, config, gears)
+                for gear in warmed_up:
+                    execute(gear, executor)
     except (EngineFault, OutOfMemory) as fault:
-        raise ArtifactFault(f"the graph fails in its warm-up: {fault}") from fault
+        # Imported here: only models whose warm-up fails need it.
+        from ge_runtime.scheduling.warm_up_fault import explained
+
+        raise explained(fault, tried[-1], config, execute) from fault
     return costs, text
 
 
@@ -371,16 +381,11 @@ def measured_plan(
     arena = executor.arena
     if arena is None or not plan.workspace_known:
         return plan
-    return measured(arena, lambda gear: _execute(executor, config, gear), gears, plan)
+    return measured(arena, lambda gear: execute_blank(executor, config, gear), gears, plan)
 
 
-def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
-    for gear in gears.every() if gears.fixed else (gears.smallest,):
-        _execute(executor, config, gear)
-
-
-def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
-    """Return the time of a full execution with gather and scatter."""
+def execute_blank(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
+    """Execute generated rows that fill a gear; return the time, with gather and scatter."""
     return executor.measure([_blank(config, gear)], gear)[2]
 
 

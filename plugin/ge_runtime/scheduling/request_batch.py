@@ -17,7 +17,16 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts, SharedCounts
-from ge_runtime.errors import Abandoned, Cancelled, EngineFault, Expired, OutOfMemory, RuntimeFault
+from ge_runtime.errors import (
+    Abandoned,
+    Cancelled,
+    EngineFault,
+    Expired,
+    InvalidValue,
+    OutOfMemory,
+    RuntimeFault,
+    SizeDisabled,
+)
 from ge_runtime.memory.plan import Plan
 from ge_runtime.scheduling.dispatch import isolate
 from ge_runtime.scheduling.early_answers import Answered, earliest_answers
@@ -25,6 +34,7 @@ from ge_runtime.scheduling.executor import Executor
 from ge_runtime.specs import ROWS, Array
 
 if TYPE_CHECKING:
+    from ge_runtime.scheduling.failing_shapes import FailingShapes
     from ge_runtime.scheduling.sequences import SequenceStep
     from ge_runtime.workspace import WorkspacePool
 
@@ -136,6 +146,7 @@ class RequestBatch:
         workspace: PooledWorkspace | None,
         counts: SharedCounts,
         clock: Clock,
+        failing: FailingShapes | None = None,
     ) -> None:
         """Prepare the execution of a batch.
 
@@ -148,6 +159,7 @@ class RequestBatch:
             workspace: Leases workspace; None if engines allocate what they need.
             counts: Receives all counts.
             clock: The clock of the callers' deadlines.
+            failing: The sizes that are not executed; None if all are tried each time.
         """
         self._answers: list[Answer | None] = [None] * len(blocks)
         self._blocks = blocks
@@ -159,6 +171,7 @@ class RequestBatch:
         self._workspace = workspace
         self._counts = counts
         self._clock = clock
+        self._failing = failing
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -256,22 +269,21 @@ class RequestBatch:
                     execute,
                     self._deliver,
                     lambda batch: self._still_waiting(batch, execution.seconds),
+                    lambda batch: self._known_failure(batch, execution),
                 )
         if failures:
             answers = [self._answers[member] for member in members]
-            culprits = sum(isinstance(answer, EngineFault | OutOfMemory) for answer in answers)
+            culprits = sum(
+                isinstance(answer, EngineFault | OutOfMemory)
+                and not isinstance(answer, SizeDisabled)
+                for answer in answers
+            )
             self._counts.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
         self, members: Sequence[int], execution: Execution, executor: Executor, waited_s: float
     ) -> list[dict[str, Array]]:
-        gear, predicted = execution.gear, execution.seconds
-        if len(members) < len(execution.members):
-            own = self._partitioner.execution_of(members, self._sizes)
-            # The workspace is leased for the whole execution: a gear with fewer but longer rows
-            # could need more.
-            if _holds(gear, own.gear):
-                gear, predicted = own.gear, own.seconds
+        gear, predicted = self._size_of(members, execution)
         blocks = [self._blocks[member] for member in members]
         start_ns = time.monotonic_ns()
         try:
@@ -281,8 +293,12 @@ class RequestBatch:
         except Exception as error:
             self._counts.add(Counts(failed_launches=1))
             self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
+            if self._failing is not None and isinstance(error, EngineFault):
+                self._failing.note_failure(gear, error, executor)
             raise
         self._trace(members, start_ns, gear, waited_s, counts)
+        if self._failing is not None:
+            self._failing.note_success(gear)
         counts.predicted_seconds = predicted
         shared = len(members) > 1
         if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds, shared=shared):
@@ -294,6 +310,21 @@ class RequestBatch:
                 counts.gear_misses += len(members)
         self._counts.add(counts)
         return answers
+
+    def _size_of(self, members: Sequence[int], execution: Execution) -> tuple[Gear, float]:
+        """Return the size and the predicted seconds of an execution, or of a part of it."""
+        if len(members) < len(execution.members):
+            own = self._partitioner.execution_of(members, self._sizes)
+            # The workspace is leased for the whole execution: a gear with fewer but longer rows
+            # could need more.
+            if _holds(execution.gear, own.gear):
+                return own.gear, own.seconds
+        return execution.gear, execution.seconds
+
+    def _known_failure(self, members: Sequence[int], execution: Execution) -> SizeDisabled | None:
+        if self._failing is None or not self._failing.any:
+            return None
+        return self._failing.find(self._size_of(members, execution)[0], len(members))
 
     def _trace(
         self,
@@ -347,6 +378,11 @@ class RequestBatch:
 
     def _deliver(self, member: int, answer: Answer) -> None:
         if isinstance(answer, RuntimeFault):
+            if isinstance(answer, InvalidValue):
+                name, value = answer.named
+                sent = self._blocks[member].tensors.get(name)
+                if sent is None or value not in sent:  # e.g. a value of the padding
+                    answer = EngineFault(answer.reported)
             answer = self._named(member, answer)
         self._answers[member] = answer
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.specs import Array, Tensors
 from ge_runtime.steps.step_config import StepConfig, StepTensor, shown
@@ -46,7 +47,8 @@ WITHOUT_EFFECT: Final = {
 _NO_MEMORY: Final = ("bad_alloc", "Failed to allocate", "bad allocation")
 
 _COMPILED: Final[weakref.WeakValueDictionary[object, Any]] = weakref.WeakValueDictionary()
-"""Compiled models by file, time and settings: instances of one model share its weights."""
+"""Compiled models by path, content and settings: instances of one model share its weights."""
+_CONTENTS: Final = ContentHashes()
 _COMPILING: Final = threading.Lock()
 
 
@@ -61,7 +63,10 @@ class OpenVinoStep:
         self._pads = self._yes("ENABLE_BATCH_PADDING")
         self._keeps_batch = self._yes("SKIP_OV_DYNAMIC_BATCHSIZE")
         self._core = openvino.Core()
-        if extension := config.parameters.get("CPU_EXTENSION_PATH"):
+        extension = config.parameters.get("CPU_EXTENSION_PATH")
+        self._files = _files_of(path, extension)
+        self._content = _CONTENTS.of(*self._files)  # before the files are read
+        if extension:
             self._try("loading custom CPU extensions", self._core.add_extension, extension)
         self._graph = self._try("reading network", self._core.read_model, str(path))
         self._model: Any = None  # compiled; held so that other instances can find it
@@ -226,14 +231,17 @@ class OpenVinoStep:
     def _compiled(self) -> Any:  # noqa: ANN401 - openvino.CompiledModel
         settings = self._settings()
         shapes = tuple(str(port.get_partial_shape()) for port in self._graph.inputs)
-        key = (str(self._path), self._path.stat().st_mtime_ns, shapes, *sorted(settings.items()))
+        key = (str(self._path), self._content, shapes, *sorted(settings.items()))
         with _COMPILING:
-            compiled = _COMPILED.get(key)
+            # A file may have been replaced after its hash was computed.
+            changed = _CONTENTS.of(*self._files) != self._content
+            compiled = None if changed else _COMPILED.get(key)
             if compiled is None:
                 compiled = self._try(
                     "loading network", self._core.compile_model, self._graph, "CPU", settings
                 )
-                _COMPILED[key] = compiled
+                if not changed:
+                    _COMPILED[key] = compiled
             return compiled
 
     def _settings(self) -> dict[str, str]:
@@ -270,6 +278,15 @@ class OpenVinoStep:
             return function(*arguments)
         except Exception as error:
             raise ArtifactFault(f"openvino error in {doing} : {str(error).strip()}") from error
+
+
+def _files_of(path: Path, extension: str | None) -> list[Path]:
+    """Return the files that OpenVINO reads: the graph, weights beside it, and an extension."""
+    if path.is_dir():  # of TensorFlow
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    else:
+        files = [path, *filter(Path.is_file, (path.with_suffix(".bin"),))]
+    return files + [file for file in (Path(extension or ""),) if file.is_file()]
 
 
 def _name(port: Any) -> str:  # noqa: ANN401 - openvino.Output

@@ -17,7 +17,7 @@ from ge_runtime.batching.groups import equal_groups
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import SystemClock
 from ge_runtime.config import PaddingRule, RuntimeConfig
-from ge_runtime.errors import RequestFault
+from ge_runtime.errors import EngineFault, RequestFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import DType, TensorSpec
@@ -123,7 +123,11 @@ class ModelUnderTest:
         except Exception as error:  # any exception fails the whole batch
             return BatchOutcome([], self._forced.groups, 0, raised=error)
         failures = self._runtime.counts().since(before).isolations
-        sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
+        sound = [
+            place
+            for place, answer in enumerate(answers)
+            if isinstance(answer, EngineFault) or not isinstance(answer, RequestFault)
+        ]
         planned = self._forced.groups
         groups = [[sound[place] for place in group] for group in planned]
         # The answers are still held, so memory that is reused too early shows in them.

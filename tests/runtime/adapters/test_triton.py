@@ -12,6 +12,7 @@ from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Te
 
 from ge_runtime.adapters.responses import FaultLog, respond_to
 from ge_runtime.adapters.triton import GraphModel, answer_batch, answer_each
+from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineLost, RequestFault, RuntimeFault
 from ge_runtime.testing import ManualClock
 
@@ -122,7 +123,22 @@ def test_an_invalid_request_is_an_invalid_argument_and_affects_no_other(opened, 
     assert pb_utils.Logger.lines == []
 
 
-def test_an_engine_fault_is_internal_logged_once_and_affects_only_its_request(opened, pb_utils):
+def test_a_value_outside_the_vocabulary_is_invalid_and_affects_only_its_request(opened, pb_utils):
+    model = opened(encoder_config())
+    pb_utils.Logger.lines.clear()
+    good, bad = answered(model, [request([1]), request([len(TABLE)])])
+    np.testing.assert_allclose(outputs_of(good)["embedding"], encode([[1]]), rtol=1e-5)
+    code, message = error_of(bad)
+    assert code == INVALID_ARG
+    assert message.startswith("input 'input_ids': found 16 at [0, 0], expected -16 to 15. The ")
+    assert "indices element out of data bounds" in message
+    assert pb_utils.Logger.lines == []
+
+
+def test_an_engine_fault_is_internal_logged_once_and_affects_only_its_request(
+    opened, pb_utils, monkeypatch
+):
+    monkeypatch.setattr(OnnxEngine, "_invalid_value", lambda engine, text, inputs: None)
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
     good, bad = answered(model, [request([1]), request([len(TABLE)])])

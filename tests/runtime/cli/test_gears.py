@@ -6,8 +6,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from runtime.support.graphs import ENCODER, write
 
 from ge_runtime import cli
+from ge_runtime.batching.calibration import Sample
+from ge_runtime.cli import gears_needed
 from ge_runtime.cli.config_pbtxt import read_runtime_config
 
 pytestmark = pytest.mark.brute_force
@@ -114,6 +117,55 @@ GE options:
 "ge.dynamicNodeType": "1",
 """
     )
+
+
+@pytest.fixture
+def executed(model, monkeypatch):
+    """A model with a graph, whose executions take as many ms as they have tokens."""
+    write(ENCODER, "onnxruntime", model / "1")
+    text = CONFIG.replace('"ids"', '"input_ids"').replace("axes.ids", "axes.input_ids")
+    text = text.replace("mask.mask", "mask.attention_mask")
+    (model / "config.pbtxt").write_text(text)
+    sizes = []
+
+    def execute(executor, config, gear):
+        sizes.append((gear.rows, gear.extents["tokens"]))
+        return Sample(gear.extents["tokens"] / 1000 * speed.get(gear.extents["tokens"], 1))
+
+    speed = {}
+    monkeypatch.setattr(gears_needed, "execute_blank", execute)
+    return model, sizes, speed
+
+
+def test_a_model_on_the_cpu_needs_no_gears(printed, lengths, executed):
+    model, sizes, _ = executed
+    shown = printed(lengths, "--count", 3, "--align", 8, "--config", model)
+    assert (
+        shown.split("\n\n")[1]
+        == """\
+none needed: encoder on the CPU, by onnxruntime, which executes any size
+measured with one request per execution, 12 requests of FILE, mean:
+  at its own size      7.25 ms
+  at these gears      15.33 ms, 2.11 times as long
+the gears below are for engines that prepare sizes: .om files and CUDA graphs"""
+    )
+    assert {*sizes} == {(1, 3), (1, 8), (1, 9), (1, 16), (1, 30), (1, 64)}
+    assert printed(lengths, "--count", "1-3", "--config", model).count("none needed") == 0
+    arguments = ("--count", 3, "--align", 8, "--config", model, "--format", "json")
+    measured = json.loads(printed(lengths, *arguments))["measured"]
+    expected = {"needed": False, "own_ms": 7.25, "geared_ms": 184 / 12, "sizes": 12}
+    assert measured == pytest.approx(expected)
+
+
+def test_gears_that_are_faster_would_help(printed, lengths, executed):
+    model, _, speed = executed
+    speed |= {8: 0.1, 16: 0.1, 64: 0.1}
+    shown = printed(lengths, "--count", 3, "--align", 8, "--config", model)
+    assert "gears would help: encoder on the CPU, by onnxruntime" in shown
+
+
+def test_a_model_without_a_graph_is_not_measured(printed, lengths, model):
+    assert "measured" not in printed(lengths, "--count", 3, "--config", model)
 
 
 def test_the_printed_lines_configure_the_gears(printed, lengths, model):

@@ -175,6 +175,6 @@ def test_old_parameters_are_reported(tmp_path):
         difference(tmp_path), max_batch_size=4, parameters=parameters(CPU_THREADS_NUM="4")
     )
     assert [line.partition(": parameter ")[2] for line in step.notes] == [
-        "'CPU_THREADS_NUM': a name of OpenVINO before 2022, which the backend has given up: "
+        "'CPU_THREADS_NUM': a name of OpenVINO before 2022, which the backend no longer supports: "
         "INFERENCE_NUM_THREADS"
     ]

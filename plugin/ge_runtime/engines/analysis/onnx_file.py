@@ -31,21 +31,31 @@ ELEMENT_BITS: Final[Mapping[int, int]] = {
 _KEPT_BYTES: Final = 1024
 """Tensors up to this size are kept, e.g. shapes and axes, which determine other tensors' sizes."""
 
-_MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
+MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
     "model": {7: "graph", 25: "function"},
-    "function": {7: "node"},
+    "function": {7: "node", 11: "attribute"},
     "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
     "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor"},
+    "attribute": {
+        5: "tensor",
+        6: "graph",
+        10: "tensor",
+        11: "graph",
+        22: "sparse tensor",
+        23: "sparse tensor",
+    },
     "sparse tensor": {1: "tensor", 2: "tensor"},
 }
 """Message: {field number: message}, for the fields that may contain tensors."""
 
-_DIMS, _DATA_TYPE, _EXTERNAL = 1, 2, 13
-_KEY, _VALUE = 1, 2
-"""The fields of an entry of _EXTERNAL."""
+_DIMS, _DATA_TYPE = 1, 2
+EXTERNAL_DATA: Final = 13
+"""The field of a tensor with entries that describe a part of an external file."""
+KEY: Final = 1
+VALUE: Final = 2
+"""The fields of an entry of EXTERNAL_DATA."""
 
-_ELEMENTS: Final = frozenset((4, 5, 6, 7, 9, 10, 11, _EXTERNAL, 14))
+_ELEMENTS: Final = frozenset((4, 5, 6, 7, 9, 10, 11, EXTERNAL_DATA, 14))
 """The fields of a tensor that contain its elements or their location."""
 
 
@@ -87,7 +97,7 @@ class _Walk:
         """Return a message of this kind, serialized again without elements."""
         if kind == "tensor":
             return self._without_elements(message)
-        inner = _MESSAGES[kind]
+        inner = MESSAGES[kind]
         parts: list[bytes | memoryview] = []
         for number, field, content in fields(message):
             if number in inner:
@@ -106,11 +116,11 @@ class _Walk:
                 dims += varints(content)
             elif number == _DATA_TYPE:
                 (data_type,) = varints(content)
-            elif number == _EXTERNAL:
+            elif number == EXTERNAL_DATA:
                 external = True
                 entry = {part: bytes(text) for part, _, text in fields(content)}
-                if entry.get(_KEY) == b"location":
-                    self.elsewhere.add(entry.get(_VALUE, b"").decode(errors="surrogateescape"))
+                if entry.get(KEY) == b"location":
+                    self.elsewhere.add(entry.get(VALUE, b"").decode(errors="surrogateescape"))
             if number not in _ELEMENTS:
                 parts.append(field)
         size = nbytes(data_type, tuple(dims)) or 0

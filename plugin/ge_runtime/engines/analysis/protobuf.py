@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 LENGTH_DELIMITED: Final = 2
+GROUPS: Final[Mapping[int, int]] = {3: 1, 4: -1}
+"""Wire type: change of the depth, for the start and the end of a group."""
 _VARINT: Final = 0
 _FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
 """Wire type: bytes, for fields of a fixed size."""
@@ -22,24 +24,40 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     """
     start = 0
     while start < len(message):
-        key, content = _read_varint(message, start)
-        wire_type = key & 7
-        if wire_type == LENGTH_DELIMITED:
-            length, content = _read_varint(message, content)
-            end = content + length
-        elif wire_type == _VARINT:
-            end = _read_varint(message, content)[1]
-        elif wire_type in _FIXED:
-            end = content + _FIXED[wire_type]
-        else:
+        number, wire_type, content, end = field_span(message, start)
+        if wire_type in GROUPS:
             raise ValueError(f"found a field of wire type {wire_type}, expected 0, 1, 2 or 5")
         if end > len(message):
             raise ValueError("found a truncated field")
-        yield key >> 3, message[start:end], message[content:end]
+        yield number, message[start:end], message[content:end]
         start = end
 
 
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+def field_span(message: memoryview | bytes, start: int) -> tuple[int, int, int, int]:
+    """Return the number, wire type, and start and end of the content of the field at `start`.
+
+    The end may be beyond the message. The content of a number is its varint; the start and the end
+    of a group have no content.
+
+    Raises:
+        ValueError: The field has an unknown wire type.
+        IndexError: A number is truncated.
+    """
+    key, content = _read_varint(message, start)
+    wire_type = key & 7
+    if wire_type == LENGTH_DELIMITED:
+        length, content = _read_varint(message, content)
+        return key >> 3, wire_type, content, content + length
+    if wire_type == _VARINT:
+        return key >> 3, wire_type, content, _read_varint(message, content)[1]
+    if wire_type in GROUPS:
+        return key >> 3, wire_type, content, content
+    if wire_type not in _FIXED:
+        raise ValueError(f"found a field of wire type {wire_type}, expected 0, 1, 2 or 5")
+    return key >> 3, wire_type, content, content + _FIXED[wire_type]
+
+
+def _read_varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
     """Return the varint at `at` and the position of its end."""
     number = shift = 0
     while True:

@@ -94,7 +94,7 @@ class ExecutorModels:
         self._driver = device.driver
         self._memory = memory
         self._weights = weights
-        self._models: dict[str, LoadedModel] = {}  # by digest
+        self._models: dict[tuple[str, str | None], LoadedModel] = {}  # by `ModelFile.key`
         self._workspace: Buffer[Address] | None = None
 
     @property
@@ -119,7 +119,7 @@ class ExecutorModels:
             PlanFault: A model needs more workspace than the executor may have.
             EngineLost: The card is lost.
         """
-        self._ensure_workspace([file for file in files if file.digest not in self._models])
+        self._ensure_workspace([file for file in files if file.key not in self._models])
         stages: list[Stage] = []
         with ExitStack() as undo:
             for file in files:
@@ -133,7 +133,7 @@ class ExecutorModels:
         model = stage.model
         model.paths.remove(stage.path)
         if not model.paths:
-            del self._models[model.file.digest]
+            del self._models[model.file.key]
             self._unload(model)
             self._weights.release(model.file.digest)
 
@@ -168,9 +168,9 @@ class ExecutorModels:
     # -- one model --
 
     def _load(self, file: ModelFile) -> LoadedModel:
-        model = self._models.get(file.digest)
+        model = self._models.get(file.key)
         if model is None:
-            model = self._models[file.digest] = self._load_new(file)
+            model = self._models[file.key] = self._load_new(file)
             return model
         model.paths.append(file.path)
         try:

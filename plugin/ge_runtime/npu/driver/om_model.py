@@ -31,16 +31,23 @@ class ModelFile:
 
     path: Path
     digest: str
-    """SHA-256 of the content; files with the same digest are one model."""
+    """SHA-256 of the content; files with the same digest have the same weights."""
     workspace_bytes: int
     weights_bytes: int
+    input_shape: str | None
+    """The recorded flag that gives the gears their meaning, see `dims_order`; None: no record."""
 
     @classmethod
     def read(cls, path: Path, driver: Driver) -> ModelFile:
         """Read the file. Raises OSError, and DriverFault if the card cannot execute it."""
         digest = sha256_of(path)
         workspace, weights = driver.model_sizes(str(path))
-        return cls(path, digest, workspace, weights)
+        return cls(path, digest, workspace, weights, recorded_flag(path, digest, _FLAG))
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """The identity of the model: its content and the meaning of its gears."""
+        return self.digest, self.input_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ class LoadedModel:
             ArtifactFault: The order of dims in gears is unknown; see `dims_order`.
         """
         self.description = description = driver.describe(self.id)
-        shapes = description.shapes(dims_order(self.file.path, self.file.digest, description))
+        shapes = description.shapes(dims_order(self.file, description))
         family = description.family
         if family is None:
             outputs = tuple(tensor.dims for tensor in description.outputs)
@@ -153,7 +160,7 @@ _MOST_STEPS: Final = 10_000
 """Limit of the search; a model with too many similar inputs is reported as ambiguous."""
 
 
-def dims_order(path: Path, digest: str, description: ModelDescription) -> Order:
+def dims_order(file: ModelFile, description: ModelDescription) -> Order:
     """Return the order in which the gears of `--dynamic_dims` list the data inputs.
 
     Such a gear is the concatenated dims of the inputs, in the order in which ATC's `--input_shape`
@@ -161,8 +168,7 @@ def dims_order(path: Path, digest: str, description: ModelDescription) -> Order:
     it. The build record next to the file has it; without a record often only one order fits.
 
     Args:
-        path: The model's file.
-        digest: Its SHA-256.
+        file: The model's file.
         description: The model's description.
 
     Returns:
@@ -175,7 +181,7 @@ def dims_order(path: Path, digest: str, description: ModelDescription) -> Order:
     if description.family != "dims" or description.inputs[-1].name != GEAR_INPUT:
         return ()  # the engine rejects a model whose last input is not the gear input
     inputs, gears = description.data_inputs, description.dims
-    flag = recorded_flag(path, digest, _FLAG)
+    path, flag = file.path, file.input_shape
     if flag is not None:
         order = _parsed(flag, inputs)
         if order is None or not _fits(order, inputs, gears):
@@ -195,7 +201,7 @@ def dims_order(path: Path, digest: str, description: ModelDescription) -> Order:
                 f"{_names(found, inputs)} or of {_names(order, inputs) or 'others'}, in this "
                 f"order, expected {record_path(path).name} next to it with the order: "
                 "`ge-runtime build` writes it; for a file compiled elsewhere write "
-                f'{{"om_sha256": "{digest}", "flags": ["{_FLAG}=..."]}} with the flag of its '
+                f'{{"om_sha256": "{file.digest}", "flags": ["{_FLAG}=..."]}} with the flag of its '
                 "`atc`"
             )
     if found is None:

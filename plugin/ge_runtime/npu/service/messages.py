@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, MOST_ROWS, Resident, ResidentTensor
-from ge_runtime.engines.artifact import ContentHashes, stat_identity, unreadable
+from ge_runtime.engines.content import ContentHashes, stat_identity
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.npu.service.protocol import Json, ProtocolError
 from ge_runtime.specs import DType
+
+FileIdentity: TypeAlias = tuple[str, list[int] | None]
+"""The path of a file, and its `stat_identity`; None if it is missing."""
 
 VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {
     "cuda": "CUDA_VISIBLE_DEVICES",
@@ -28,31 +31,37 @@ VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {
 """Device type: environment variable that selects and renumbers its devices."""
 
 
-def file_identity(path: Path) -> list[int]:
-    """Return the identity of a file, which is equal in all processes that see the same file.
+def file_identity(path: Path) -> FileIdentity:
+    """Return the path of a file, and its identity or None if it is missing.
 
-    Raises ArtifactFault if there is no file.
+    They are equal in all processes that see the same file. Raises ArtifactFault if it cannot be
+    accessed.
     """
     try:
-        return list(stat_identity(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
+        return str(path), list(stat_identity(path))
+    except FileNotFoundError:
+        return str(path), None
+    except (OSError, ValueError) as error:
+        raise ArtifactFault(f"{path}: cannot be read: {error}") from error
 
 
-def ensure_same_files(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
+def ensure_same_files(
+    paths: Sequence[Path], seen: Sequence[Sequence[FileIdentity]], content: str
+) -> None:
     """Raise ArtifactFault if another process sees other files at these paths.
 
-    Files with equal content are accepted, unless their weights are in external files.
+    Files with equal content are accepted.
 
     Args:
         paths: The files.
-        seen: The files' identities in the other process.
+        seen: The identities, in the other process, of each file and of its external files.
         content: The files' hashes in the other process, joined by "-".
     """
     # `ModelCache` joins the hashes.
-    for path, identity, digest in zip(paths, seen, content.split("-"), strict=True):
+    for path, files, digest in zip(paths, seen, content.split("-"), strict=True):
+        same = all(file_identity(Path(name)) == (name, identity) for name, identity in files)
         # The content is only read if the identities differ, as it may take seconds.
-        if file_identity(path) != identity and ContentHashes().of(path) != digest:
+        if not same and ContentHashes().of(path) != digest:
             raise ArtifactFault(
                 f"{path}: found another file than the device service does, expected the same; a "
                 "service in another container sees other folders: set XDG_RUNTIME_DIR so that "

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Buffer, Device
-from ge_runtime.engines.artifact import Artifact, ContentHashes
+from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.engines.base import Engine, InArena, Shapes, WorkspaceArena
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates, pack
 from ge_runtime.memory.plan import ALIGNMENT
+from ge_runtime.npu.service.messages import FileIdentity, file_identity
 from ge_runtime.specs import Tensors
 
 _REENTRANT: Final = (OnnxEngine,)
@@ -207,6 +209,13 @@ class ModelCache:
                     f"{artifact.path}: found content that changed while the file was opened, "
                     "expected the same; load the model again"
                 )
+
+    def identities(self, artifacts: Sequence[Artifact]) -> list[list[FileIdentity]]:
+        """Return the identities of the files of each artifact. Raises ArtifactFault."""
+        return [
+            [file_identity(path) for path in self._contents.files(artifact.path)]
+            for artifact in artifacts
+        ]
 
     def release(self, model: CachedModel) -> None:
         """Release one use; the last one closes the engine."""

@@ -31,6 +31,7 @@ from ge_runtime.errors import (
     Expired,
     HandleFault,
     HandleGone,
+    InvalidValue,
     NoDevice,
     OutOfMemory,
     PlanFault,
@@ -41,7 +42,7 @@ from ge_runtime.errors import (
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Version of the protocol, which must be equal on both sides."""
 
 MOST_BYTES: Final = 32 * 1024
@@ -222,6 +223,7 @@ _FAULTS: Final = {
         Expired,
         HandleFault,
         HandleGone,
+        InvalidValue,
         NoDevice,
         OutOfMemory,
         PlanFault,

@@ -20,7 +20,6 @@ from ge_runtime.npu.service.channel import Channel, DescriptorsExhausted, PeerGo
 from ge_runtime.npu.service.execution_loop import ServerExecutions
 from ge_runtime.npu.service.messages import (
     VISIBLE_DEVICES_VARIABLES,
-    file_identity,
     handles_of,
     resident_of,
 )
@@ -267,7 +266,7 @@ class ControlHandler:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
         # Read the identities before the files are opened. If a file is replaced in between, its
         # identity is that of the old file.
-        seen = [file_identity(artifact.path) for artifact in artifacts]
+        seen = self._state.cache().identities(artifacts)
         declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
         name = shown(*(artifact.path for artifact in artifacts))

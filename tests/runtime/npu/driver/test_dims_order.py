@@ -13,7 +13,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.npu.driver.atc import sha256_of
 from ge_runtime.npu.driver.cann_values import GEAR_INPUT, ModelDescription, ModelTensor
-from ge_runtime.npu.driver.om_model import dims_order
+from ge_runtime.npu.driver.om_model import ModelFile, dims_order
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
 
@@ -98,7 +98,7 @@ def described(*inputs, gears):
 
 
 def order_of(tmp_path, description):
-    return dims_order(tmp_path / "model.om", "", description)
+    return dims_order(ModelFile(tmp_path / "model.om", "", 0, 0, None), description)
 
 
 def test_inputs_of_one_size_may_be_left_out_of_gears(tmp_path):

@@ -1,10 +1,12 @@
 """A service in another container than its client: other files at equal paths, other processes."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from runtime.engines.conformance_engine import token_batch
 from runtime.support.graphs import ENCODER, PIXELS, write
@@ -66,6 +68,19 @@ def test_path_that_is_a_file_of_equal_content_for_the_service_is_as_good(seen_tw
     inputs, expected = token_batch(2, 3)
     results = engine.run(inputs, {"embedding": None})
     np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
+
+
+def test_equal_graph_with_other_weights_for_the_service_is_refused(seen_twice, backend):
+    """One file in two folders, each with its own external weights."""
+    artifact, there, here = seen_twice
+    model = ENCODER.onnx()
+    onnx.save(model, there, save_as_external_data=True, location="k", size_threshold=128)
+    os.link(there, here)
+    (here.parent / "k").write_bytes(bytes((there.parent / "k").stat().st_size))
+    with pytest.raises(ArtifactFault, match="found another file than the device service does"):
+        backend.open([artifact], threads=1, outputs=["embedding"])
+    shutil.copy(there.parent / "k", here.parent)
+    backend.open([artifact], threads=1, outputs=["embedding"]).close()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from runtime.support.graphs import ENCODER, copy_of, write
 from runtime.support.services import held_service
 
-from ge_runtime.engines import artifact
-from ge_runtime.engines.artifact import ContentHashes
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault, ServiceFault
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.messages import physical_device
@@ -56,18 +55,6 @@ def test_weights_in_other_files_are_part_of_the_content(tmp_path):
     first = contents.of(paths[0])
     weights.write_bytes(weights.read_bytes() + b"more")
     assert contents.of(paths[0]) != first
-
-
-def test_mark_of_other_files_is_found_wherever_it_lies(tmp_path, monkeypatch):
-    monkeypatch.setattr(artifact, "_PART_BYTES", 16)
-    for before in range(16, 33):
-        path = tmp_path / str(before) / "model.onnx"
-        path.parent.mkdir()
-        path.write_bytes(b"x" * before + b"\x0a\x08location" + b"y" * 20)
-        contents = ContentHashes()
-        first = contents.of(path)
-        (path.parent / "weights").touch()
-        assert contents.of(path) != first
 
 
 @pytest.mark.parametrize(
