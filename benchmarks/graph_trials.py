@@ -24,7 +24,6 @@ import multiprocessing
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,7 +175,7 @@ def in_process(function: Callable[..., object], *arguments: object) -> Any:
 
 
 def _send_result(sender: Connection, function: Callable[..., object], arguments: Any) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # ONNX Runtime's errors
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # ONNX Runtime writes errors to stderr
     try:
         sender.send(function(*arguments))
     except Exception as error:  # any failure is a result
