@@ -283,16 +283,26 @@ def main() -> None:
         if not isinstance(played, dict):
             played = dict.fromkeys(("alone", "together"), f"0/{options.requests} {played}")
         trial.played |= played
-    ways = ["alone", "together"]
+    write(options.markdown, trials, options.servers)
     for name in options.servers:
-        ways += [f"{name} alone", f"{name} together"]
         served = [trial for trial in trials if trial.is_served]
         play_served(name, served, options.requests, options.seed)
+        write(options.markdown, trials, options.servers)
+    print_table(*table(trials, options.servers))
+
+
+def table(trials: Sequence[Trial], servers: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the rows of the table."""
+    ways = ["alone", "together"]
+    ways += [f"{name} {way}" for name in servers for way in ("alone", "together")]
     headings = ["graph", "opset", "loads", "busy", "verdicts", "s", *ways, "result"]
-    rows = [trial.row(ways) for trial in trials]
-    print_table(headings, rows)
-    if options.markdown:
-        options.markdown.write_text(markdown(headings, rows, trials))
+    return headings, [trial.row(ways) for trial in trials]
+
+
+def write(file: Path | None, trials: Sequence[Trial], servers: Sequence[str]) -> None:
+    """Write the Markdown if a file is given; results so far are kept if a server then fails."""
+    if file is not None:
+        file.write_text(markdown(*table(trials, servers), trials))
 
 
 def markdown(
