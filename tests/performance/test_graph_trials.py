@@ -1,4 +1,4 @@
-"""`benchmarks.graph_trials` separates healthy graphs from graphs whose rows influence each other."""
+"""`benchmarks.graph_trials` separates healthy graphs from graphs whose rows are not independent."""
 
 import sys
 
