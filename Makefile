@@ -101,7 +101,7 @@ layers: $(VENV)/dev  ## which room imports which
 
 # Two processes that collect half of the tests each: pytest-xdist would have each worker collect all.
 # By folders, since a marker would have the contract tests collected before they are left out.
-QUICK := $(PY) -m pytest -q --hypothesis-profile=quick \
+QUICK := TESTS_WITHOUT_TORCH=1 $(PY) -m pytest -q -rfE --hypothesis-profile=quick \
     -m 'not brute_force and not slow and not oracle and not stack'
 
 quick: $(VENV)/dev models  ## unit tests and recorded answers in half a minute; starts no server

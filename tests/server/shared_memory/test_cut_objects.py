@@ -158,6 +158,7 @@ pages[0]
 """
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("before", "then", "status", "said"),
     [
