@@ -21,14 +21,14 @@ from typing import Any
 
 import grpc
 from support.servers import Server
-from support.waiting import until
+from support.waiting import eventually, until
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 # How long states may take to settle: the real server ends a model's process within a second or two.
 ASK_SECONDS = 60
-# The real server counts an inference some time after it has answered. It is asked no sooner, nor
-# again and again: beside loads and unloads its statistics were seen to end it.
+# The pause before each read of the statistics. The real server counts an inference some time after
+# its response, and frequent reads beside loads and unloads were seen to crash it.
 COUNTING_SECONDS = 0.5
 # Times of files have ticks, of up to 10 ms, and of what changes within one of them the real server
 # takes up nothing that it has not seen at the first look. It also needs a moment after a load.
@@ -292,16 +292,20 @@ def get(path: str, status: int, **headers: str) -> Step:
     return ask("GET", f"/v2/models/{path}", status, **headers)
 
 
-def counts(model: str) -> Step:
-    """How many inferences each version has counted."""
+def counts(model: str, wanted: int | None = None) -> Step:
+    """Read how many inferences version 1 has counted, until there are as many as `wanted`."""
+    last = str([("1", wanted)])
 
     def play(session: Session) -> str:
-        time.sleep(COUNTING_SECONDS)
-        status, text = session.ask("GET", f"/v2/models/{model}/stats", b"", {})
-        if status != 200:
-            return session.stable(text)
-        stats = json.loads(text.partition(" ")[2])["model_stats"]
-        return str([(entry["version"], entry["inference_count"]) for entry in stats])
+        def read() -> str:
+            time.sleep(COUNTING_SECONDS)
+            status, text = session.ask("GET", f"/v2/models/{model}/stats", b"", {})
+            if status != 200:
+                return session.stable(text)
+            stats = json.loads(text.partition(" ")[2])["model_stats"]
+            return str([(entry["version"], entry["inference_count"]) for entry in stats])
+
+        return read() if wanted is None else eventually(read, last)
 
     return Step(f"counts of {model}", play, ("counts", model))
 
