@@ -1,8 +1,8 @@
-"""The words that scripts of repository control are written in, and what plays them.
+"""The functions that scripts of repository control are written with, and their execution.
 
-A script is told to a server step by step; what the server says to each step is kept as text. Names
-of models are written `@m`: each script has models of its own, so that scripts do not meet. Paths
-and those names are taken out of the text again.
+A script is sent to a server step by step, and the response to each step is kept as text. Names of
+models are written `@m`: each script has models of its own, so that scripts do not interfere. Paths
+and these names are removed from the text.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def ensemble(*steps: str, tensors: tuple[str, str] = ("X", "Y"), version: int = 
 """
 
 
-# Several versions that fail are told in the order of time.
+# Failures of several versions are reported in the order of time.
 _FAILURES = re.compile(r"(?:version \d+ is at [A-Z]+ state: .*?;)+(?=\\n\")")
 
 
@@ -345,7 +345,7 @@ def appears(path: str, model: str = "@m") -> Step:
 
 
 def gone(model: str) -> Step:
-    """Wait until the log tells that the model, which was loaded once, has been unloaded."""
+    """Wait until the log reports that the model, which was loaded once, has been unloaded."""
 
     def play(session: Session) -> str:
         told = f"successfully unloaded '{session.named(model)}' version 1"
@@ -373,7 +373,7 @@ def at_last(step: Step, wanted: str) -> Step:
 
 
 def told(step: Step, session: Session) -> str:
-    """What the server said to a step, or what went wrong, which the step's test will show."""
+    """Return the server's response to a step, or the error, which the step's test will show."""
     try:
         return step.play(session)
     except Exception as error:
@@ -394,7 +394,7 @@ def begin(step: Step) -> Step:
 
 
 def end(step: Step) -> Step:
-    """What became of a step that was begun."""
+    """Wait for the end of a step that was begun, and return its result."""
 
     def play(session: Session) -> str:
         thread, said = session.begun[step.name]
@@ -442,7 +442,7 @@ class Broke(Exception):
 def play_all(
     scripts: list[Script], server: Server, repository: Path, at_once: int
 ) -> dict[str, tuple[str, ...]]:
-    """Play scripts, so many at a time; returns what the server said, by script. Raises Broke."""
+    """Play several scripts at a time; return the responses by script. Raises Broke."""
     said: dict[str, list[str]] = {}
     broke: list[str] = []
 

@@ -61,7 +61,7 @@ def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recorded]:
-    """What the real server said."""
+    """The real server's recorded responses."""
     opened: Recorded = Recording(
         "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository), CASES
     )
