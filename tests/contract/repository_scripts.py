@@ -1,4 +1,4 @@
-"""What is said about the repository: each script on models of its own, step by step."""
+"""Scripts of repository control: each uses models of its own, step by step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def config(**fields: Any) -> str:
 
 
 def statuses(model: str, status: int) -> list[Step]:
-    """What all pages of a model say."""
+    """Read all pages of a model."""
     return [
         get(f"{model}/ready", 200 if status == 200 else 400),
         get(model, status),

@@ -41,7 +41,7 @@ def asking(server: Server | InProcessServer) -> Iterator[AskGrpc]:
             asked = case.name, server.run
             if asked not in answers:
                 outcomes = case.put(channel)
-                # The real server may answer a request before it lets go of its region, and then
+                # The real server may answer a request before it releases its region, and then
                 # the next case, which begins by unregistering all, finds it in use.
                 while any(HELD in outcome.details for outcome in outcomes[:-1]):
                     outcomes = case.put(channel)
