@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=10)
 settings.load_profile("tests")
 
 if "TESTS_WITHOUT_TORCH" in os.environ:
