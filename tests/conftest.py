@@ -22,7 +22,7 @@ settings.load_profile("tests")
 if "TESTS_WITHOUT_TORCH" in os.environ:
     # Its import takes 2 s and slows every later test: pytest attaches its log handlers to each of
     # torch's 40 loggers, and a garbage collection visits a million more objects.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.modules["torch"] = None
 
 if "GE_RUNTIME_CACHE" not in os.environ:
     # A cache for this run, its workers and its servers: the cost of executions is measured once

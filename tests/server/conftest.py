@@ -1,5 +1,6 @@
 """Fixtures for all tests of the server."""
 
+import faulthandler
 import logging
 import signal
 
@@ -22,5 +23,6 @@ def signals_as_before():
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
+    faulthandler.cancel_dump_traceback_later()  # `exit_after` would end the tests
     for number, handler in before.items():
         signal.signal(number, handler)
