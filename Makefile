@@ -101,7 +101,7 @@ layers: $(VENV)/dev  ## the direction of imports
 
 # Two processes that collect half of the tests each: pytest-xdist would have each worker collect all.
 # Split by folders: with a marker, pytest would collect the contract tests before it deselects them.
-QUICK := $(PY) -m pytest -q --hypothesis-profile=quick \
+QUICK := TESTS_WITHOUT_TORCH=1 $(PY) -m pytest -q -rfE --hypothesis-profile=quick \
     -m 'not brute_force and not slow and not oracle and not stack'
 
 quick: $(VENV)/dev models  ## unit tests and recorded answers in half a minute; starts no server

@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -15,8 +16,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=10)
 settings.load_profile("tests")
+
+if "TESTS_WITHOUT_TORCH" in os.environ:
+    # Its import takes 2 s and slows every later test: pytest attaches its log handlers to each of
+    # torch's 40 loggers, and a garbage collection visits a million more objects.
+    sys.modules["torch"] = None
 
 if "GE_RUNTIME_CACHE" not in os.environ:
     # A cache for this run, its workers and its servers: the cost of executions is measured once

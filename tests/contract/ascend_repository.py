@@ -26,7 +26,7 @@ from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 SIMULATOR = ROOT / "simulator" / "ascend_simulator" / "site"
-"""What CANN's set_env.sh puts first in PYTHONPATH and PATH; the simulator's takes its place."""
+"""Paths that CANN's set_env.sh puts first in PYTHONPATH and PATH; here the simulator's."""
 
 CHIP = "AscendSimulator"
 DEVICE = "npu:0"
@@ -70,11 +70,11 @@ class Served:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is NVIDIA's."""
+        """True for NVIDIA's server."""
         return self.name == "tritonserver"
 
     def ask(self, request: Request) -> np.ndarray | InferenceServerException:
-        """The logits of an answer, or why there is none."""
+        """The logits of a response, or the error."""
         with InferenceServerClient(self.server.http, network_timeout=60) as client:
             try:
                 return client.infer(request.model, [as_input(request)]).as_numpy("logits")
@@ -86,14 +86,14 @@ class Served:
             return client.is_model_ready(model)
 
     def stats(self) -> dict[str, Any]:
-        """What `ge-runtime top` tells of the one service."""
+        """The state of the only service, as `ge-runtime top` reports it."""
         command = [sys.executable, "-m", "ge_runtime.cli", "top", "--json"]
         shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         (stats,) = json.loads(shown.stdout)
         return stats
 
     def instances(self) -> dict[str, int]:
-        """Those that the service knows, and their processes."""
+        """The models that the service knows, and their processes."""
         clients = self.services.stats(DEVICE)["clients"]
         return {client["name"]: client["pid"] for client in clients}
 
@@ -148,7 +148,7 @@ def write_ascend_repository(source: Path, folder: Path) -> None:
 
 
 def instances_of(model: str) -> int:
-    """Its processes: one is enough of a pipeline, whose stages others have as well."""
+    """The number of its processes: one for a pipeline, because other models cover its stages."""
     return 1 if model in STAGES else INSTANCES
 
 

@@ -1,4 +1,4 @@
-"""What a case is, and the few words the tables of `cases/` are written in.
+"""The definition of a case, and the functions that the tables of `cases/` are written with.
 
     case("unknown model", infer("nobody", A), 404, "Request for unknown model: 'nobody'")
 

@@ -82,14 +82,14 @@ def oracle_installed() -> None:
 
 @pytest.fixture(scope="session")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
-    """What the real server said to the rows of the HTTP protocol."""
+    """The recorded responses of the real server to the rows of the HTTP protocol."""
     with recording("http", probe_repository, CASES) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def recorded_for_real(real_repository: Path) -> Iterator[Recording[Exchange]]:
-    """What the real server said to the rows about the real models."""
+    """The recorded responses of the real server to the rows about the real models."""
     with recording("real_models", real_repository, real_models.CASES) as opened:
         yield opened
 

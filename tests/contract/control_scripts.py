@@ -1,8 +1,8 @@
-"""The words that scripts of repository control are written in, and what plays them.
+"""The functions that scripts of repository control are written with, and their execution.
 
-A script is told to a server step by step; what the server says to each step is kept as text. Names
-of models are written `@m`: each script has models of its own, so that scripts do not meet. Paths
-and those names are taken out of the text again.
+A script is sent to a server step by step, and the response to each step is kept as text. Names of
+models are written `@m`: each script has models of its own, so that scripts do not interfere. Paths
+and these names are removed from the text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 import grpc
 from support.servers import Server
-from support.waiting import until
+from support.waiting import eventually, until
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 # How long states may take to settle: the real server ends a model's process within a second or two.
 ASK_SECONDS = 60
-# The real server counts an inference some time after it has answered. It is asked no sooner, nor
-# again and again: beside loads and unloads its statistics were seen to end it.
+# The pause before each read of the statistics. The real server counts an inference some time after
+# its response, and frequent reads beside loads and unloads were seen to crash it.
 COUNTING_SECONDS = 0.5
 # Times of files have ticks, of up to 10 ms, and of what changes within one of them the real server
 # takes up nothing that it has not seen at the first look. It also needs a moment after a load.
@@ -92,7 +92,7 @@ def ensemble(*steps: str, tensors: tuple[str, str] = ("X", "Y"), version: int = 
 """
 
 
-# Several versions that fail are told in the order of time.
+# Failures of several versions are reported in the order of time.
 _FAILURES = re.compile(r"(?:version \d+ is at [A-Z]+ state: .*?;)+(?=\\n\")")
 
 
@@ -292,16 +292,20 @@ def get(path: str, status: int, **headers: str) -> Step:
     return ask("GET", f"/v2/models/{path}", status, **headers)
 
 
-def counts(model: str) -> Step:
-    """How many inferences each version has counted."""
+def counts(model: str, wanted: int | None = None) -> Step:
+    """Read how many inferences version 1 has counted, until there are as many as `wanted`."""
+    last = str([("1", wanted)])
 
     def play(session: Session) -> str:
-        time.sleep(COUNTING_SECONDS)
-        status, text = session.ask("GET", f"/v2/models/{model}/stats", b"", {})
-        if status != 200:
-            return session.stable(text)
-        stats = json.loads(text.partition(" ")[2])["model_stats"]
-        return str([(entry["version"], entry["inference_count"]) for entry in stats])
+        def read() -> str:
+            time.sleep(COUNTING_SECONDS)
+            status, text = session.ask("GET", f"/v2/models/{model}/stats", b"", {})
+            if status != 200:
+                return session.stable(text)
+            stats = json.loads(text.partition(" ")[2])["model_stats"]
+            return str([(entry["version"], entry["inference_count"]) for entry in stats])
+
+        return read() if wanted is None else eventually(read, last)
 
     return Step(f"counts of {model}", play, ("counts", model))
 
@@ -341,7 +345,7 @@ def appears(path: str, model: str = "@m") -> Step:
 
 
 def gone(model: str) -> Step:
-    """Wait until the log tells that the model, which was loaded once, has been unloaded."""
+    """Wait until the log reports that the model, which was loaded once, has been unloaded."""
 
     def play(session: Session) -> str:
         told = f"successfully unloaded '{session.named(model)}' version 1"
@@ -369,7 +373,7 @@ def at_last(step: Step, wanted: str) -> Step:
 
 
 def told(step: Step, session: Session) -> str:
-    """What the server said to a step, or what went wrong, which the step's test will show."""
+    """Return the server's response to a step, or the error, which the step's test will show."""
     try:
         return step.play(session)
     except Exception as error:
@@ -390,7 +394,7 @@ def begin(step: Step) -> Step:
 
 
 def end(step: Step) -> Step:
-    """What became of a step that was begun."""
+    """Wait for the end of a step that was begun, and return its result."""
 
     def play(session: Session) -> str:
         thread, said = session.begun[step.name]
@@ -438,7 +442,7 @@ class Broke(Exception):
 def play_all(
     scripts: list[Script], server: Server, repository: Path, at_once: int
 ) -> dict[str, tuple[str, ...]]:
-    """Play scripts, so many at a time; returns what the server said, by script. Raises Broke."""
+    """Play several scripts at a time; return the responses by script. Raises Broke."""
     said: dict[str, list[str]] = {}
     broke: list[str] = []
 

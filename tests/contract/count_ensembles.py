@@ -1,4 +1,4 @@
-"""What ensembles move in the statistics: their own, and those of their models.
+"""Counters that ensembles change in the statistics: their own and those of their models.
 
 A failure counts twice, unless a step is on its way at that moment: another one, or a decoupled one
 that has told of an error and has not ended. Gates hold what is to be on its way.

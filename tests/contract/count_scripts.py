@@ -1,4 +1,4 @@
-"""What moves in the statistics of all models, script by script: all but ensembles' failures."""
+"""Counters that scripts change in the statistics of all models, except for ensembles' failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Act = Callable[[Play], None]
 
 @dataclass(frozen=True)
 class Script:
-    """What is done, and what it moves, by model; all other counters of all models stand still.
+    """The actions, and the counters that they change, by model; all other counters stay unchanged.
 
     Where the reference server moves other counters, `reason` says why, and `ours` which. `unsafe`
     says why the real server is not asked, if it is not.
@@ -32,7 +32,7 @@ class Script:
         return self.name
 
     def expected(self, server: str) -> Counts:
-        """What moves on `triton` or on `reference`."""
+        """Return the counters that change on `triton` or on `reference`."""
         moves = self.ours if self.reason and server == "reference" else self.moves
         return {model: dict(counts) for model, counts in moves.items() if counts}
 
@@ -47,7 +47,7 @@ def executed(size: int = 1, executions: int = 1) -> Moves:
 
 
 def answered(requests: int = 1, rows: int = 1) -> Moves:
-    """Requests of so many rows that an execution has answered, whoever was executed with them."""
+    """The counters of answered requests with these numbers of rows, in any batches."""
     parts = ("success", "queue", "compute_input", "compute_infer", "compute_output")
     inferred = dict.fromkeys(("inference_count", "count"), requests * rows)
     return Counter(dict.fromkeys((*parts, "request_success"), requests) | inferred)
@@ -190,7 +190,7 @@ def cancelled_stream(play: Play) -> None:
 
 
 def waiting(model: str, *scripts: tuple[str, int], then: Act | None = None) -> Act:
-    """Scripts of so many rows wait behind one request; `then` happens before they go on."""
+    """Queue scripts with these numbers of rows behind one request; run `then` before they go on."""
 
     def act(play: Play) -> None:
         play.send(model, play.gate("h") + SAYS, "h", rows=1)

@@ -1,4 +1,4 @@
-"""Asks the scripted models, over gRPC and over HTTP, and puts what is told into short words."""
+"""Send requests to the scripted models over gRPC and HTTP; write the responses in short form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def message(
 
 
 def streamed(server: Server, *messages: pb.ModelInferRequest, **metadata: str) -> Outcome:
-    """What a stream of these requests gives."""
+    """Return the outcome of a stream of these requests."""
     with grpc.insecure_channel(server.grpc) as channel:
         return call("ModelStreamInfer", *messages, **metadata).put(channel)
 

@@ -1,4 +1,4 @@
-"""What models do with response senders, and what their clients are told.
+"""Scripts of models that use response senders, and the responses that their clients receive.
 
 A script is what the probe `scripted.py` does with one request, and what the real server's gRPC
 stream then tells of it: a text for each response that has one, the error's for each that failed.
@@ -57,7 +57,7 @@ Told = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Script:
-    """What a model does, and the messages: their texts, and whether they say that they are last.
+    """A model's actions, and the messages: their texts, and whether they are marked as final.
 
     `fails`: the request counts as failed.
     """
@@ -200,7 +200,7 @@ ITERATIONS = [
     ),
 ]
 
-#: Two requests of one batch: the scripts, and what each client is told.
+#: Two requests of one batch: the scripts, and each client's responses.
 PAIRS = {
     "both are answered": ("paired", (A + END, LAST), ((("a", GOES_ON),), (("last", FINAL),))),
     "one raises": (
@@ -222,7 +222,7 @@ PAIRS = {
 
 
 def write_scripted(repository: Path) -> None:
-    """Write a repository of models that do as they are told."""
+    """Write a repository of models that execute the scripts in their requests."""
     source = (MODELS / "scripted.py").read_text(encoding="utf-8")
     for name, config in SCRIPTED.items():
         version = repository / name / "1"

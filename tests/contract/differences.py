@@ -1,4 +1,4 @@
-"""Where the reference server may answer otherwise than NVIDIA's, and why.
+"""Accepted differences between the responses of the reference server and NVIDIA's, with reasons.
 
 Anything else that differs is a fault. A row here takes the named thing out of the comparison for
 the cases whose names match; a row that no longer makes a difference fails the suite.
@@ -24,7 +24,7 @@ class Difference:
     forget: Forget
 
     def concerns(self, case: Case) -> bool:
-        """Tell whether a case is one of those named."""
+        """Return whether this difference applies to a case."""
         return fnmatchcase(case.name, self.cases)
 
 

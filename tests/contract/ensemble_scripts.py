@@ -1,4 +1,4 @@
-"""What ensembles are asked, and how what they say is written down.
+"""Questions to ensembles, and the notation of their answers.
 
 `whole` is everything that came, with the mark of the last answer; `loose` leaves that mark out,
 since where steps follow a decoupled one it comes with the last answer or after it, by chance.
@@ -87,7 +87,7 @@ def _stream(server: Server, message: Any, *, loose: bool) -> str:
 
 
 def stream(model: str, what: str, *, loose: bool = False, **given: Any) -> Question:
-    """Ask over a stream that tells of its end."""
+    """Ask over a stream that reports its end."""
     name = f"{model} told '{what}'" + "".join(f", {key}" for key in given)
     fields = {"triton_enable_empty_final_response": True, **given.pop("fields", {})}
 
@@ -155,7 +155,7 @@ def shaped(model: str, shape: list[int]) -> Question:
 
 
 def repeated(model: str, what: str) -> Question:
-    """How often the parameters of a sequence stand in the answer over HTTP, which repeats keys."""
+    """Count the parameters of a sequence in the response over HTTP, which repeats keys."""
     asked = page("POST", f"/v2/models/{model}/infer", text("what", what))
     name = f"{model} told '{what}': parameters"
     return Question(name, lambda server: str(asked.ask(server).count('"sequence_id"')))

@@ -1,4 +1,4 @@
-"""What a gRPC case is, how it is put to a server, and the words the tables are written in.
+"""The definition of a gRPC case, its execution, and the functions the tables are written with.
 
     unary("unknown model", infer("nobody"), "NOT_FOUND", "Request for unknown model: 'nobody'")
 
@@ -33,7 +33,7 @@ Parameter = pb.InferParameter
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended, and the messages that came before, in the order of their arrival."""
+    """The status of a call and the messages received before it, in the order of their arrival."""
 
     code: str
     details: str
@@ -68,7 +68,7 @@ class GrpcCall:
         return self.method if self.method.startswith("/") else SERVICE + self.method
 
     def put(self, channel: grpc.Channel) -> Outcome:
-        """Make the call, and keep whatever comes back."""
+        """Make the call, and keep its messages and status."""
         response_type = RESPONSES.get(self.method) or getattr(pb, f"{self.method}Response", None)
         answers = channel.stream_stream(
             self.path, response_deserializer=response_type and response_type.FromString

@@ -1,4 +1,4 @@
-"""Where the reference server's gRPC frontend may answer otherwise than NVIDIA's, and why.
+"""Accepted differences between the reference server's gRPC frontend and NVIDIA's, with reasons.
 
 As in differences.py: anything else that differs is a fault, and a row that no longer makes a
 difference fails the suite.
@@ -22,7 +22,7 @@ class Difference:
     forget: Forget
 
     def concerns(self, case: GrpcCase) -> bool:
-        """Tell whether a case is one of those named."""
+        """Return whether this difference applies to a case."""
         return fnmatchcase(case.name, self.cases)
 
 

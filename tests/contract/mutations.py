@@ -39,7 +39,7 @@ def requests(*, within: bytes = b"") -> list[bytes]:
 
 
 def reframed(request: bytes, dice: random.Random) -> bytes:
-    """Change the body, at times the target, and tell its true length."""
+    """Change the body, at times the target, and state the body's true length."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     method, target, version = first.split(b" ")

@@ -1,4 +1,4 @@
-"""What a client of the Open Inference Protocol does, printed as JSON.
+"""The calls of a client of the Open Inference Protocol and their results, printed as JSON.
 
     python open_inference_client.py http HOST:PORT
     python open_inference_client.py grpc HOST:PORT
@@ -64,7 +64,7 @@ def over_grpc(address: str) -> Iterator[Callable[[], Any]]:
 
 
 def told(call: Callable[[], Any]) -> Any:
-    """What a call gives, or how it fails."""
+    """Return the result of a call, or its error."""
     try:
         return call()
     except Exception as error:  # the clients' errors have nothing in common

@@ -1,4 +1,4 @@
-"""What the real server said to the rows of a table, kept in files.
+"""Files with the real server's responses to the rows of a table.
 
 A table of a thousand rows is played against the reference server at every run, and compared with
 the recording. The real server itself is asked for one row in ten, which shows that the recording is
@@ -60,7 +60,7 @@ def asked_live(rows: Iterable[RowT]) -> list[RowT]:
 
 
 class Recording(Generic[Answer]):
-    """What the real server said to the rows of one table.
+    """The real server's recorded responses to the rows of one table.
 
     `types` are the dataclasses that answers consist of. `sent` gives what a row sends, of which the
     digest is made. `own` has what stands in the file for text of this run alone; both have the same
@@ -89,7 +89,7 @@ class Recording(Generic[Answer]):
         self._written: dict[str, dict[str, Any]] = {}
 
     def said(self, row: Row) -> Answer:
-        """What the real server said to this row, by the file."""
+        """Return the response to this row that the file holds."""
         line = self._lines.get(row.name)
         if line is None or line["sent"] != self._digest(row):
             was = "is not recorded" if line is None else "was changed since it was recorded"
@@ -205,7 +205,7 @@ def own_path(repository: Path) -> dict[str, str]:
 def recording(
     table: str, repository: Path, rows: Iterable[Row], *types: type
 ) -> Iterator[Recording[Any]]:
-    """What the real server said to the rows of an HTTP table on this repository."""
+    """The real server's recorded responses to the rows of an HTTP table on this repository."""
     kept: Recording[Any] = Recording(
         table,
         (Exchange, Reply, *types),

@@ -1,4 +1,4 @@
-"""What is said about the repository: each script on models of its own, step by step."""
+"""Scripts of repository control: each uses models of its own, step by step."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def config(**fields: Any) -> str:
 
 
 def statuses(model: str, status: int) -> list[Step]:
-    """What all pages of a model say."""
+    """Read all pages of a model."""
     return [
         get(f"{model}/ready", 200 if status == 200 else 400),
         get(model, status),
         get(f"{model}/config", status),
         infer(model, status),
-        counts(model),
+        counts(model, 1 if status == 200 else None),
     ]
 
 
@@ -93,7 +93,7 @@ EXPLICIT: list[Script] = [
         index({"ready": True}),
         *statuses("@m", 200),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 1),
         unload("@m"),
         index(),
         index({"ready": True}),
@@ -109,7 +109,7 @@ EXPLICIT: list[Script] = [
         unload("@m"),
         index(),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 0),
         infer("@m", 200),
     ),
     script(
@@ -288,24 +288,24 @@ EXPLICIT: list[Script] = [
         load("@m", 200),
         infer("@m", 200),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 1),
         is_touched("config.pbtxt"),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 1),
         is_touched("1/model.py"),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 0),
         files("@m", None, {1: times(5)}),
         infer("@m", 200),
         load("@m", 200),
         infer("@m", 200),
         files("@m", None, {}, extra="x"),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 0),
         files("@m", VECTOR + 'parameters { key: "k" value { string_value: "v" } }', {}),
         load("@m", 200),
         get("@m/config", 200),
-        counts("@m"),
+        counts("@m", 0),
     ),
     *(
         script(
@@ -339,17 +339,17 @@ EXPLICIT: list[Script] = [
         infer("@m", 200),
         files("@m", VECTOR + "instance_group { count: 2 }", {}),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 1),
         get("@m/config", 200),
         infer("@m", 200),
         files("@m", VECTOR + "instance_group { count: 1 }", {}),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 2),
         files("@m", VECTOR + "instance_group { kind: KIND_GPU }", {}),
         load("@m", 400),
         index(),
         infer("@m", 200),
-        counts("@m"),
+        counts("@m", 3),
     ),
     script(
         "the folder goes",
@@ -372,9 +372,9 @@ EXPLICIT: list[Script] = [
         get("@m/config", 200),
         infer("@m", 200),
         load_with("@m", 200, WITH_PARAMETER),
-        counts("@m"),
+        counts("@m", 1),
         load("@m", 200),
-        counts("@m"),
+        counts("@m", 1),
         get("@m/config", 200),
         files("@m", None, {1: times(2)}),
         load("@m", 200),
@@ -570,11 +570,11 @@ EXPLICIT: list[Script] = [
         files("@e", ensemble("@m", "@m"), {1: None}),
         load("@e", 200),
         infer("@e", 200, "I"),
-        counts("@e"),
+        counts("@e", 1),
         files("@m", None, {1: times(3)}),
         load("@e", 200),
         infer("@e", 200, "I"),
-        counts("@e"),
+        counts("@e", 1),
         files("@m", None, {1: times(5)}),
         load("@m", 200),
         infer("@e", 200, "I"),
@@ -632,7 +632,7 @@ EXPLICIT: list[Script] = [
         files("@m", None, {}, end=""),
         end(infer("@m", 200)),
         index(),
-        counts("@m"),
+        counts("@m", 1),
     ),
     script(
         "while it loads",

@@ -31,7 +31,7 @@ def identities(types: Iterable[str]) -> onnx.ModelProto:
 
 
 def packed_rows() -> onnx.ModelProto:
-    """Of rows that are packed: what each token is and where, and each row's length and sum."""
+    """A graph for packed rows: each token's value and position, and each row's length and sum."""
     node, whole = helper.make_node, TensorProto.INT64
     return onnx_model(
         [

@@ -62,7 +62,7 @@ def parameters(text: str) -> str:
 
 
 def batches_of(rows: int) -> str:
-    """The server gathers exactly so many rows: it waits for them longer than any test does."""
+    """The server gathers exactly this number of rows: it waits for them longer than any test."""
     return (
         f"max_batch_size: {rows}\ndynamic_batching {{ max_queue_delay_microseconds: 60000000 }}\n"
     )

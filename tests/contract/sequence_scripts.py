@@ -1,4 +1,4 @@
-"""What a sequence batcher makes of requests: scripts, and the batches that they end in.
+"""Scripts for sequence batchers, and the batches that result from them.
 
 A step of a script is a line:
 
@@ -106,7 +106,7 @@ class Script:
 
 
 def must_start(key: int | str, model: str) -> str:
-    """What is said to a request whose sequence does not exist."""
+    """The error for a request whose sequence does not exist."""
     return (
         f"inference request for sequence {key} to model '{model}' must specify the START flag on "
         "the first request of the sequence"
@@ -114,7 +114,7 @@ def must_start(key: int | str, model: str) -> str:
 
 
 def no_id(model: str) -> str:
-    """What is said to a request without a sequence."""
+    """The error for a request without a sequence."""
     return (
         f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
     )

@@ -1,4 +1,4 @@
-"""What each kind of request does to the statistics of a model.
+"""The changes that each type of request makes to the statistics of a model.
 
 A script is a few requests sent one after the other, and the counters that have moved once they are
 answered; every other counter stands still. The probes named here are asked by nobody else.

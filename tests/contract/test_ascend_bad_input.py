@@ -1,4 +1,4 @@
-"""What a simulated card cannot serve, under either server: the reason, and nothing else harmed."""
+"""Models that a simulated card cannot serve, on both servers: the reason, and no other damage."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_sound_model_is_alone_on_the_card_and_answers(served: Served):
 def test_a_damaged_file_is_told_and_loads_once_it_is_mended(
     name: str, oracle_installed: None, repository: Path, tmp_path: Path
 ):
-    """What is loaded goes on meanwhile, and what fails to load leaves nothing on the card."""
+    """Loaded models continue to serve, and a failed load leaves nothing on the card."""
     mended = Path(shutil.copytree(repository / "sound", tmp_path / "models" / "mended"))
     om = mended / "1" / "model.om"
     content = om.read_bytes()
@@ -218,7 +218,7 @@ with serving(name, Path(repository), Path(folder), ready_path="/v2/health/live",
     answered = isinstance(served.ask(PICTURE), np.ndarray)
     print(json.dumps([answered, row.get("reason", ""), os.listdir("/dev/shm")]))
 """
-"""What a server on a machine whose /dev/shm is full does with a sound model."""
+"""A program that asks a server about a sound model on a machine whose /dev/shm is full."""
 
 
 @pytest.mark.parametrize("name", STARTERS)

@@ -39,7 +39,7 @@ def start(
 
 
 def answers(served: Served) -> bool:
-    """Whether each instance does: requests go to them in turn."""
+    """Return whether each instance answers: requests go to the instances in turn."""
     return all(isinstance(served.ask(PICTURE), np.ndarray) for _ in range(INSTANCES))
 
 

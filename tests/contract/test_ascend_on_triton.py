@@ -90,7 +90,7 @@ REQUESTS = make_requests()
 
 @pytest.fixture(scope="module")
 def answers_of_the_cpu(reference: Server) -> dict[str, list[dict[str, Any]]]:
-    """Those to all groups, one request at a time: test_same_repository shows them to be alike."""
+    """Answers of all groups, one request at a time; test_same_repository shows that they agree."""
     return {group: [*one_at_a_time(reference, requests)] for group, requests in REQUESTS.items()}
 
 

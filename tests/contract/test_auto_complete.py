@@ -1,4 +1,4 @@
-"""What `auto_complete_config` makes of a configuration is the same on both servers."""
+"""`auto_complete_config` has the same effect on a configuration on both servers."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ UNLIKE = [script for script in SCRIPTS if script.name in OTHERWISE]
 
 
 def said(server: Server, script: Script) -> list[str]:
-    """What a server answers to a script's requests."""
+    """Return a server's responses to a script's requests."""
     return [str(exchange(server.http, request)) for request in script.requests]
 
 

@@ -45,7 +45,7 @@ REFUSED = {"--allow-sagemaker", "--allow-vertex-ai"}
 
 
 def tritonserver(*arguments: str) -> str:
-    """What the real server says to arguments that end it at once."""
+    """Return the real server's output for arguments that end it at once."""
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return ended.stdout + ended.stderr

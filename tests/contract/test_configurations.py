@@ -88,7 +88,7 @@ ROWS = [Row(switch, name) for switch in SWITCHES for name in CONFIGS]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a server made of a configuration.
+    """The outcome of loading a configuration on a server.
 
     `index` are its rows in the repository's index, `poll` what the log says if it was not taken
     at all.
@@ -115,7 +115,7 @@ def _stable(text: str, repository: Path) -> str:
 def _outcomes(
     start: Any, repository: Path, names: Iterable[str], **flags: Flag
 ) -> dict[str, Outcome]:
-    """What a server says to these, and to those that their steps name; one start."""
+    """Return a server's outcomes for configurations and those of their steps, with one start."""
     names = _with_steps(names)
     repository.mkdir(parents=True)
     write_configs(repository, names)
@@ -174,7 +174,7 @@ def _sent(row: Row) -> object:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording[Outcome]]:
-    """What the real server made of the rows."""
+    """The real server's recorded outcomes."""
     opened: Recording[Outcome] = Recording("configurations", [Outcome], _sent, {}, ROWS)
     yield opened
     opened.close()
@@ -229,7 +229,7 @@ def test_both_servers_make_the_same_of_it(
 
 @dataclass(frozen=True)
 class Checked:
-    """What `reference-server check` says of a model: texts of its errors, and of its warnings."""
+    """Return the texts of `reference-server check` about a model: errors and warnings."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]

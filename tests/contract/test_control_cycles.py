@@ -68,7 +68,7 @@ CHAIN = ensemble("s_part", "s_part") + "max_batch_size: 4\n"
 
 
 class Belongings(NamedTuple):
-    """What a server has."""
+    """The resources of a server."""
 
     threads: int
     files: int
@@ -82,10 +82,10 @@ class Belongings(NamedTuple):
 
 
 def children_of(process: str) -> int:
-    """How many processes a process has started that are not gone, dead ones included."""
+    """Return the number of child processes of a process, including dead ones."""
     count = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it may have ended
             _, _, after_name = status.read_text().rpartition(") ")
             count += after_name.split()[1] == process
     return count
@@ -101,7 +101,7 @@ class Cycled:
         self.infer("s_census")  # it is there for good
 
     def infer(self, model: str, shape: tuple[int, ...] = (2,), **parameters: object) -> list[float]:
-        """What a model answers."""
+        """Return a model's response."""
         tensor = {"name": "X", "datatype": "FP32", "shape": shape, "data": [1, 2]}
         if model == "s_whole":
             tensor["name"] = "I"
@@ -117,7 +117,7 @@ class Cycled:
         return text.partition(" ")[2]
 
     def belongings(self) -> Belongings:
-        """What there is now."""
+        """Return the server's current resources."""
         modules = self.infer("s_census")[0]
         threads, files, folders = (
             sum(1 for _ in folder.iterdir())
@@ -126,7 +126,7 @@ class Cycled:
         return Belongings(threads, files, folders, children_of(self._process.name), modules)
 
     def settled(self) -> Belongings:
-        """What there is when it has been the same for a while: all that was unloaded has gone."""
+        """Return the resources once they are steady: all unloaded models have been freed."""
         found, since = self.belongings(), time.monotonic()
         while time.monotonic() - since < STEADY_SECONDS:
             time.sleep(0.05)
@@ -136,7 +136,7 @@ class Cycled:
         return found
 
     def settled_at(self, most: Belongings) -> Belongings:
-        """What there is when it is no more than that, or when there was time enough for it."""
+        """Wait until the resources are within a limit, or for the patience of `eventually`."""
         found = self.belongings()
 
         def within() -> bool:

@@ -23,7 +23,7 @@ from support.servers import ROOT, Server, start_reference_server, start_tritonse
 from ge_runtime.cli.convert import ConvertOptions, convert
 
 SIMULATOR = ROOT / "simulator/ascend_simulator/site"
-# The client's own mask tells the graph of padding, which no line of npu_ge's configuration says.
+# The client's own mask marks padding for the graph; npu_ge's configuration does not mention it.
 NEUTRAL = 'parameters { key: "padding.tokens" value { string_value: "neutral" } }\n'
 CARD = '"device_ids" value { string_value: "0" }'
 NPU_GE = """\

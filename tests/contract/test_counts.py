@@ -92,7 +92,7 @@ def test_a_script_moves_these_counters_and_no_others(
 
 
 def assert_plausible(model: str, moves: dict[str, int], ns: dict[str, int]) -> None:
-    """What is counted has taken time, and what is not has not; the whole is more than its parts."""
+    """Counted work has a duration, other work has none; the whole is longer than its parts."""
     # The real server has not measured the failure that it ends an iterative sequence with.
     measured = ("success", "cache_hit", "cache_miss", *PARTS)
     for part in measured if model == "iterative" else (*measured, "fail"):

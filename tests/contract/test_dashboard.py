@@ -85,7 +85,7 @@ def watched(
 
 
 def ask(server: Server, ended: threading.Event) -> None:
-    """Send requests of all kinds until told to end, one after the other."""
+    """Send requests of all kinds, one after the other, until the end is requested."""
     numbers = random.Random(1)
     while not ended.wait(0.02):
         ids = [[numbers.randrange(9) for _ in range(numbers.choice([3, 7, 12]))]]
@@ -119,7 +119,7 @@ def test_a_panel_has_data(panel: Panel, job: str, watched: Prometheus):
 
 
 def test_the_panels_tell_what_happened(watched: Prometheus):
-    """Of both servers: who was asked, what failed, that half of the cached requests were hits."""
+    """Both servers show the requested models, the failures, and that half of the lookups hit."""
     told = {panel.title: next(iter(panel.queries.values())) for panel in PANELS}
     for job in ("triton", "reference"):
 

@@ -1,4 +1,4 @@
-"""Response senders, streams and cancellation: both servers on models that do as they are told.
+"""Response senders, streams and cancellation: both servers on models that execute scripts.
 
 Each script is tested on the real server alone, as its row says, and then on both: the same messages
 on a gRPC stream, the same bytes over HTTP, the same statistics.
@@ -201,7 +201,7 @@ def test_unary_calls_of_a_decoupled_model_are_refused(both: tuple[Server, Server
 
 
 def ids(outcome: Outcome) -> list[str]:
-    """Whose messages came, in order."""
+    """The ids of the received messages, in order."""
     return [each.infer_response.id for each in outcome.messages]
 
 
@@ -271,7 +271,7 @@ while 'seen' not in kept:
 
 
 def seen(server: Server, model: str = "decoupled") -> str:
-    """What the request before this one saw."""
+    """What the previous request observed."""
     source = (
         SEEN.format("answer = ", "")
         if model == "ordinary"
@@ -290,7 +290,7 @@ def test_cancelling_a_stream_cancels_its_requests(server: Server):
 
 
 def test_a_deadline_cancels(server: Server):
-    """Of a request that has begun by then, which on a busy machine may take a longer deadline."""
+    """The deadline passes after the request has begun, which takes longer on a busy machine."""
     for seconds in (2, 10, 30):
         heard = []
         with grpc.insecure_channel(server.grpc) as channel:
@@ -304,7 +304,7 @@ def test_a_deadline_cancels(server: Server):
 
 @pytest.fixture
 def bell() -> Iterator[socket.socket]:
-    """Where a model rings when it has begun."""
+    """The socket on which a model reports that it has begun."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(ANSWER_SECONDS)
         yield listener
@@ -355,7 +355,7 @@ def test_a_broken_connection_cancels_only_here(
 def test_a_client_that_stops_sending_gets_the_answer_to_what_runs_here(
     bell: socket.socket, reference: Server
 ):
-    """The real server closes such a connection at once, and tells the model nothing."""
+    """The real server closes such a connection at once and does not notify the model."""
     source = ringing(bell, WATCH_AND_RETURN)
     with connect(reference.http) as connection, connection.makefile("rb") as stream:
         body = json.dumps({"script": source}).encode()
@@ -479,7 +479,7 @@ later(f)
 
 
 def state(server: Server, model: str) -> str:
-    """What the index says of the one version of a model."""
+    """Return the index's entry for the only version of a model."""
     reply = exchange(server.http, casebook.post("/v2/repository/index", b"{}")).replies[0]
     (found,) = [each for each in json.loads(reply.body) if each["name"] == model]
     return found["state"]

@@ -27,11 +27,11 @@ from support.waiting import eventually
 pytestmark = pytest.mark.oracle
 
 SIZES = (1, 2, 4, 8)
-"""Tokens of requests. Shortest first is fair whatever their order of arrival: see FAIRNESS."""
+"""Tokens of requests. Shortest first is fair in any order of arrival: see FAIRNESS."""
 
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 FAILED = -1
-"""The number of an answer that is an error on a stream, which does not tell of whom."""
+"""The number of an answer that is an error on a stream, which has no request id."""
 
 MODES = {
     "early": "",
@@ -43,7 +43,7 @@ MODES = {
 
 @pytest.fixture(scope="module")
 def bell() -> Iterator[socket.socket]:
-    """Where models ask before each execution."""
+    """The socket that models ask before each execution."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(ANSWER_SECONDS)
         yield listener

@@ -46,7 +46,7 @@ def ours(repository: Path) -> Iterator[Server]:
 
 
 def said_by_the_real_one(question: Question, real: Server) -> str:
-    """Its answer; it at times loses the end of a stream whose answers pass another step."""
+    """The real server's answer; it sometimes loses the end of a stream through another step."""
     for _ in range(2):
         with contextlib.suppress(grpc.RpcError):
             return question.ask(real)

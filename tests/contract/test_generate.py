@@ -19,7 +19,7 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
-    """What the real server said."""
+    """The real server's recorded responses."""
     with recording("generate", probe_repository, CASES) as opened:
         yield opened
 

@@ -41,7 +41,7 @@ def asking(server: Server | InProcessServer) -> Iterator[AskGrpc]:
             asked = case.name, server.run
             if asked not in answers:
                 outcomes = case.put(channel)
-                # The real server may answer a request before it lets go of its region, and then
+                # The real server may answer a request before it releases its region, and then
                 # the next case, which begins by unregistering all, finds it in use.
                 while any(HELD in outcome.details for outcome in outcomes[:-1]):
                     outcomes = case.put(channel)
@@ -61,7 +61,7 @@ def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recorded]:
-    """What the real server said."""
+    """The real server's recorded responses."""
     opened: Recorded = Recording(
         "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository), CASES
     )

@@ -1,4 +1,4 @@
-"""What changes a server, over gRPC: repository control, restrictions, cancellation.
+"""Calls that change a server, over gRPC: repository control, restrictions, cancellation.
 
 Each script runs against both servers, which are started for it in explicit mode, each on a folder
 of its own, and everything that is answered must be alike.
@@ -194,7 +194,7 @@ def test_both_servers_trace_alike(triton: Server, reference: Server, folders: di
 
 
 def traced(server: Server, folder: Path) -> dict[int, set[str]]:
-    """What the trace file says of three requests, the second of which is refused: names by id."""
+    """Traces of three requests, the second of which is refused, from the file: names by id."""
     settings = pb.TraceSettingRequest()
     for name, value in {
         "trace_level": "TIMESTAMPS",

@@ -235,7 +235,7 @@ def test_a_silent_client_is_pinged(start, oracle_installed: None, repository: Pa
 
 
 def compressed(server: Server, encodings: str) -> tuple[object, ...]:
-    """How an answer of many zeros comes to a client that takes these encodings."""
+    """Return how a response of many zeros is encoded for a client that accepts these encodings."""
     request = infer("vector", tensor("X", "FP32", (1_000,)), raw=[bytes(4_000)])
     with RawConnection(server.grpc) as connection:
         fields = [

@@ -31,7 +31,7 @@ INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"
 
 
 def asked(count: int = 2, request_id: str = "") -> bytes:
-    """A request to `vector` with so many numbers."""
+    """A request to `vector` with this number of elements."""
     return infer(
         "vector", tensor("X", "FP32", (count,)), raw=[floats(*range(count))], id=request_id
     ).SerializeToString()

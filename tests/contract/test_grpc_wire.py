@@ -102,7 +102,7 @@ CASES: dict[str, HttpRequest] = {
 
 
 def outcome(server: Server, ask: HttpRequest) -> tuple[object, ...]:
-    """What comes back on stream 1."""
+    """Return the frames received on stream 1."""
     with RawConnection(server.grpc) as connection:
         ask(connection)
         answer = connection.answer(1)

@@ -98,7 +98,7 @@ INLINE = 'parameters { key: "EXECUTION_HOST" value: { string_value: "inline" } }
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Path:
-    """A repository of two models that can be told to end their processes."""
+    """A repository of two models that end their processes on request."""
     for name, parameters in (("mortal", ""), ("inline", INLINE)):
         write(tmp_path / "models" / name / "config.pbtxt", CONFIG + parameters)
         write(tmp_path / "models" / name / "1" / "model.py", MODEL)
@@ -163,7 +163,7 @@ def test_a_model_is_not_ready_while_its_process_is_down(mortal: Path):
 
 
 def killed_and_asked(server: Server) -> list[tuple[int, str]]:
-    """What is said of a model whose process has died."""
+    """Return the response about a model whose process has died."""
     pid(server)
     return [
         infer(server, "exit"),

@@ -49,7 +49,7 @@ def large() -> bytes:
 
 
 def in_chunks(request: bytes, size: int) -> bytes:
-    """The same request with its body in chunks of `size` bytes."""
+    """Return the request with its body in chunks of `size` bytes."""
     head, _, body = request.partition(b"\r\n\r\n")
     kept = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
     chunks = (body[at : at + size] for at in range(0, len(body), size))

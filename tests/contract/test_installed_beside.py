@@ -1,4 +1,4 @@
-"""Where Triton runs models, the package of the same name makes way for Triton's own module."""
+"""In Triton's model processes, the installed package gives way to Triton's module of that name."""
 
 import json
 import shutil

@@ -65,7 +65,7 @@ SCHEDULERS = {
 
 
 class Play:
-    """One model on one server: its groups changed, and asked meanwhile."""
+    """One model on one server: its groups are changed while requests arrive."""
 
     def __init__(self, server: Server, top: Path, model: str) -> None:
         self.client = triton.InferenceServerClient(server.grpc)
@@ -104,7 +104,7 @@ class Play:
         )
 
     def begun(self, *ids: str) -> None:
-        """These are executed now, or have been."""
+        """Wait until these requests are executed or have been."""
         until(lambda: set(ids) <= {id for what, id, *_ in self.log() if what == "execute"})
 
     def go(self, *ids: str) -> None:
@@ -114,26 +114,26 @@ class Play:
         self.answered(*ids)
 
     def answered(self, *ids: str) -> None:
-        """These end well, without being let."""
+        """Wait until these requests succeed without being released."""
         until(lambda: set(ids) <= self._answers.keys())
         assert all(isinstance(self._answers[id], triton.InferResult) for id in ids), self._answers
 
     def log(self) -> list[list[str]]:
-        """What has happened, in words."""
+        """The recorded events, as words."""
         path = self.notes / "log"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def counts(self) -> dict[str, int]:
-        """How many were initialized and finalized."""
+        """The number of initialized and of finalized instances."""
         return Counter(what for what, *_ in self.log() if what != "execute")
 
     def counted(self) -> int:
-        """How many requests have succeeded, by the server's statistics."""
+        """The number of successful requests, by the server's statistics."""
         statistics = self.client.get_inference_statistics(self.model)
         return int(statistics.model_stats[0].inference_count)
 
     def come_to(self, initialized: int, finalized: int) -> None:
-        """So many have been initialized, and finalized sooner or later."""
+        """Wait until these numbers of instances have been initialized and finalized."""
         wanted = {"initialize": initialized, "finalize": finalized}
         until(lambda: self.counts() == {key: n for key, n in wanted.items() if n})
 

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def real(oracle_installed: None) -> versions.Snapshot:
-    """What the real server tells."""
+    """The real server's interface."""
     return versions.snapshot("oracle")
 
 
 @pytest.fixture(scope="module")
 def ours() -> versions.Snapshot:
-    """What the reference server tells in the profile of that release."""
+    """The reference server's interface in the profile of that release."""
     return versions.snapshot("2.51")
 
 

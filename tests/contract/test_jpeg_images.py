@@ -60,7 +60,7 @@ def logits(server: Server, *files: bytes) -> np.ndarray:
 
 
 def expected(server: Server, file: bytes) -> np.ndarray:
-    """What ge_classifier says of the picture that a client has decoded."""
+    """Return ge_classifier's response for the picture that a client has decoded."""
     picture = pillow.open(io.BytesIO(file)).convert("L")
     picture = picture.crop((0, 0, *(side // 2 * 2 for side in picture.size)))
     small = np.asarray(picture.resize((32, 32), pillow.Resampling.BILINEAR), np.float32) / 255

@@ -42,7 +42,7 @@ def change(server: Server, **settings: object) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
-    """What the real server said, and then of its settings."""
+    """The real server's recorded responses and the settings after them."""
     with recording("logging", traced_repository, LOG_CASES) as opened:
         yield opened
 
@@ -81,7 +81,7 @@ def ask(server: Server, what: str) -> int:
 
 
 def logged(server: Server, word: str) -> list[str]:
-    """The lines of a model's failure; `word` of its text tells it from others.
+    """The lines of a model's failure; `word` of its text distinguishes it from others.
 
     The real server may answer before it writes what a model's process says.
     """
@@ -128,7 +128,7 @@ _LIFE = re.compile(
 
 
 def life(server: Server) -> list[str]:
-    """What the log says of one request at the level of details."""
+    """Return the log lines about one request at the level of details."""
     change(server, log_verbose_level=1)
     before = len(server.log)
     request = infer("vector", tensor("X", "FP32", [4], [1.0, 2.0, 3.0, 4.0]), id="v")

@@ -33,7 +33,7 @@ FLAGS: dict[str, Flag] = {
     "allow_grpc": False,
     "model_load_thread_count": 8,
     "metrics_interval_ms": 100,
-    # Where there is no GPU the real server reports a pool all the same, of the size it was told.
+    # Without a GPU the real server still reports a pool, of the configured size.
     "pinned_memory_pool_byte_size": 0,
 }
 Page = list[tuple[list[str], list[str]]]
@@ -159,7 +159,7 @@ def counts(server: Server, model: str) -> dict[str, int]:
 
 
 def shown(model: str, moves: dict[str, int]) -> dict[str, int]:
-    """What the metrics show of the moves of a model's statistics."""
+    """Return the changes of the metrics that correspond to a model's statistics."""
     reason = "OTHER" if model.endswith("_chain") else "BACKEND"
     names = {
         "success": "request_success",

@@ -85,7 +85,7 @@ def page(server: Server) -> str:
 
 
 def counts(text: str) -> tuple[tuple[str, str], ...]:
-    """How often things have happened, by series."""
+    """Return the counts by series."""
     summaries = re.findall(r"(?m)^(nv_\w+_count{.*}) (.+)$", text)
     counters = re.findall(r"(?m)^(nv_\w+(?:success|count|hits|misses)\w*{.*}) (.+)$", text)
     return tuple(sorted({*summaries, *counters}))

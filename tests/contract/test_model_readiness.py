@@ -39,7 +39,7 @@ Start = Callable[..., AbstractContextManager[Server]]
 
 
 def readiness(server: Server, model: str) -> bool:
-    """What both frontends say of a model."""
+    """Return both frontends' readiness of a model."""
     (reply,) = exchange(server.http, get(f"/v2/models/{model}/ready")).replies
     with grpc.insecure_channel(server.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

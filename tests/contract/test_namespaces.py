@@ -102,7 +102,7 @@ def over_grpc(server: Server, name: str) -> str:
 
 
 def state_of(server: Server) -> list[str]:
-    """All that is told of the models, by both protocols."""
+    """Return all reports about the models, by both protocols."""
     told = [ask(server, "POST", "/v2/repository/index", {}), ask(server, "GET", "/v2/models/stats")]
     for name in NAMES:
         entry = "I" if name.startswith("over") else "X"
@@ -121,7 +121,7 @@ def state_of(server: Server) -> list[str]:
 
 
 def play(server: Server, root: Path) -> dict[str, object]:
-    """What is told after each step of a life of these models."""
+    """Return the reports after each step of the life of these models."""
     told: dict[str, object] = {"at the start": state_of(server)}
     for name in LOADED:
         told[f"load {name}"] = ask(server, "POST", f"/v2/repository/models/{name}/load", {})

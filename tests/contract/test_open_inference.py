@@ -17,7 +17,7 @@ pytestmark = pytest.mark.oracle
 
 
 def answers(wire: str, address: str) -> list[Any]:
-    """What the client prints."""
+    """The client's output."""
     done = subprocess.run(
         [sys.executable, CLIENT, wire, address], check=True, capture_output=True, text=True
     )

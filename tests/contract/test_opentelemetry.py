@@ -198,7 +198,7 @@ REQUESTS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], list[str]]] = {
 def spans_of(
     traced: tuple[Server, Collector], request: Callable[[dict[str, str]], bytes]
 ) -> tuple[Reply, list[str]]:
-    """The answer to a request that has a caller's span, and what is told below that."""
+    """The response to a request that has a caller's span, and the spans below that one."""
     server, collector = traced
     trace_id = secrets.token_hex(16)
     headers = {"traceparent": f"00-{trace_id}-{CALLER_SPAN}-01"}
@@ -276,7 +276,7 @@ NOBODY = tensor("NAME", "BYTES", [1], [""])
 
 
 def contexts(reply: Reply) -> list[Any]:
-    """What the models were told by `request.trace().get_context()`."""
+    """The contexts that the models received from `request.trace().get_context()`."""
     (output,) = json.loads(reply.body)["outputs"]
     return [None if text == "None" else json.loads(text) for text in output["data"]]
 

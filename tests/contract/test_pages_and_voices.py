@@ -28,7 +28,7 @@ def tensor(name: str, datatype: str, values: np.ndarray) -> InferInput:
 
 
 def read(server: Server, *images: np.ndarray) -> list[dict[str, np.ndarray]]:
-    """What is on these images, asked for all at once."""
+    """Return the texts on these images, which are sent at the same time."""
     with InferenceServerClient(server.http, concurrency=AT_ONCE, network_timeout=300) as client:
         asked = [
             client.async_infer("ocr_pipeline", [tensor("image", "UINT8", image)])

@@ -16,7 +16,7 @@ UNHEALTHY = "is not healthy"
 
 
 def measured(report: Path, module: str, *arguments: str) -> dict[str, Any]:
-    """What the benchmark reports; run again, once, if the real server gave a model process up."""
+    """The benchmark's report; it is repeated once if the real server gave up a model process."""
     command = [sys.executable, "-m", module, *arguments, "--json", str(report)]
     for _ in range(2):
         finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

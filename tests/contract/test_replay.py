@@ -160,7 +160,7 @@ PIXELS = np.random.default_rng(0).uniform(0, 1, (4, 1, 12, 20)).astype("<f4")
 
 
 def ask_over_grpc(address):
-    """The same, and a model that is not there."""
+    """Send requests over gRPC, the last one to a model that does not exist."""
     texts = np.array([text.encode() for text in TEXTS], object)
     with client.InferenceServerClient(address) as asking:
         for count in range(1, 5):

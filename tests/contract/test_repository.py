@@ -47,8 +47,8 @@ STAGES: dict[str, tuple[list[Script], dict[str, Flag], str]] = {
 SHARE_A_SERVER = 22
 
 #: Steps that may be answered otherwise, by stage, script and step, and why.
-OUTSIDE = "the real server serves any folder that a name leads to, be it outside of the repository"
-UNTOLD = "the real server tells of a failed load that nobody asked for in its log alone"
+OUTSIDE = "the real server serves any folder that a name leads to, even outside of the repository"
+UNTOLD = "the real server reports a failed load that no client requested only in its log"
 JSON = "protobuf's C++ and Python libraries read different forms of JSON (docs/protocol.md)"
 DIFFERENCES: dict[tuple[str, str, str], str] = {
     ("explicit", "names", "POST /v2/repository/models/../load"): OUTSIDE,
@@ -108,14 +108,14 @@ def sent(row: Row) -> object:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording[tuple[str, ...]]]:
-    """What the real server said to each step of a script."""
+    """The real server's recorded responses to each step of a script."""
     opened: Recording[tuple[str, ...]] = Recording("repository", (), sent, {}, ROWS)
     yield opened
     opened.close()
 
 
 def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_once: int) -> Said:
-    """What one server says to scripts of a stage. Raises Broke."""
+    """Return one server's responses to scripts of a stage. Raises Broke."""
     _, flags, ready = STAGES[stage]
     repository.mkdir()
     write_model(repository, "m")  # which no script touches
@@ -125,7 +125,7 @@ def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_o
 
 
 def played_by_triton(stage: str, scripts: list[Script], folder: Path) -> Said:
-    """What the real server says.
+    """Return the real server's responses.
 
     Where models are loaded side by side on a busy machine it was seen to hang over a load, and then
     to end itself by SIGSEGV. With each load it tries all ensembles again that are there, side by
@@ -145,7 +145,7 @@ def played_by_triton(stage: str, scripts: list[Script], folder: Path) -> Said:
 
 
 def once(play: Callable[[str], Said]) -> Callable[[Row], tuple[str, ...]]:
-    """What a server says to a script; the first of a stage has all its scripts played."""
+    """Return a function for the responses to a script; its first call plays the whole stage."""
     said: dict[str, Said | None] = {}
 
     def of(row: Row) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What ge_runtime does for a model.py of three lines, over HTTP, on both servers.
+"""Features of ge_runtime for a model.py of three lines, over HTTP, on both servers.
 
 The two get the same requests in the same order, so in the end they have counted the same. What
 each model's config.pbtxt asks for is in `runtime_models`.
@@ -135,7 +135,7 @@ def refusal(reply: Reply) -> tuple[int, str]:
 
 
 def counts(server: Server, model: str) -> dict[str, float]:
-    """What the metrics page shows of a model's runtime: family, or family and other label."""
+    """Return a model's runtime metrics, by family, or by family and other label."""
     page = exchange(server.metrics, get("/metrics")).replies[0].body.decode()
     pattern = rf'(?m)^ge_runtime_(\w+){{(.*)model="{model}",version="1"(.*)}} (.+)$'
     found = {}
@@ -146,7 +146,7 @@ def counts(server: Server, model: str) -> dict[str, float]:
 
 
 class Counting:
-    """What one model's runtime counts on one server, from now on."""
+    """The changes of one model's runtime counters on one server, from now on."""
 
     def __init__(self, server: Server, model: str) -> None:
         self._server, self._model = server, model

@@ -1,4 +1,4 @@
-"""The same model folders on both servers give the same answers.
+"""Both servers give equal responses for one model repository.
 
 The requests are made anew in each run but always the same: texts of 1 to 400 words in English and
 in Chinese, several texts in one request, images of any size, batches of them, and what the
@@ -160,7 +160,7 @@ def as_input(request: Request) -> InferInput:
 
 
 def answer(result) -> dict:
-    """Everything an answer says, with the tensors as arrays."""
+    """The content of a response, with the tensors as arrays."""
     response = result.get_response()
     tensors = {
         output["name"]: {

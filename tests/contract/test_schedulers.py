@@ -1,4 +1,4 @@
-"""What both servers do with requests that wait: the same batches, refusals, orders and counts."""
+"""Both servers handle waiting requests alike: batches, refusals, orders and counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTERS = {"tritonserver": start_tritonserver, "reference server": start_refere
 def playground(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, oracle_installed: None
 ) -> Iterator[tuple[Server, Path]]:
-    """Each of the servers, with models that the scripts hold and let go."""
+    """Each of the servers, with models that the scripts hold and release."""
     repository = tmp_path_factory.mktemp("gated")
     write(repository)
     with STARTERS[request.param](repository, **FLAGS) as server:

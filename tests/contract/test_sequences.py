@@ -1,4 +1,4 @@
-"""Sequences, on both servers: who is executed when, with whom, where, and what the model is told.
+"""Sequences on both servers: the batches, their order and instances, and the control inputs.
 
 Each script is played twice: the real server must make the batches that it says, and then both
 servers must agree in all that the model saw, in the errors, and in the statistics.
@@ -170,7 +170,7 @@ class Player:
         )
 
     def _pending(self) -> int:
-        """How many requests wait for an instance of the model."""
+        """The number of requests that wait for an instance of the model."""
         text = exchange(self._server.metrics, get("/metrics")).replies[0].body.decode()
         name = rf'^nv_inference_pending_request_count{{model="{self._script.model}",[^}}]*}} (\d+)'
         found = re.search(name, text, re.MULTILINE)
@@ -274,7 +274,7 @@ def test_both_servers_agree(script: Script, play_triton: Play, play_reference: P
 
 
 def comparable(script: Script, record: dict[str, Any]) -> dict[str, Any]:
-    """What both servers promise: without the order of instances, and what is served otherwise."""
+    """The results that both servers promise: no order of instances, no known differences."""
     record = json.loads(json.dumps(record))
     if script.model.startswith("iterative"):
         # The real server counts the end of such a sequence as a failed request, now or later.

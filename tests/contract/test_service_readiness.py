@@ -1,4 +1,4 @@
-"""What servers tell of a model while the device service that executes it is down."""
+"""The servers' readiness of a model while the device service that executes it is down."""
 
 from __future__ import annotations
 

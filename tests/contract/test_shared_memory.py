@@ -43,7 +43,7 @@ FIRST_KEY = next(iter(OBJECTS))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case gave: what was said, and what then lay in the objects."""
+    """The outcome of a case: the replies, and then the content of the objects."""
 
     exchange: Exchange
     memory: dict[str, bytes]
@@ -67,7 +67,7 @@ class Otherwise:
     unsafe: bool = False
 
     def concerns(self, case: Case) -> bool:
-        """Tell whether a case is one of those named."""
+        """Return whether this difference applies to a case."""
         return fnmatchcase(case.name, self.cases)
 
 
@@ -138,7 +138,7 @@ def objects() -> Iterator[None]:
 
 
 def read(key: str) -> bytes:
-    """What lies in an object."""
+    """Return the content of an object."""
     return (SHARED / key).read_bytes()
 
 
@@ -178,14 +178,14 @@ def differing(case: Case) -> Otherwise | None:
 
 
 def is_safe(case: Case) -> bool:
-    """Whether the real server is asked."""
+    """Return whether the case is sent to the real server."""
     accepted = differing(case)
     return accepted is None or not accepted.unsafe
 
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recording[Outcome]]:
-    """What the real server said, and what then lay in the objects."""
+    """The real server's recorded replies, and then the content of the objects."""
     safe = filter(is_safe, CASES)
     with recording("shared_memory", probe_repository, safe, Outcome) as opened:
         yield opened
@@ -242,7 +242,7 @@ ANYWHERE = [anywhere() for _ in range(1000)]
 
 
 def write_and_read(server: Server) -> list[tuple[Reply, bytes]]:
-    """What each of the requests is answered, and what its bytes have become."""
+    """Return the response to each of the requests, and its bytes afterwards."""
     key = next(iter(OBJECTS))
     results = []
     with objects(), (SHARED / key).open("r+b") as file, connect(server.http) as connection:
@@ -298,7 +298,7 @@ def in_flight(server: Server, repository: Path) -> Iterator[socket.socket]:
 
 
 def story(server: Server, repository: Path, *requests: bytes) -> list[str]:
-    """What a server answers to requests while another request uses two regions."""
+    """Return a server's responses to requests while another request uses two regions."""
     with in_flight(server, repository):
         replies = [say(server, request) for request in requests]
         return [str(reply) for reply in replies]
@@ -404,10 +404,10 @@ def test_requests_leave_no_file_open(probed_reference: Server):
 
 
 def open_in(server: Server, path: Path) -> int:
-    """How often a server has a file open."""
+    """Return how many descriptors of a file a server has."""
     count = 0
     for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # it may have been closed
             count += link.readlink() == path
     return count
 

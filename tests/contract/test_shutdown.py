@@ -1,4 +1,4 @@
-"""How servers end, and when they call themselves ready: the real one, and ours beside it."""
+"""The end and the readiness of servers: the real server and the reference server."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def ended(server: Server) -> int:
 
 
 def bytes_of_a_new_connection(address: str) -> bytes:
-    """What a connection gets that is made now."""
+    """Return the response on a new connection."""
     try:
         with connect(address) as connection:
             connection.sendall(get(LIVE))
@@ -121,7 +121,7 @@ def bytes_of_a_new_connection(address: str) -> bytes:
 
 
 def status_of_a_new_call(address: str) -> grpc.StatusCode:
-    """How a call ends that is made now."""
+    """Return the status of a new call."""
     with grpc.insecure_channel(address) as channel:
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive
         try:
@@ -213,7 +213,7 @@ STOPPED = (
 
 
 def asked(call: Callable[[], object]) -> str:
-    """What a call says: its error, or its response."""
+    """Return a call's error or its response."""
     try:
         return str(call()).strip()
     except grpc.RpcError as error:

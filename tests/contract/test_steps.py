@@ -162,7 +162,7 @@ def test_the_file_may_have_another_name(served: ModelRepository, model: str) -> 
 
 
 def together(model: Model, *inputs: Any) -> list[Any]:
-    """What becomes of requests that are sent at the same time: the output, or the error's text."""
+    """Return the output or the error's text of each of several concurrent requests."""
 
     def ask(rows: Any) -> Any:
         try:

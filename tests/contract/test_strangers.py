@@ -81,7 +81,7 @@ FLAGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def answers(repository: Path, oracle_installed: None) -> dict[str, dict[str, str]]:
-    """What each pattern answers, by host; and what each host's log says at its end."""
+    """The response of each pattern, by host, and each host's final log."""
     told = {}
     for host, start in HOSTS.items():
         with start(repository, **FLAGS) as server:

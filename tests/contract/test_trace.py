@@ -60,7 +60,7 @@ def outcome(server: Server, case: Case) -> tuple[Exchange, ...]:
 
 @pytest.fixture(scope="module")
 def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
-    """What the real server said, and then of its settings."""
+    """The real server's recorded responses and the settings after them."""
     with recording("trace", traced_repository, TRACE_CASES) as opened:
         yield opened
 
@@ -226,7 +226,7 @@ def newer(server: Server, before: int) -> list[bytes]:
 
 
 def written(server: Server, before: int, count: int = 1) -> list[bytes]:
-    """The files about requests after that one, once they are so many, and whole."""
+    """Return the files about later requests, once this number of files is complete."""
 
     def are_whole() -> bool:
         texts = newer(server, before)

@@ -68,7 +68,7 @@ def reference(repository: Path) -> Iterator[Server]:
 
 
 def index(server: Server) -> dict[str, dict[str, str]]:
-    """What a server says of its models, by their names."""
+    """Return a server's reports about its models, by name."""
     (reply,) = exchange(server.http, post("/v2/repository/index", b"")).replies
     return {model["name"]: model for model in json.loads(reply.body)}
 

@@ -44,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one connection gave: the replies in order, and whether it could have gone on."""
+    """The outcome of one connection: the replies in order, and whether it stayed open."""
 
     replies: tuple[Reply, ...]
     stays_open: bool

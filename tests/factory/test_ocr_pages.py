@@ -83,6 +83,7 @@ def test_what_is_beyond_the_edge_is_the_edge():
     assert (pixels.cut(image, np.array([[-5, -5], [9, -5], [9, 9], [-5, 9]]), 6, 6) == 9).all()
 
 
+@pytest.mark.brute_force
 @settings(max_examples=50)
 @given(
     degrees=st.floats(-40, 40),

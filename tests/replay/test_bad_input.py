@@ -91,6 +91,7 @@ def test_a_file_that_is_not_a_capture_is_reported_and_not_changed(
     assert content is None or path.read_bytes() == content
 
 
+@pytest.mark.brute_force
 def test_the_records_before_a_truncation_are_used(reading, cut, capsys):
     size = cut.stat().st_size
     count = len(read_capture(cut).exchanges)
@@ -109,6 +110,7 @@ def test_a_comparison_reports_missing_requests(whole, cut, capsys):
     assert reported in capsys.readouterr().err
 
 
+@pytest.mark.brute_force
 def test_an_open_capture_is_read_up_to_its_last_record(reading, tmp_path, capsys):
     path = tmp_path / "growing.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:
@@ -121,6 +123,7 @@ def test_an_open_capture_is_read_up_to_its_last_record(reading, tmp_path, capsys
     assert read_capture(path).complaint == ""
 
 
+@pytest.mark.brute_force
 def test_a_server_that_exits_during_a_replay(tmp_path, whole, capsys):
     out = tmp_path / "out.trc"
     with serving(answers=4) as server:

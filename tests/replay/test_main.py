@@ -103,6 +103,7 @@ def test_a_missing_server_is_reported_and_leaves_no_capture(tmp_path, capsys):
     assert not output.exists()
 
 
+@pytest.mark.brute_force
 def test_signals_are_handled_after_a_replay_as_before_it(capture, tmp_path):
     numbers = signal.SIGINT, signal.SIGTERM
     before = [signal.getsignal(number) for number in numbers]

@@ -94,6 +94,7 @@ def test_a_capture_without_space_for_its_first_record_is_removed(tmp_path, capsy
     assert not path.exists()
 
 
+@pytest.mark.brute_force
 def test_a_replay_ends_when_the_disk_is_full(tmp_path, capsys):
     path, out = tmp_path / "long.trc", tmp_path / "out.trc"
     with contextlib.closing(CaptureWriter.create(path)) as writer:

@@ -1,5 +1,6 @@
-"""What all tests of the server share."""
+"""Fixtures for all tests of the server."""
 
+import faulthandler
 import logging
 import signal
 
@@ -10,17 +11,18 @@ from reference_server.observability import logs
 
 @pytest.fixture(autouse=True)
 def logging_untouched():
-    """The server's command and its log settings hold for a process; here each test begins anew."""
+    """Reset the log settings, which are global, before each test."""
     root = logging.getLogger(logs.ROOT)
     root.handlers[:], root.propagate = [], True
-    root.setLevel(logging.NOTSET)  # which also has loggers forget what they were found to show
+    root.setLevel(logging.NOTSET)  # this also clears the loggers' caches of enabled levels
 
 
 @pytest.fixture
 def signals_as_before():
-    """For tests that run the server's `main`, which handles the signals that end it to the last."""
+    """Restore the signal handlers after tests of the server's `main`, which replaces them."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
+    faulthandler.cancel_dump_traceback_later()  # `exit_after` would end the tests
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -240,6 +240,7 @@ def test_a_violation_in_a_callback_is_raised_by_the_next_wait(served):
     assert acl.rt.synchronize_stream(stream) == 0
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("mode", ["strict", "report"])
 def test_callbacks_of_an_ended_thread_do_not_hang(machine, mode):
     acl = machine(mode=mode)

@@ -214,10 +214,12 @@ def test_every_rule_is_on_the_page_or_a_caution():
     assert set(RULES) == named
 
 
+@pytest.mark.brute_force
 def test_every_function_answers_in_the_shape_of_its_group():
     groups = {name: group for group, names in GROUPS.items() for name in names.split()}
     assert {name: decorated_shapes()[name] for name in EXPORTED} == groups
 
 
+@pytest.mark.brute_force
 def test_only_these_functions_release_pythons_lock():
     assert scanned() == RELEASING

@@ -155,6 +155,7 @@ def run(folder, monkeypatch, capsys):
     reset_for_tests(Settings())
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_runs_without_a_violation_and_leaves_nothing(run, program, seed):

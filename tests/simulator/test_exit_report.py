@@ -57,6 +57,7 @@ def run(tmp_path):
     return run_
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("mode", ["strict", "lenient", "report"])
 def test_the_report_names_rule_call_and_line(run, mode):
     done = run(BEGIN, FREES_TWICE, END, MODE=mode)

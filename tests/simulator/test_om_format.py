@@ -41,6 +41,7 @@ def test_equal_content_has_an_equal_digest_and_other_content_another(tmp_path, w
     assert om.read(rows_om(tmp_path, "1,2")).digest != om.parse(whole).digest
 
 
+@pytest.mark.brute_force
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_file_that_lost_bytes_is_refused_wherever_it_ends(whole, data):
@@ -48,6 +49,7 @@ def test_a_file_that_lost_bytes_is_refused_wherever_it_ends(whole, data):
     assert refusal(whole[:end]) == Code.GE_EXEC_MODEL_DATA_SIZE_INVALID
 
 
+@pytest.mark.brute_force
 @settings(max_examples=100, deadline=None)
 @given(tail=st.binary(min_size=1, max_size=64))
 def test_a_file_with_more_bytes_is_refused(whole, tail):

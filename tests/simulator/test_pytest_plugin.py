@@ -133,6 +133,7 @@ def test_another_acl_is_not_taken_for_the_simulators(outcome):
     assert "ascend_card: acl was imported from" in output
 
 
+@pytest.mark.brute_force
 def test_the_plugin_loads_nothing_but_itself():
     script = "import sys, ascend_simulator.pytest_plugin; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -44,6 +44,7 @@ def exported(acl, nbytes=PAGE, flag=EVERYONE):
     return ptr, ok(acl.rt.ipc_mem_get_export_key(ptr, nbytes, KEY, flag))
 
 
+@pytest.mark.brute_force
 def test_two_processes_have_the_same_bytes(acl, neighbour):
     ptr = ok(acl.rt.malloc(2 * PAGE, 0))
     fill(ptr, b"before")

@@ -120,6 +120,7 @@ def test_programs_end_in_order_and_their_races_are_found(seed, steps):
         assert before <= set(ran[: ran.index(task)])
 
 
+@pytest.mark.brute_force
 @settings(max_examples=40, deadline=None)
 @given(steps=steps, seed=st.integers(0, 2**32))
 def test_a_seed_gives_the_same_order_each_time(seed, steps):

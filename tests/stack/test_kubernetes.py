@@ -35,7 +35,7 @@ Manifest = dict[str, Any]
 
 @functools.cache
 def built(overlay: str) -> list[Manifest]:
-    """What kubectl makes of an overlay."""
+    """Return kubectl's rendering of an overlay."""
     command = ("kubectl", "kustomize", str(FOLDER / overlay))
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -163,7 +163,7 @@ class Types:
                     self._classes[part.name] = (tables["openapi_types"], tables["attribute_map"])
 
     def faults(self, kind: str, value: object, place: str) -> Iterator[str]:
-        """What of a value is not of the type, each with its place."""
+        """Yield the parts of a value that do not match the type, each with its path."""
         if listed := re.fullmatch(r"list\[(.*)\]", kind):
             if not isinstance(value, list):
                 yield f"{place}: found {value!r}, expected a list"

@@ -1,4 +1,4 @@
-"""What stands around the servers: alert rules, the dashboard's file, compose's profiles."""
+"""Files for observing the servers: alert rules, the dashboard, compose's profiles."""
 
 from __future__ import annotations
 

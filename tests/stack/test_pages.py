@@ -1,4 +1,4 @@
-"""What the pages for users show: sessions, programs and configurations, on one server for all.
+"""The examples on the pages for users: sessions, programs and configurations, on one server.
 
 A block's info string says what it is. `console`: commands behind `$` and all that they print, `...`
 standing for anything; those of the server and its clients are run. `python` is compiled; where it
@@ -73,7 +73,7 @@ def server() -> Iterator[Server]:
 
 
 def run(command: list[str], server: Server | None = None, folder: Path = ROOT) -> str:
-    """What a command prints, beside its complaints; its failure is the test's."""
+    """Return a command's standard output; if the command fails, so does the test."""
     if server is not None:
         ports = {"8000": server.http, "8001": server.grpc, "8002": server.metrics}
         at = re.compile(r"localhost:(800[0-2])")

@@ -99,7 +99,7 @@ def is_answered(port: int) -> bool:
 
 
 def asked(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    """The status and body of an answer over TLS, whoever has signed it."""
+    """Return the status and body of a response over TLS, without checking the certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     client = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)

@@ -116,7 +116,7 @@ def arguments(repository: Path, models: Sequence[str] = SERVED, **more: Any) -> 
 
 @dataclass(frozen=True)
 class Served:
-    """Where an application, or one server, takes requests."""
+    """The addresses at which an application, or one server, accepts requests."""
 
     http: str
     grpc: str
@@ -347,7 +347,7 @@ def test_a_replica_and_a_node_die_and_no_request_is_lost(
     served: Served, nodes: Nodes, tmp_path: Path
 ):
     def executing() -> dict[int, str]:
-        """Where processes execute, by node."""
+        """Return the node of each executing process."""
         files = [path for path in tmp_path.iterdir() if path.name.isdecimal()]
         return {int(path.name): path.read_text() for path in files}
 

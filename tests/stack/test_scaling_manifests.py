@@ -1,4 +1,4 @@
-"""What scales pods in deploy/kubernetes: it is valid, and asks Prometheus for the shipped rule."""
+"""The manifests that scale pods in deploy/kubernetes are valid and query the shipped rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="ther
 
 
 class Strict(pydantic.BaseModel):
-    """What has no fields but its own."""
+    """A schema that rejects unknown fields."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
@@ -133,7 +133,7 @@ def test_the_adapter_tells_what_the_autoscaler_asks_for():
 
 
 def queries() -> dict[str, str]:
-    """What Prometheus is asked, by whom."""
+    """Return the queries to Prometheus, by manifest."""
     (rule,) = ADAPTER["externalRules"]
     series = re.match(r"[\w:]+", rule["seriesQuery"])
     assert series is not None

@@ -1,4 +1,4 @@
-"""What models do to a request: parameters, faults, ensembles, classification."""
+"""Effects of models on a request: parameters, faults, ensembles, classification."""
 
 from __future__ import annotations
 

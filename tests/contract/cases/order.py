@@ -1,4 +1,4 @@
-"""The order that the server has for inputs: whose fault is told, and what models see.
+"""The server's order of inputs: which input's fault is reported, and what models receive.
 
 It is that of a hash table, so it looks like none: `reference_server/core/cpp.py`.
 """

@@ -56,7 +56,7 @@ def with_lines(*lines: str) -> bytes:
 
 
 def offering(request: bytes) -> bytes:
-    """The same request, which offers another protocol beside."""
+    """Return the request with an offer of another protocol."""
     return request.replace(b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost")
 
 

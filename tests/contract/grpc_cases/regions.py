@@ -98,7 +98,7 @@ def to_region(name, code="OK", says="", *, again=(), **given):
     return case(f"output {name}", *calls, call("ModelInfer", infer("vector", back)), says=says)
 
 
-# Where a tensor is said to be, and how the real server takes it, be it an input or an output.
+# Where a tensor is said to be, and how the real server reads it, for inputs and outputs.
 SPANS = {
     "unknown region": ({"region": "zz", "byte_size": 8}, "NOT_FOUND"),
     "region without a name": ({"region": "", "byte_size": 8}, "NOT_FOUND"),

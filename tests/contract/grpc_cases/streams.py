@@ -23,7 +23,7 @@ def fault(what="error INVALID_ARG", request_id="f", model="faults"):
 
 
 def slow_first():
-    """A large request and a small one; whoever is done first, the first is answered first."""
+    """A large request and a small one: the first is answered first, whichever ends first."""
     large = infer("vector", tensor("X", "FP32", [2**18]), raw=[bytes(2**20)], id="large")
     return [large, good("small", "pair/1"), good("next")]
 

@@ -1,4 +1,4 @@
-"""Answers as often as it is told, with numbers that go down to one, and then ends."""
+"""Sends as many responses as its input says, with numbers that go down to one, and then ends."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,4 @@
-"""A Python-based backend: tells where its code and its model's files are."""
+"""A Python-based backend: returns where its code and its model's files are."""
 
 import json
 

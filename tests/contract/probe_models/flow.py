@@ -1,4 +1,4 @@
-"""Answers as its input tells it, word by word; for ordinary and for decoupled models.
+"""Executes the words of its input in order; for ordinary and for decoupled models.
 
 A word that is a number answers with it in Y and Z, `y1` and `z1` leave the other one out, `none`
 leaves out both, `error` is an error. With `!` at its end the response is the last one.

@@ -1,4 +1,4 @@
-"""Tells which inputs it was given, with their values, and some of what the request says."""
+"""Returns the inputs that it received, with their values, and some properties of the request."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

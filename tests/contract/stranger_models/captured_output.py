@@ -1,4 +1,4 @@
-"""What a library prints, caught with redirect_stdout."""
+"""The output of a library, captured with redirect_stdout."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""What `initialize` is given: paths, names, and the configuration with its parameters."""
+"""The arguments of `initialize`: paths, names, and the configuration with its parameters."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Memory that is let go: weak references, gc.collect, and `__del__`."""
+"""Memory that is freed: weak references, gc.collect, and `__del__`."""
 
 import gc
 import weakref

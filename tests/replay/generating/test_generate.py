@@ -36,6 +36,7 @@ def test_a_seed_determines_all_bytes(tmp_path, sizes):
     assert a.read_bytes() == b.read_bytes() != c.read_bytes()
 
 
+@pytest.mark.brute_force
 def test_sizes_follow_the_histogram(tmp_path, sizes):
     path = tmp_path / "a.trc"
     assert generate(path, *INPUTS, f"--sizes={sizes}", "--rate=200") == 0

@@ -36,6 +36,7 @@ def protocol(request):
     return request.param
 
 
+@pytest.mark.brute_force
 def test_a_closed_loop_is_measured_at_each_concurrency(load, protocol, tmp_path):
     path = tmp_path / "a.csv"
     words = ("--concurrency-range", "1:5:2", "-f", str(path))
@@ -61,6 +62,7 @@ def test_an_open_loop_sends_at_its_rate(load, protocol, tmp_path):
     assert "Request Rate: 400 inference requests per seconds" in out
 
 
+@pytest.mark.brute_force
 def test_the_default_is_rates_below_the_capacity(load):
     _, out, err = load("rows", "-p", "1000", "-r", "3")
     rates = [float(rate) for rate in re.findall(r"^Request Rate: ([\d.]+), ", out, re.M)]
@@ -171,6 +173,7 @@ def test_a_threshold_ends_the_range_and_bisection_finds_the_last_load(load):
     assert re.findall(r"^Concurrency: (\d+)", out, re.M) == ["1", "4"]
 
 
+@pytest.mark.brute_force
 def test_metrics_have_columns(load, server, tmp_path):
     path = tmp_path / "a.csv"
     where = ("--metrics-url", f"{server.metrics}/metrics", "--metrics-interval", "5")
@@ -270,6 +273,7 @@ def test_a_decoupled_model_needs_a_stream(load, protocol):
     assert "-m many: a decoupled model; expected -i grpc --streaming" in err
 
 
+@pytest.mark.brute_force
 def test_requests_larger_than_a_socket_or_a_window_are_sent_in_pieces(load):
     words = ("--shape", "X:1000000", "-t", "3", "--request-count", "9")
     for protocol, more in (("http", ()), ("grpc", ()), ("grpc", ("--streaming",))):

@@ -42,6 +42,7 @@ def test_queued_copy_to_the_host_is_garbage_until_it_was_waited_for(stream):
     assert target.tolist() == [1, 2]
 
 
+@pytest.mark.brute_force
 def test_source_of_a_queued_copy_must_not_change(stream):
     source, target = torch.ones(2), there(0, 0)
     target.copy_(source, non_blocking=True)

@@ -185,6 +185,7 @@ def test_graph_that_the_cpu_would_execute_is_refused(version_dir, hosts_provider
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.brute_force
 def test_two_that_open_at_once_leave_what_is_printed_alone(
     version_dir, hosts_provider, monkeypatch
 ):

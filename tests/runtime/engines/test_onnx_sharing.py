@@ -127,6 +127,7 @@ def test_executions_that_overlapped_get_one_region_when_nothing_executes(arena):
     assert reserved_bytes(arena) == 0
 
 
+@pytest.mark.brute_force
 def test_others_wait_while_an_execution_is_measured(arena):
     order = []
 

@@ -50,21 +50,17 @@ INLINE_ONLY = {
 }
 
 
-def shared_names() -> set[str]:
-    """Return the names of the SharedNames in `sys.modules`."""
-    return {name for name, module in sys.modules.items() if type(module) is SharedName}
-
-
 @pytest.fixture(autouse=True)
 def no_module_is_left_behind(tmp_path: Path) -> Iterator[None]:
     """Fail a test that leaves a module of a model in the process."""
-    path, names = sys.path.copy(), shared_names()
+    path, modules = sys.path.copy(), sys.modules.copy()
     yield
     left = sys.path.copy()
     sys.path[:] = path
     assert left == path
-    assert shared_names() <= names
-    files = [getattr(module, "__file__", None) or "" for module in sys.modules.values()]
+    new = [module for name, module in sys.modules.items() if modules.get(name) is not module]
+    assert not [module for module in new if type(module) is SharedName]
+    files = [getattr(module, "__file__", None) or "" for module in new]
     assert not [file for file in files if file.startswith(str(tmp_path))]
 
 

@@ -113,6 +113,7 @@ def open_side_by_side(tmp_path):
     return open_all
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("when", ["import", "execute"])
 def test_a_cycle_of_lazy_modules_is_imported_from_both_ends(library, open_side_by_side, when):
     package = library(LAZY, f"lazy_of_tests_{when}")
@@ -126,6 +127,7 @@ def test_a_cycle_of_lazy_modules_is_imported_from_both_ends(library, open_side_b
     assert open_side_by_side(*sources) == ["left right", "right left"]
 
 
+@pytest.mark.brute_force
 def test_a_lazy_package_imported_inside_a_function_is_complete(
     library, open_side_by_side, monkeypatch
 ):
@@ -227,6 +229,7 @@ def test_a_waiting_thread_is_woken():
     assert let_in == [True]
 
 
+@pytest.mark.brute_force
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 def test_a_child_forked_during_an_import_can_import_the_same_module(
     library, open_side_by_side, monkeypatch

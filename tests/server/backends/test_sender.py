@@ -140,6 +140,7 @@ def test_a_request_has_one_sender():
     crew.close()
 
 
+@pytest.mark.brute_force
 def test_concurrent_threads_get_the_same_sender():
     class SlowCrew:
         """Opens when both threads have found no sender, or when one of them waits."""

@@ -1,4 +1,4 @@
-"""Bodies of inference requests: the decoded request. tests/recorded has most error texts."""
+"""Decoding of inference requests, beyond the requests of tests/recorded/test_http.py."""
 
 import json
 import struct
@@ -10,14 +10,11 @@ from server.support.requests import NullSink, signature
 
 from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
-from reference_server.codecs.inference import OutputForm, ResponseForm
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.profiles import NEWEST
-from reference_server.core.request import SequenceFlag
 from reference_server.core.tensor import DataType
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
-BINARY = OutputForm(binary=True)
 NO_REGIONS = MadeUpRegions()
 
 
@@ -40,13 +37,11 @@ def document(*inputs, **fields):
     return json.dumps(fields | {"inputs": list(inputs)})
 
 
-def decode(text, tail=b"", *, model=MODEL, length=None, regions=NO_REGIONS):
+def decode(text, tail=b"", *, regions=NO_REGIONS):
     """Decode a body to the request and the form of its response."""
-    head = text.encode() if isinstance(text, str) else text
+    head = text.encode()
     body = memoryview(bytearray(head + tail))
-    return InferRequestDecoder().decode(
-        model, body, len(head) if length is None else length, NullSink(), regions
-    )
+    return InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), regions)
 
 
 def request(*arguments, **more):
@@ -59,36 +54,11 @@ def fault(*arguments, **more):
     return caught.value.code, caught.value.message
 
 
+def y(name="Y", **parameters):
+    return {"name": name, "parameters": parameters} if parameters else {"name": name}
+
+
 # --------------------------------------------------------------------------- where the JSON ends
-
-
-@pytest.mark.parametrize(
-    ("header", "length"),
-    [
-        (None, 200),
-        ("0", 0),
-        ("102", 102),
-        ("200", 200),
-        ("102abc", 102),
-        ("102.5", 102),
-        ("  102", 102),
-        ("+102", 102),
-        ("abc", 0),
-        ("", 0),
-    ],
-)
-def test_json_length(header, length):
-    assert json_length(header, 200) == length
-
-
-@pytest.mark.parametrize("header", ["201", "-1", "9" * 30, "-" + "9" * 30, "9" * 5000])
-def test_json_length_is_within_the_body(header):
-    with pytest.raises(ServerError) as caught:
-        json_length(header, 200)
-    assert caught.value.code is Code.INVALID_ARG
-    assert caught.value.message == (
-        f"inference header size should be in range (0, 200), got: {header}"
-    )
 
 
 def test_a_strict_json_length_is_a_number():
@@ -117,59 +87,12 @@ def test_the_greatest_strict_json_length():
 # --------------------------------------------------------------------------------------- inputs
 
 
-def test_an_input_in_json():
-    tensor = request(document(x())).inputs["X"]
-    assert (tensor.name, tensor.datatype, tensor.shape) == ("X", DataType.FP32, (2,))
-    assert tensor.array().tolist() == [1, 2]
-
-
-def test_strings_in_json_get_their_shape():
-    entry = x(datatype="BYTES", shape=[1, 2], data=["a", "数"])
-    tensor = request(document(entry)).inputs["X"]
-    assert tensor.array().tolist() == [[b"a", "数".encode()]]
-
-
-@pytest.mark.parametrize("datatype", ["FP32", "FP16", "INT8", "BOOL", "BYTES"])
-@pytest.mark.parametrize("data", [[], 7, [1, "a", {}]], ids=str)
-@pytest.mark.parametrize("shape", [[2, 0], []], ids=str)
-def test_a_shape_without_elements_ignores_the_data(datatype, data, shape):
-    tensor = request(document(x(datatype=datatype, data=data, shape=shape))).inputs["X"]
-    assert (tensor.byte_size, list(tensor.shape)) == (0, shape)
-
-
-def test_the_decoder_accepts_a_wrong_number_of_strings():
-    tensor = request(document(x(datatype="BYTES", shape=[1], data=["a", "b"]))).inputs["X"]
-    assert tensor.string_count() == 2
-
-
-def test_binary_inputs_are_taken_in_order():
-    body = document(binary(8), x(name="J"), binary(4, "Y", "INT32", [1]))
-    inputs = request(body, struct.pack("<2fi", 1, 2, 3)).inputs
-    assert list(inputs) == ["X", "J", "Y"]
-    assert inputs["X"].array().tolist() == [1, 2]
-    assert inputs["Y"].array().tolist() == [3]
-
-
 def test_binary_inputs_are_views_of_the_body():
     head = document(binary(8)).encode()
     body = memoryview(bytearray(head + bytes(8)))
     decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
     body[len(head) :] = struct.pack("<2f", 3, 4)
     assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
-
-
-def test_the_decoder_accepts_binary_data_of_an_unknown_datatype():
-    assert request(document(binary(8, datatype="FLOAT")), bytes(8)).inputs["X"].datatype is None
-
-
-def test_other_parameters_of_an_input_are_ignored():
-    entry = x(parameters={"a": 1})
-    assert list(request(document(entry)).inputs) == ["X"]
-    assert list(request(document(x(parameters=[]))).inputs) == ["X"]
-
-
-def test_no_inputs():
-    assert request(document()).inputs == {}
 
 
 def test_a_shape_has_at_most_1024_dimensions():
@@ -179,111 +102,9 @@ def test_a_shape_has_at_most_1024_dimensions():
     )
 
 
-def test_surplus_bytes_are_reported_before_faults_of_outputs():
-    text = document(binary(8), outputs=1)
-    assert "unexpected additional input data" in fault(text, bytes(9))[1]
-
-
-# ----------------------------------------------------------------------- id and parameters
-
-
-def test_id():
-    assert request(document(x(), id="q7")).id == "q7"
-    assert request(document(x())).id == ""
-
-
-def test_parameters_reach_the_model_in_their_order():
-    given = {"z": 1, "a": "text", "m": True, "f": 1.5, "": -(2**63)}
-    assert list(request(document(x(), parameters=given)).parameters.items()) == list(given.items())
-
-
-def test_integers_beyond_int64_become_doubles():
-    given = {"a": 2**63 - 1, "b": 2**63}
-    parameters = request(document(x(), parameters=given)).parameters
-    assert [(type(value), value) for value in parameters.values()] == [
-        (int, 2**63 - 1),
-        (float, 2.0**63),
-    ]
-
-
-def test_parameters_of_triton_are_read():
-    given = {
-        "sequence_id": 42,
-        "sequence_start": True,
-        "sequence_end": True,
-        "priority": 3,
-        "timeout": 500,
-        "binary_data_output": True,
-        "a": 1,
-    }
-    decoded, form = decode(document(x(), parameters=given))
-    assert decoded.parameters == {"a": 1}
-    assert (decoded.correlation_id, decoded.priority, decoded.timeout_us) == (42, 3, 500)
-    assert decoded.flags == SequenceFlag.START | SequenceFlag.END
-    assert form == ResponseForm(BINARY)
-
-
-def test_flags_may_be_false():
-    given = {"sequence_start": False, "sequence_end": True}
-    assert request(document(x(), parameters=given)).flags == SequenceFlag.END
-
-
 @pytest.mark.parametrize("id", ["alpha", "x" * 128, 2**64 - 1, 0])
 def test_sequence_ids(id):
     assert request(document(x(), parameters={"sequence_id": id})).correlation_id == id
-
-
-# --------------------------------------------------------------------------------------- outputs
-
-
-def y(name="Y", **parameters):
-    return {"name": name, "parameters": parameters} if parameters else {"name": name}
-
-
-def test_the_default_form_applies_to_unlisted_outputs():
-    text = document(x(), outputs=[y("Y")], parameters={"binary_data_output": True})
-    form = decode(text)[1]
-    assert (form.of("Y"), form.of("Z")) == (OutputForm(), BINARY)
-
-
-# ------------------------------------------------------------------------------------------- raw
-
-
-def raw_model(datatype, dims, max_batch_size=0):
-    return signature({"X": (datatype, dims)}, name="m", max_batch_size=max_batch_size)
-
-
-def raw(body, model):
-    return decode(b"", body, model=model, length=0)
-
-
-RAW = {
-    "a free size": (raw_model(DataType.FP32, [-1]), bytes(12), (3,)),
-    "a free size among others": (raw_model(DataType.INT16, [2, -1, 3]), bytes(24), (2, 2, 3)),
-    "a fixed shape": (raw_model(DataType.FP32, [4]), bytes(16), (4,)),
-    "one row of a batch": (raw_model(DataType.FP32, [4], 8), bytes(16), (1, 4)),
-    "nothing": (raw_model(DataType.FP32, [-1]), b"", (0,)),
-    "a half": (raw_model(DataType.FP16, [-1]), bytes(4), (2,)),
-}
-
-
-@pytest.mark.parametrize(("model", "body", "shape"), RAW.values(), ids=RAW)
-def test_a_raw_body_is_the_only_input(model, body, shape):
-    decoded, form = raw(body, model)
-    assert decoded.inputs["X"].shape == shape
-    assert decoded.inputs["X"].raw() == body
-    assert form == ResponseForm(BINARY)
-
-
-@pytest.mark.parametrize("text", ["Grüße", ""])
-@pytest.mark.parametrize(
-    ("dims", "max_batch_size", "shape"), [([1], 0, (1,)), ([1, 1], 4, (1, 1, 1)), ([], 0, ())]
-)
-def test_a_raw_string_is_one_element(text, dims, max_batch_size, shape):
-    decoded, _ = raw(text.encode(), raw_model(DataType.BYTES, dims, max_batch_size))
-    array = decoded.inputs["X"].array()
-    assert array.shape == shape
-    assert array.ravel().tolist() == [text.encode()]
 
 
 # ------------------------------------------------------------------------- the same header again

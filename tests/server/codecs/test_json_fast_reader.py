@@ -132,6 +132,7 @@ def test_long_documents_are_read_fast(text):
     assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
+@pytest.mark.brute_force
 def test_a_long_document_pauses_between_pieces(monkeypatch):
     pauses = []
     monkeypatch.setattr(gil, "yield_gil", lambda: pauses.append(None))
@@ -145,6 +146,7 @@ def test_a_long_document_pauses_between_pieces(monkeypatch):
     assert not pauses
 
 
+@pytest.mark.brute_force
 def test_a_long_document_is_refused_like_a_short_one():
     with pytest.raises(ServerError, match="Missing a comma or '\\]' after an array element"):
         rapid_json.loads(b"[" + b"1.5," * LONG + b"1 2]")

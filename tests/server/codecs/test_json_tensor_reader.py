@@ -61,6 +61,7 @@ def test_any_nesting_is_accepted(text, datatype):
     assert array.tolist() == [[1, 2], [3, 4]]
 
 
+@pytest.mark.brute_force
 def test_any_nesting_of_a_long_row_is_accepted():
     flat = np.arange(60_000, dtype=np.float64)
     for shape in [(60_000,), (300, 200), (60_000, 1), (2, 30_000)]:

@@ -194,6 +194,7 @@ def test_slashes_are_not_escaped_and_hexadecimal_digits_are_capitals():
     assert write_string('a/b"c\\d\n\x1f') == b'"a/b\\"c\\\\d\\n\\u001F"'
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("dtype", [np.float32, np.int16, np.bool_, np.object_])
 @pytest.mark.parametrize("count", [0, 1, 300_001])
 def test_long_tensors_are_written_in_pieces_that_make_one_text(dtype, count):

@@ -55,6 +55,7 @@ def answered(
     return found
 
 
+@pytest.mark.brute_force
 def test_requests_within_the_budget_are_served(server: Server):
     for _ in range(20):
         assert answered(server, *body(10_000))[0] == 200

@@ -157,6 +157,7 @@ pages[0]
 """
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("before", "then", "status", "said"),
     [

@@ -94,6 +94,7 @@ def test_freeing_a_view_does_not_wait_for_the_lock(buffers):
     assert len(buffers.take(SIZE)) == SIZE
 
 
+@pytest.mark.brute_force
 def test_any_thread_takes_and_returns_buffers(buffers):
     def work(number):
         for _ in range(300):

@@ -80,7 +80,7 @@ def served(
 
 
 class Shelf:
-    """What a gateway asks of a repository, over models that are loaded already."""
+    """A repository for a gateway, with models that are already loaded."""
 
     def __init__(self, *models: ServedModel, is_complete: bool = True) -> None:
         self._models = sorted(models, key=lambda model: (model.config.name, model.version))

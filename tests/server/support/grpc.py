@@ -104,5 +104,5 @@ class GrpcFrontend:
 
 
 def streamed(call: MadeUpCall) -> list[pb.ModelStreamInferResponse]:
-    """What a stream has sent."""
+    """Return the messages that a stream has sent."""
     return [pb.ModelStreamInferResponse.FromString(message) for message in call.sent]

@@ -104,7 +104,7 @@ class Client:
         self.connection.connection_lost(None)
 
     def received(self) -> bytes:
-        """What has come since the last time."""
+        """Return the bytes received since the last call."""
         data = bytes(self.transport.sent)
         self.transport.sent.clear()
         return data
@@ -162,7 +162,7 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 
 
 class HandCrankedLoop:
-    """What a mailbox needs of an event loop; `turn` runs what was called."""
+    """The part of an event loop that a mailbox uses; `turn` runs the scheduled calls."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []

@@ -69,11 +69,11 @@ class Peer:
         return frame(HEADERS, flags, stream, self.encoder.encode(fields))
 
     def take(self) -> list[SentFrame]:
-        """What the server has sent since."""
+        """Return the frames that the server has sent since the last call."""
         found = frames_in(b"".join(self.connection.take_output()))
         self.sent += found
         return found
 
     def took(self, kind: int) -> list[SentFrame]:
-        """What the server has sent since, of this kind; acknowledged settings apart."""
+        """Return the new frames of this type, without acknowledgements of settings."""
         return [one for one in self.take() if one.kind == kind and one.flags != ACK]

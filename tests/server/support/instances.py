@@ -53,7 +53,7 @@ class ScriptedInstance:
 
     @property
     def done(self) -> list[str]:
-        """What was done to the instance, in order."""
+        """The calls to the instance, in order."""
         return [what for what, _ in self.threads]
 
     def finish(self, outcome: BaseException | None = None) -> None:

@@ -143,7 +143,7 @@ MUCH_DEEPER = "[" * 200_000 + "]" * 200_000
 
 
 def bystander_answers_during(repository, attack):
-    """What comes of the attack, and how many answers another client gets before that is there.
+    """Return the attack's outcome, and the number of responses to another client before it.
 
     One it gets in any case, afterwards.
     """

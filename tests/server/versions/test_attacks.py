@@ -183,6 +183,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("attack", "status", "expected"), ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_is_refused_and_others_are_served(newest, attack, status, expected):
     (got, text), _ = bystander_answers_during(newest, attack)

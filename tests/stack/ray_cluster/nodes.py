@@ -39,7 +39,7 @@ class Nodes:
         self._cluster.remove_node(self._other, allow_graceful=False)
 
     def running(self, model: str) -> int:
-        """How many replicas of a model take requests."""
+        """Return the number of replicas of a model that accept requests."""
         found = serve.status().applications["default"].deployments[model]
         return found.replica_states.get("RUNNING", 0)
 

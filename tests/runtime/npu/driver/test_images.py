@@ -99,6 +99,7 @@ def test_sides_may_have_gears(tmp_path):
     assert_same(built(tmp_path, config), config, images_of(4, 6, 3))
 
 
+@pytest.mark.brute_force
 def test_a_second_implementation_answers_the_same(tmp_path):
     config = images_config(RGB, [-1, -1, 3], [3, -1, -1], AXES, batch=1)
     report = check(

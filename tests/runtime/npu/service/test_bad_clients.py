@@ -346,6 +346,7 @@ def test_output_of_a_wrong_shape_writes_nothing_beyond_it(shared_services, clien
     runs.close()
 
 
+@pytest.mark.brute_force
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_other_users_are_not_served_even_where_they_can_reach_the_socket(services):
     backend = ServiceBackend("cpu", "client")

@@ -89,6 +89,7 @@ def test_clients_execute_from_many_threads(served, version_dir):
         runtime.close()
 
 
+@pytest.mark.brute_force
 def test_service_without_a_gpu_says_what_is_missing(services, monkeypatch, version_dir):
     any_torch_will_do(monkeypatch)
     config = encoder_config({"placement": "service", "devices": "cuda:7", "engine": "torch"})
@@ -113,6 +114,7 @@ def test_real_gpu_is_shared_by_clients(services, version_dir, engine):
         runtime.close()
 
 
+@pytest.mark.brute_force
 def test_lost_gpu_ends_its_service(services, gpu, version_dir):
     services.path.mkdir(0o700)
     backend = open_backend("cuda:0")

@@ -1,6 +1,7 @@
 """Answers that are kept for long: those for which no planned memory is left are copied there."""
 
 import numpy as np
+import pytest
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, encode
 
@@ -11,6 +12,7 @@ CONFIG = encoder_config(
 )
 
 
+@pytest.mark.brute_force
 def test_answers_beyond_the_planned_slots_allocate_nothing_that_is_shared(services, version_dir):
     runtime = Runtime.open(version_dir(ENCODER), CONFIG, instance_name="encoder_0")
     planned = services.stats()["memory"]["arenas"]

@@ -581,6 +581,7 @@ def test_unread_messages_of_open_streams_stop_no_other_call(monkeypatch):
     assert client.received_events == [b"question", "half close"]
 
 
+@pytest.mark.brute_force
 def test_many_waiting_calls_are_processed_one_after_the_other(unread):
     for stream in range(3, 6003, 2):
         unread.say(unread.headers(stream), frame(DATA, END_STREAM, stream, message(b"x")))

@@ -373,6 +373,7 @@ def test_a_stream_with_many_requests_is_held_until_half_are_answered(frontend, s
     assert not call.is_held
 
 
+@pytest.mark.brute_force
 def test_long_messages_are_limited_by_their_bytes(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for _ in range(4):

@@ -282,6 +282,7 @@ def test_clients_read_compressed_messages(level):
     talk(scenario, compression=level, max_connection_age_ms=60_000, max_connection_age_grace_ms=1)
 
 
+@pytest.mark.brute_force
 def test_a_closed_connection_is_freed():
     async def scenario(script, channel, listener):
         port = listener._options.port
@@ -317,6 +318,7 @@ def test_a_connection_beyond_the_limit_gets_goaway():
     talk(scenario, most_connections=1)
 
 
+@pytest.mark.brute_force
 def test_a_connection_without_a_preface_is_closed():
     async def scenario(script, channel, listener):
         port = listener._options.port
