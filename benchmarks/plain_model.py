@@ -151,7 +151,7 @@ class Image(nn.Module):
         self.classes = nn.Linear(width, 1000)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.classes(self.layers(self.patches(pixels).flatten(2).mT, None).mean(1))
+        return self.classes(self.layers(self.patches(pixels).flatten(2).transpose(1, 2), None).mean(1))
 
 
 def exported(

@@ -94,6 +94,7 @@ class OnnxEngine(LibraryEngine):
             if tensor.dtype is DType.BF16
         }
         self._path = path
+        self._value_of = import_onnxruntime().OrtValue.ortvalue_from_numpy
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str] = ()) -> OnnxEngine:
@@ -118,18 +119,23 @@ class OnnxEngine(LibraryEngine):
                     binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
                 else:
                     binding.bind_cpu_input(name, array)
+            chosen = False  # True if the engine chooses the memory of an output
             for name, target in outputs.items():
                 if target is None:
+                    chosen = True
                     binding.bind_output(name, "cpu")
-                else:
-                    element = _BFLOAT16 if name in self._bfloat16 else target.dtype.type
+                elif name in self._bfloat16:
                     address = target.ctypes.data
-                    binding.bind_output(name, "cpu", 0, element, target.shape, address)
+                    binding.bind_output(name, "cpu", 0, _BFLOAT16, target.shape, address)
+                else:  # refers to the array's memory
+                    binding.bind_ortvalue_output(name, self._value_of(target))
             if self.copies:  # binding an input starts its copy to the device
                 binding.synchronize_inputs()
             self._session.run_with_iobinding(binding)
             if self.copies:
                 binding.synchronize_outputs()
+            if not chosen:
+                return dict(outputs)
             return {
                 name: value.numpy() if target is None else target
                 for (name, target), value in zip(
