@@ -36,7 +36,7 @@ from triton_replay.comparing.latencies import percentile_of
 SENT = 200
 """Number of different requests; they are sent repeatedly."""
 
-PLAIN = '''
+PLAIN = """
 import numpy as np, onnxruntime, triton_python_backend_utils as pb_utils
 from pathlib import Path
 class TritonPythonModel:
@@ -53,9 +53,9 @@ class TritonPythonModel:
         parts = zip(*(np.split(result, ends[:-1]) for result in results))
         make = lambda own: [pb_utils.Tensor(n, a) for n, a in zip({outputs}, own)]
         return [pb_utils.InferenceResponse(make(own)) for own in parts]
-'''
+"""
 
-RUNTIME = '''
+RUNTIME = """
 import sys; sys.path.insert(0, "{tree}/plugin")
 import triton_python_backend_utils as pb_utils
 from ge_runtime.adapters.triton import GraphModel
@@ -66,7 +66,7 @@ class TritonPythonModel:
         return self._graph.execute(requests)
     def finalize(self):
         self._graph.close()
-'''
+"""
 
 
 class Graph(NamedTuple):
@@ -151,7 +151,8 @@ class Image(nn.Module):
         self.classes = nn.Linear(width, 1000)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.classes(self.layers(self.patches(pixels).flatten(2).transpose(1, 2), None).mean(1))
+        patches = self.patches(pixels).flatten(2).transpose(1, 2)
+        return self.classes(self.layers(patches, None).mean(1))
 
 
 def exported(

@@ -19,7 +19,7 @@ from ge_runtime.workspace.pool import PROCESS_POOLS
 UNKNOWN_TOKEN = len(TABLE)
 COST = "launch_us=100, element_ns=100, element2_ns=0"
 BY_TOKENS = "launch_us=100, element_ns=10000000, element2_ns=0"
-SLOW = "launch_us=5000, element_ns=100, element2_ns=0"
+SLOW = "launch_us=20000, element_ns=100, element2_ns=0"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.calibration import Sample, calibrate
 from ge_runtime.batching.cost import CostModel, LiveCost
-from ge_runtime.batching.feeds import rows_first
+from ge_runtime.batching.feeds import Joined, rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import Reason, reason_of
 from ge_runtime.batching.packing import unpack
@@ -86,6 +85,12 @@ class Executor:
         self._answers = answers
         self._slot: Arena | None = None  # holds the answers of the request batch in progress
         self._remote = engine if isinstance(engine, Remote) else None
+        # Of each feed: the name, the type, and whether it is a tensor of requests.
+        self._feeds = [
+            (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
+            for feed in contract.feeds
+        ]
+        self._binds = rules.computes_here and not rules.reproducible and rules.packing is None
         self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
@@ -159,16 +164,19 @@ class Executor:
         # Along a packed axis the size of a batch is the sum of its rows, not its gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
         layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
+        lone = blocks[0] if self._binds and _is_exact(layout) else None
         self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
-        for feed in self._contract.feeds:
-            batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
-            feed.write(layout, batch)
-            inputs[feed.spec.name] = self._bare(batch)
+        for feed, name, dtype, joined in self._feeds:
+            batch = lone.tensors[name] if lone is not None and joined else None
+            if batch is None or not _is_bindable(batch):
+                batch = self._inputs.carve(dtype, feed.shape(layout))
+                feed.write(layout, batch)
+            inputs[name] = self._bare(batch)
         slot = self._slot_for(layout)
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot)
+            return self._run(layout, inputs, slot, lone)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -178,8 +186,9 @@ class Executor:
         self._slot = None
 
     def _run(
-        self, layout: Layout, inputs: Tensors, slot: Arena
+        self, layout: Layout, inputs: Tensors, slot: Arena, lone: Block | None
     ) -> tuple[list[dict[str, Array]], Counts]:
+        """Run the engine. lone: the only request of the layout, if nothing of it is padded."""
         contract = self._contract
         outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
         for spec in self._planned:
@@ -194,6 +203,10 @@ class Executor:
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in contract.outputs:
+            planned = outputs[spec.name]
+            if lone is not None and planned is not None and not contract.batch_axes.given:
+                answers[0][spec.name] = planned
+                continue
             batch = self._with_rows(spec, results[spec.name], layout)
             # Memory that the engine chose is copied: it may be that of inputs, which are reused.
             carve = None if UNKNOWN in spec.dims else slot.carve
@@ -206,15 +219,17 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
+        elements = self._executed(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            launch_rows=Counter({layout.filled: 1}),
-            shared_launches=self._reasons(layout),
-            useful_elements=self._useful(layout),
-            executed_elements=self._executed(layout),
+            useful_elements=self._useful(layout) if lone is None else elements,
+            executed_elements=elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
+        counts.launch_rows[layout.filled] = 1
+        if len(layout.blocks) > 1:
+            counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
     def _in_arena(self, layout: Layout) -> AbstractContextManager[None]:
@@ -263,14 +278,11 @@ class Executor:
             parts = sum(map(math.prod, shapes)) * itemsize
         return whole + parts + len(layout.blocks) * ALIGNMENT
 
-    def _reasons(self, layout: Layout) -> Counter[str]:
-        """Count the reason why the requests of a batch may share it; nothing for one request."""
-        if len(layout.blocks) == 1:
-            return Counter()
+    def _reason(self, layout: Layout) -> Reason:
+        """Return the reason why the requests of a batch may share it."""
         if self._rules.reproducible:
-            return Counter({Reason.REPRODUCIBLE.value: 1})
-        reason = reason_of([block.needs for block in layout.blocks], self._rules.padding)
-        return Counter({reason.value: 1})
+            return Reason.REPRODUCIBLE
+        return reason_of([block.needs for block in layout.blocks], self._rules.padding)
 
     def _useful(self, layout: Layout) -> int:
         if not self._rules.terms:
@@ -310,6 +322,28 @@ class Executor:
                     f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
                 )
         return batch
+
+
+def _is_exact(layout: Layout) -> bool:
+    """Return whether the layout is one request, and nothing of it is padding."""
+    block = layout.blocks[0]
+    return (
+        len(layout.blocks) == 1
+        and layout.rows == block.rows
+        and layout.extents == block.sizes
+        and all(min(ends) == block.sizes[axis] for axis, ends in block.lengths.items())
+    )
+
+
+_BINDABLE: Final = 16
+"""Alignment in bytes of Triton's tensors, and of the vectors with which ONNX Runtime sums; sums of
+tensors at other addresses could be rounded differently."""
+
+
+def _is_bindable(tensor: Array) -> bool:
+    """Return whether an engine can read the tensor where it is."""
+    flags = tensor.flags
+    return flags.c_contiguous and flags.writeable and not tensor.ctypes.data % _BINDABLE
 
 
 def warm_up(

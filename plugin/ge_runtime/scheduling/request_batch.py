@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
 """The outputs of a request by name, or the exception in their place."""
 
-ASKING_S: Final = 10e-6
-"""Time to ask the server whether a request is cancelled, measured on tritonserver."""
+ASKING_S: Final = 100e-6
+"""Time to ask the server whether a request is cancelled. In tritonserver 2.51 the model's process
+asks the server's process and waits: 60 us if both are idle, and about as much of CPU time."""
 
-WORTH_ASKING: Final = 10
+WORTH_ASKING: Final = 50
 """The server is asked before an execution that takes this many times as long as asking."""
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Caller:
     sequence: SequenceStep | None = None
     """The sequence that the request belongs to, or None."""
     is_cancelled: Callable[[], bool] = _never
-    """Asks the server, which takes about 10 us in tritonserver."""
+    """Asks the server, see `ASKING_S`."""
 
     executed: Callable[[Executed], None] | None = None
     """Receives each execution of the request before it is answered; None if it is not traced."""
