@@ -89,8 +89,8 @@ class Counts:
         self.answer_seconds += more.answer_seconds
         self.answers_spilled += more.answers_spilled
         # Most counts come from one batch, in which most counters are empty.
-        if more.launch_rows:
-            self.launch_rows.update(more.launch_rows)
+        for rows, count in more.launch_rows.items():
+            self.launch_rows[rows] += count
         if more.gear_hits:
             self.gear_hits.update(more.gear_hits)
         if more.shared_launches:

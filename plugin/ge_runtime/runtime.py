@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
@@ -166,7 +166,8 @@ class Runtime:
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         originals = requests if originals is None else originals
-        with self._serving():
+        self._begin()
+        try:
             steps = [caller.sequence for caller in callers]
             sequences = self._parts.sequences
             states = [None] * len(steps) if sequences is None else sequences.find(steps)
@@ -194,6 +195,8 @@ class Runtime:
                 executor.end_batch()
             if sequences is not None:
                 sequences.end(steps)
+        finally:
+            self._end()
         executed = iter(request_batch.results())
         answers = [
             next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
@@ -302,17 +305,18 @@ class Runtime:
         if self.config.histogram is not None:
             self._record(self._version_dir / self.config.histogram)
 
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
+    def _begin(self) -> None:
+        """Start a request batch. Raises RuntimeClosed."""
         with self._idle:
             if not self._open:
                 raise RuntimeClosed(f"{self._name} is closed")
             self._batches += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._batches -= 1
+
+    def _end(self) -> None:
+        """End a request batch."""
+        with self._idle:
+            self._batches -= 1
+            if not self._open:  # `close` waits
                 self._idle.notify_all()
 
     def _judge(

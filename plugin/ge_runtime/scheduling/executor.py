@@ -90,10 +90,21 @@ class Executor:
             (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
             for feed in contract.feeds
         ]
-        self._binds = rules.computes_here and not rules.reproducible and rules.packing is None
-        self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
+        self._binds = (
+            rules.computes_here
+            and not rules.reproducible
+            and rules.packing is None
+            and not contract.batch_axes.given
+        )
+        # Of each result in a slot: the type, and whether answers may be copied from it.
+        self._planned = [
+            (spec, spec.dtype.numpy, contract.copies(spec))
+            for spec in contract.results
+            if UNKNOWN not in spec.dims
+        ]
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
+        self._workspaces: dict[tuple[int, ...], int] = {}  # estimates of the plan by sizes
 
     @property
     def engine(self) -> Engine:
@@ -114,6 +125,7 @@ class Executor:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
+            self._workspaces.clear()
             self._arena.join(self._engine, plan.workspace_bytes)
 
     def waiting(
@@ -173,10 +185,11 @@ class Executor:
                 batch = self._inputs.carve(dtype, feed.shape(layout))
                 feed.write(layout, batch)
             inputs[name] = self._bare(batch)
-        slot = self._slot_for(layout)
+        shapes = [self._contract.result_shape(layout, spec) for spec, _, _ in self._planned]
+        slot = self._slot_for(layout, shapes, lone)
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot, lone)
+            return self._run(layout, inputs, slot, shapes, lone)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -186,14 +199,26 @@ class Executor:
         self._slot = None
 
     def _run(
-        self, layout: Layout, inputs: Tensors, slot: Arena, lone: Block | None
+        self,
+        layout: Layout,
+        inputs: Tensors,
+        slot: Arena,
+        shapes: Sequence[tuple[int, ...]],
+        lone: Block | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
-        """Run the engine. lone: the only request of the layout, if nothing of it is padded."""
+        """Run the engine.
+
+        Args:
+            layout: The batch.
+            inputs: The graph's inputs.
+            slot: Memory for the results.
+            shapes: Shapes of the results in the slot.
+            lone: The only request of the layout, if nothing of it is padded.
+        """
         contract = self._contract
         outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
-        for spec in self._planned:
-            shape = contract.result_shape(layout, spec)
-            outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
+        for (spec, dtype, _), shape in zip(self._planned, shapes, strict=True):
+            outputs[spec.name] = self._bare(slot.carve(dtype, shape))
         executed = slot.used_bytes
         if self._remote is not None:
             self._remote.expect_rows(layout.filled)
@@ -204,7 +229,7 @@ class Executor:
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in contract.outputs:
             planned = outputs[spec.name]
-            if lone is not None and planned is not None and not contract.batch_axes.given:
+            if lone is not None and planned is not None:
                 answers[0][spec.name] = planned
                 continue
             batch = self._with_rows(spec, results[spec.name], layout)
@@ -236,8 +261,15 @@ class Executor:
         """Return the context of an execution of the engine."""
         if self._arena is None:
             return nullcontext()
-        plan, sizes = self._plan, {ROWS: layout.rows, **layout.extents}
-        return self._arena.execution(0 if plan is None else plan.workspace_about(sizes))
+        plan, key = self._plan, (layout.rows, *layout.extents.values())
+        about = self._workspaces.get(key)
+        if about is None:
+            sizes = {ROWS: layout.rows, **layout.extents}
+            about = 0 if plan is None else plan.workspace_about(sizes)
+            if len(self._workspaces) >= _MOST_SIZES:
+                self._workspaces.clear()
+            self._workspaces[key] = about
+        return self._arena.execution(about)
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill memory with `byte` before it is written; None disables this.
@@ -255,28 +287,31 @@ class Executor:
         self._inputs.close()
         self._answers.close()
 
-    def _slot_for(self, layout: Layout) -> Arena:
-        """Return memory for the answers of this batch: the current slot, or another if it is full.
+    def _slot_for(
+        self, layout: Layout, shapes: Sequence[tuple[int, ...]], lone: Block | None
+    ) -> Arena:
+        """Return memory for the results of this batch: the current slot, or another if it is full.
 
         A request batch with different sizes becomes many small batches, which share a slot.
         """
-        needed = sum(self._answer_bytes(layout, spec) for spec in self._planned)
+        needed = 0
+        for (spec, dtype, copies), shape in zip(self._planned, shapes, strict=True):
+            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
+            needed += whole
+            if copies and lone is None:
+                needed += self._copied_bytes(layout, spec, whole)
         slot = self._slot
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
 
-    def _answer_bytes(self, layout: Layout, spec: TensorSpec) -> int:
-        """Return the largest size of a result in a slot: the graph's output and copied parts."""
-        itemsize = spec.dtype.numpy.itemsize
-        whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
-        if not self._contract.copies(spec):
-            return whole
+    def _copied_bytes(self, layout: Layout, spec: TensorSpec, whole: int) -> int:
+        """Return the largest size of the answers that are copied from a result of `whole` bytes."""
         parts = whole
         if layout.packs(spec):  # answers are as large as the requests' tensors, padding included
             shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
-            parts = sum(map(math.prod, shapes)) * itemsize
-        return whole + parts + len(layout.blocks) * ALIGNMENT
+            parts = sum(map(math.prod, shapes)) * spec.dtype.numpy.itemsize
+        return parts + len(layout.blocks) * ALIGNMENT
 
     def _reason(self, layout: Layout) -> Reason:
         """Return the reason why the requests of a batch may share it."""
@@ -322,6 +357,10 @@ class Executor:
                     f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
                 )
         return batch
+
+
+_MOST_SIZES: Final = 1024
+"""Sizes of executions whose workspace is remembered."""
 
 
 def _is_exact(layout: Layout) -> bool:
