@@ -203,7 +203,7 @@ class RequestBatch:
         self,
         execution: Execution,
         executor: Executor,
-        report: Callable[[Answered], None] = lambda answered: None,
+        report: Callable[[Answered], None] | None = None,
     ) -> None:
         """Run an execution, and answer all its requests, whether it succeeds or not.
 
@@ -212,11 +212,13 @@ class RequestBatch:
             executor: Runs it.
             report: Called with answered requests before each further execution: requests that need
                 no execution, each half of an execution that failed, and in the end the remaining
-                ones, even if there are none. It must not raise.
+                ones, even if there are none. It must not raise. None: nothing is reported.
         """
         unreported = set(execution.members)
 
         def report_answered(seconds: float) -> None:
+            if report is None:
+                return
             answered = [member for member in unreported if self._answers[member] is not None]
             unreported.difference_update(answered)
             if answered or seconds:
