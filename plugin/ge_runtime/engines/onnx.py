@@ -119,12 +119,13 @@ class OnnxEngine(LibraryEngine):
                     binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
                 else:
                     binding.bind_cpu_input(name, array)
-            chosen = False  # True if the engine chooses the memory of an output
+            planned: dict[str, Array] = {}  # the outputs whose memory is given
             for name, target in outputs.items():
                 if target is None:
-                    chosen = True
                     binding.bind_output(name, "cpu")
-                elif name in self._bfloat16:
+                    continue
+                planned[name] = target
+                if name in self._bfloat16:
                     address = target.ctypes.data
                     binding.bind_output(name, "cpu", 0, _BFLOAT16, target.shape, address)
                 else:  # refers to the array's memory
@@ -134,8 +135,8 @@ class OnnxEngine(LibraryEngine):
             self._session.run_with_iobinding(binding)
             if self.copies:
                 binding.synchronize_outputs()
-            if not chosen:
-                return dict(outputs)
+            if len(planned) == len(outputs):
+                return planned
             return {
                 name: value.numpy() if target is None else target
                 for (name, target), value in zip(
