@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
@@ -180,18 +180,25 @@ class Runtime:
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         originals = requests if originals is None else originals
-        with self._serving():
+        self._begin()
+        try:
             steps = [caller.sequence for caller in callers]
             sequences = self._parts.sequences
             states = [None] * len(steps) if sequences is None else sequences.find(steps)
-            verdicts = [
-                self._judge(request, caller, state)
-                for request, caller, state in zip(requests, callers, states, strict=True)
-            ]
-            pairs = zip(verdicts, callers, strict=True)
+            answers: list[Answer | None] = []
+            places: list[int] = []  # of the valid requests
+            blocks: list[Block] = []
+            for request, caller, state in zip(requests, callers, states, strict=True):
+                verdict = self._judge(request, caller, state)
+                if isinstance(verdict, Block):
+                    places.append(len(answers))
+                    blocks.append(verdict)
+                    answers.append(None)
+                else:
+                    answers.append(verdict)
             request_batch = RequestBatch(
-                [verdict for verdict in verdicts if isinstance(verdict, Block)],
-                [caller for verdict, caller in pairs if isinstance(verdict, Block)],
+                blocks,
+                [callers[place] for place in places],
                 gears=self._parts.gears if self.config.gears else None,
                 partitioner=self._parts.partitioner,
                 costs=self._parts.costs,
@@ -202,19 +209,19 @@ class Runtime:
             )
             release = None
             if on_answer is not None and self.config.early_answers:
-                places = [place for place, own in enumerate(verdicts) if isinstance(own, Block)]
                 release = partial(self._answer_early, on_answer, request_batch, places, originals)
             self._execute(request_batch, release)
             for executor in self._parts.executors:
                 executor.end_batch()
             if sequences is not None:
                 sequences.end(steps)
-        executed = iter(request_batch.results())
-        answers = [
-            next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
-        ]
-        self._finish(answers, originals)
-        return answers
+        finally:
+            self._end()
+        for place, answer in zip(places, request_batch.results(), strict=True):
+            answers[place] = answer
+        complete = cast(list[Answer], answers)
+        self._finish(complete, originals)
+        return complete
 
     def jpeg_decoder(self) -> JpegDecoder:
         """Return the device's JPEG decoder, or the host's. Raises ArtifactFault without Pillow."""
@@ -317,17 +324,18 @@ class Runtime:
         if self.config.histogram is not None:
             self._record(self._version_dir / self.config.histogram)
 
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
+    def _begin(self) -> None:
+        """Start a request batch. Raises RuntimeClosed."""
         with self._idle:
             if not self._open:
                 raise RuntimeClosed(f"{self._name} is closed")
             self._batches += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._batches -= 1
+
+    def _end(self) -> None:
+        """End a request batch."""
+        with self._idle:
+            self._batches -= 1
+            if not self._open:  # `close` waits
                 self._idle.notify_all()
 
     def _judge(
@@ -357,6 +365,15 @@ class Runtime:
         answers wait for the last execution.
         """
         plan, executors = request_batch.plan(), len(self._parts.executors)
+        if len(request_batch) == 1:  # nothing to order, and no other answer to wait for
+            start = self._clock.now()
+            execution = plan[0]
+            self._dispatcher.run_all(
+                [(execution.gear.rows, lambda executor, _: request_batch.run(execution, executor))],
+                lambda answered: None,
+            )
+            self._counts.add(Counts(answer_seconds=self._clock.now() - start))
+            return
         seconds = sum(execution.seconds for execution in plan)
         early = EarlyAnswers(len(request_batch), seconds, executors, release, self._clock)
 

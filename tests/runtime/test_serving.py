@@ -3,6 +3,7 @@
 import contextlib
 import math
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from runtime.support.graphs import ENCODER, TABLE, encode
 from ge_runtime import Caller, ConfigFault, EngineFault, EngineLost, Runtime
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PlanFault, PoolTimeout
+from ge_runtime.memory.arena import aligned_bytes
 from ge_runtime.memory.machine import MemoryLimit
 from ge_runtime.testing import ManualClock
 from ge_runtime.workspace import PROCESS_POOLS
@@ -19,7 +21,7 @@ from ge_runtime.workspace import PROCESS_POOLS
 UNKNOWN_TOKEN = len(TABLE)
 COST = "launch_us=100, element_ns=100, element2_ns=0"
 BY_TOKENS = "launch_us=100, element_ns=10000000, element2_ns=0"
-SLOW = "launch_us=5000, element_ns=100, element2_ns=0"
+SLOW = "launch_us=20000, element_ns=100, element2_ns=0"
 
 
 @pytest.fixture
@@ -54,6 +56,33 @@ def text(*tokens):
 def right(answer, *tokens):
     np.testing.assert_allclose(answer["embedding"], encode([tokens]), rtol=1e-5)
     return True
+
+
+def at(address, tensor):
+    """Return a copy of the tensor whose address is `address` modulo 64."""
+    memory = aligned_bytes(tensor.nbytes + address)[address:]
+    memory.view(tensor.dtype).reshape(tensor.shape)[...] = tensor
+    return memory.view(tensor.dtype).reshape(tensor.shape)
+
+
+def test_a_request_has_the_same_answer_copied_and_read_where_it_is(opened):
+    runtime, request, answers, copied = opened(), text(*[1, 2, 3] * 6), [], []
+    for address in (0, 16, 8):
+        (answer,) = runtime.infer([{name: at(address, own) for name, own in request.items()}])
+        answers.append(answer["embedding"].tobytes())
+        copied.append(runtime.counts().copied_bytes)
+    assert len(set(answers)) == 1
+    # The generated mask is written each time, and the unaligned request is copied.
+    assert copied[1] == 2 * copied[0]
+    assert copied[2] - copied[1] >= copied[0] + request["input_ids"].nbytes
+
+
+def test_no_tensor_of_a_request_is_kept_after_its_answer(opened):
+    runtime, ids = opened(), at(0, np.array([[1, 2, 3]]))
+    kept = weakref.ref(ids)
+    runtime.infer([{"input_ids": ids, "lengths": np.array([[3]], np.int32)}])
+    del ids
+    assert kept() is None
 
 
 # -- callers ---------------------------------------------------------------------------------

@@ -60,10 +60,15 @@ class Mask:
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
+        axes = self.spec.axes
         if layout.packs(self.spec):
-            fill_packed_mask(layout, self.spec.axes[0], batch)
+            fill_packed_mask(layout, axes[0], batch)
+        elif layout.rows == 1 and all(
+            layout.lengths[axis].item() == layout.extents[axis] for axis in axes
+        ):
+            batch.fill(1)  # one row without padding
         else:
-            fill_mask(layout, self.spec.axes, batch)
+            fill_mask(layout, axes, batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class OnnxEngine(LibraryEngine):
             if tensor.dtype is DType.BF16
         }
         self._path = path
+        self._value_of = import_onnxruntime().OrtValue.ortvalue_from_numpy
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str] = ()) -> OnnxEngine:
@@ -132,18 +133,24 @@ class OnnxEngine(LibraryEngine):
                     binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
                 else:
                     binding.bind_cpu_input(name, array)
+            planned: dict[str, Array] = {}  # the outputs whose memory is given
             for name, target in outputs.items():
                 if target is None:
                     binding.bind_output(name, "cpu")
-                else:
-                    element = _BFLOAT16 if name in self._bfloat16 else target.dtype.type
+                    continue
+                planned[name] = target
+                if name in self._bfloat16:
                     address = target.ctypes.data
-                    binding.bind_output(name, "cpu", 0, element, target.shape, address)
+                    binding.bind_output(name, "cpu", 0, _BFLOAT16, target.shape, address)
+                else:  # refers to the array's memory
+                    binding.bind_ortvalue_output(name, self._value_of(target))
             if self.copies:  # binding an input starts its copy to the device
                 binding.synchronize_inputs()
             self._session.run_with_iobinding(binding)
             if self.copies:
                 binding.synchronize_outputs()
+            if len(planned) == len(outputs):
+                return planned
             return {
                 name: value.numpy() if target is None else target
                 for (name, target), value in zip(

@@ -108,9 +108,10 @@ class OnnxArena:
     def execution(self, about_bytes: int) -> Iterator[None]:
         """See `WorkspaceArena.execution`. Enlarges the region, unless others execute."""
         with self._changed:
-            if self._measurer == get_ident():
-                about_bytes = 0  # it uses the region that is being measured
-            self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
+            if self._measurer is not None:
+                if self._measurer == get_ident():
+                    about_bytes = 0  # it uses the region that is being measured
+                self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
             if not self._executions and self._measurer is None:
                 self._ensure(max(about_bytes, self._peak))
             self._executions += 1
@@ -122,7 +123,8 @@ class OnnxArena:
             with self._changed:
                 self._executions -= 1
                 self._in_use -= about_bytes
-                self._changed.notify_all()
+                if self._measurer is not None:  # it waits until nothing else executes
+                    self._changed.notify_all()
 
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
         """See `WorkspaceArena.measure`. The result includes the region's table.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.calibration import Sample, calibrate
 from ge_runtime.batching.cost import CostModel, LiveCost
-from ge_runtime.batching.feeds import rows_first
+from ge_runtime.batching.feeds import Joined, rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import Reason, reason_of
 from ge_runtime.batching.packing import unpack
@@ -86,9 +85,26 @@ class Executor:
         self._answers = answers
         self._slot: Arena | None = None  # holds the answers of the request batch in progress
         self._remote = engine if isinstance(engine, Remote) else None
-        self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
+        # Of each feed: the name, the type, and whether it is a tensor of requests.
+        self._feeds = [
+            (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
+            for feed in contract.feeds
+        ]
+        self._binds = (
+            rules.computes_here
+            and not rules.reproducible
+            and rules.packing is None
+            and not contract.batch_axes.given
+        )
+        # Of each result in a slot: the type, and whether answers may be copied from it.
+        self._planned = [
+            (spec, spec.dtype.numpy, contract.copies(spec))
+            for spec in contract.results
+            if UNKNOWN not in spec.dims
+        ]
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
+        self._workspaces: dict[tuple[int, ...], int] = {}  # estimates of the plan by sizes
 
     @property
     def engine(self) -> Engine:
@@ -109,6 +125,7 @@ class Executor:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
+            self._workspaces.clear()
             self._arena.join(self._engine, plan.workspace_bytes)
 
     def waiting(
@@ -159,16 +176,20 @@ class Executor:
         # Along a packed axis the size of a batch is the sum of its rows, not its gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
         layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
+        lone = blocks[0] if self._binds and _is_exact(layout) else None
         self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
-        for feed in self._contract.feeds:
-            batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
-            feed.write(layout, batch)
-            inputs[feed.spec.name] = self._bare(batch)
-        slot = self._slot_for(layout)
+        for feed, name, dtype, joined in self._feeds:
+            batch = lone.tensors[name] if lone is not None and joined else None
+            if batch is None or not _is_bindable(batch):
+                batch = self._inputs.carve(dtype, feed.shape(layout))
+                feed.write(layout, batch)
+            inputs[name] = self._bare(batch)
+        shapes = [self._contract.result_shape(layout, spec) for spec, _, _ in self._planned]
+        slot = self._slot_for(layout, shapes, lone)
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot)
+            return self._run(layout, inputs, slot, shapes, lone)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -178,13 +199,26 @@ class Executor:
         self._slot = None
 
     def _run(
-        self, layout: Layout, inputs: Tensors, slot: Arena
+        self,
+        layout: Layout,
+        inputs: Tensors,
+        slot: Arena,
+        shapes: Sequence[tuple[int, ...]],
+        lone: Block | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
+        """Run the engine.
+
+        Args:
+            layout: The batch.
+            inputs: The graph's inputs.
+            slot: Memory for the results.
+            shapes: Shapes of the results in the slot.
+            lone: The only request of the layout, if nothing of it is padded.
+        """
         contract = self._contract
         outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
-        for spec in self._planned:
-            shape = contract.result_shape(layout, spec)
-            outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
+        for (spec, dtype, _), shape in zip(self._planned, shapes, strict=True):
+            outputs[spec.name] = self._bare(slot.carve(dtype, shape))
         executed = slot.used_bytes
         if self._remote is not None:
             self._remote.expect_rows(layout.filled)
@@ -194,6 +228,10 @@ class Executor:
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in contract.outputs:
+            planned = outputs[spec.name]
+            if lone is not None and planned is not None:
+                answers[0][spec.name] = planned
+                continue
             batch = self._with_rows(spec, results[spec.name], layout)
             # Memory that the engine chose is copied: it may be that of inputs, which are reused.
             carve = None if UNKNOWN in spec.dims else slot.carve
@@ -206,23 +244,32 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
+        elements = self._executed(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            launch_rows=Counter({layout.filled: 1}),
-            shared_launches=self._reasons(layout),
-            useful_elements=self._useful(layout),
-            executed_elements=self._executed(layout),
+            useful_elements=self._useful(layout) if lone is None else elements,
+            executed_elements=elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
+        counts.launch_rows[layout.filled] = 1
+        if len(layout.blocks) > 1:
+            counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
     def _in_arena(self, layout: Layout) -> AbstractContextManager[None]:
         """Return the context of an execution of the engine."""
         if self._arena is None:
             return nullcontext()
-        plan, sizes = self._plan, {ROWS: layout.rows, **layout.extents}
-        return self._arena.execution(0 if plan is None else plan.workspace_about(sizes))
+        plan, key = self._plan, (layout.rows, *layout.extents.values())
+        about = self._workspaces.get(key)
+        if about is None:
+            sizes = {ROWS: layout.rows, **layout.extents}
+            about = 0 if plan is None else plan.workspace_about(sizes)
+            if len(self._workspaces) >= _MOST_SIZES:
+                self._workspaces.clear()
+            self._workspaces[key] = about
+        return self._arena.execution(about)
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill memory with `byte` before it is written; None disables this.
@@ -240,37 +287,37 @@ class Executor:
         self._inputs.close()
         self._answers.close()
 
-    def _slot_for(self, layout: Layout) -> Arena:
-        """Return memory for the answers of this batch: the current slot, or another if it is full.
+    def _slot_for(
+        self, layout: Layout, shapes: Sequence[tuple[int, ...]], lone: Block | None
+    ) -> Arena:
+        """Return memory for the results of this batch: the current slot, or another if it is full.
 
         A request batch with different sizes becomes many small batches, which share a slot.
         """
-        needed = sum(self._answer_bytes(layout, spec) for spec in self._planned)
+        needed = 0
+        for (spec, dtype, copies), shape in zip(self._planned, shapes, strict=True):
+            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
+            needed += whole
+            if copies and lone is None:
+                needed += self._copied_bytes(layout, spec, whole)
         slot = self._slot
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
 
-    def _answer_bytes(self, layout: Layout, spec: TensorSpec) -> int:
-        """Return the largest size of a result in a slot: the graph's output and copied parts."""
-        itemsize = spec.dtype.numpy.itemsize
-        whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
-        if not self._contract.copies(spec):
-            return whole
+    def _copied_bytes(self, layout: Layout, spec: TensorSpec, whole: int) -> int:
+        """Return the largest size of the answers that are copied from a result of `whole` bytes."""
         parts = whole
         if layout.packs(spec):  # answers are as large as the requests' tensors, padding included
             shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
-            parts = sum(map(math.prod, shapes)) * itemsize
-        return whole + parts + len(layout.blocks) * ALIGNMENT
+            parts = sum(map(math.prod, shapes)) * spec.dtype.numpy.itemsize
+        return parts + len(layout.blocks) * ALIGNMENT
 
-    def _reasons(self, layout: Layout) -> Counter[str]:
-        """Count the reason why the requests of a batch may share it; nothing for one request."""
-        if len(layout.blocks) == 1:
-            return Counter()
+    def _reason(self, layout: Layout) -> Reason:
+        """Return the reason why the requests of a batch may share it."""
         if self._rules.reproducible:
-            return Counter({Reason.REPRODUCIBLE.value: 1})
-        reason = reason_of([block.needs for block in layout.blocks], self._rules.padding)
-        return Counter({reason.value: 1})
+            return Reason.REPRODUCIBLE
+        return reason_of([block.needs for block in layout.blocks], self._rules.padding)
 
     def _useful(self, layout: Layout) -> int:
         if not self._rules.terms:
@@ -310,6 +357,32 @@ class Executor:
                     f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
                 )
         return batch
+
+
+_MOST_SIZES: Final = 1024
+"""Sizes of executions whose workspace is remembered."""
+
+
+def _is_exact(layout: Layout) -> bool:
+    """Return whether the layout is one request, and nothing of it is padding."""
+    block = layout.blocks[0]
+    return (
+        len(layout.blocks) == 1
+        and layout.rows == block.rows
+        and layout.extents == block.sizes
+        and all(min(ends) == block.sizes[axis] for axis, ends in block.lengths.items())
+    )
+
+
+_BINDABLE: Final = 16
+"""Alignment in bytes of Triton's tensors, and of the vectors with which ONNX Runtime sums; sums of
+tensors at other addresses could be rounded differently."""
+
+
+def _is_bindable(tensor: Array) -> bool:
+    """Return whether an engine can read the tensor where it is."""
+    flags = tensor.flags
+    return flags.c_contiguous and flags.writeable and not tensor.ctypes.data % _BINDABLE
 
 
 def warm_up(

@@ -313,7 +313,7 @@ def test_errors_name_the_request(opened):
 
 
 def test_a_cancelled_request_gets_its_code_and_is_not_logged(opened, pb_utils):
-    model = opened(encoder_config())
+    model = opened(encoder_config({"cost": "launch_us=20000, element_ns=100, element2_ns=0"}))
     pb_utils.Logger.lines.clear()
     cancelled, good = answered(model, [request([1], cancelled=True), request([2])])
     assert error_of(cancelled)[0] is TritonError.CANCELLED

@@ -13,7 +13,7 @@ from ge_runtime.batching.gears import Gear
 from ge_runtime.config import PaddingRule
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
-from ge_runtime.memory.arena import AnswerSlots, Arena
+from ge_runtime.memory.arena import AnswerSlots, Arena, aligned_bytes
 from ge_runtime.scheduling.executor import BatchRules, Executor
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
@@ -61,8 +61,8 @@ def slots():
 def executor_of(slots):
     """Return a function: engine -> an executor with it; all executors share the slots."""
 
-    def executor_of(engine, outputs=(Y,)):
-        rules = BatchRules(True, None, terms=(), padding={}, computes_here=True)
+    def executor_of(engine, outputs=(Y,), *, here=True, reproducible=False):
+        rules = BatchRules(True, None, (), {}, here, reproducible)
         contract = Contract((Joined(X, np.uint8(0)),), outputs)
         inputs = Arena(np.zeros(SLOT_BYTES, np.uint8), "inputs")
         return Executor(engine, contract, rules, inputs=inputs, answers=slots)
@@ -191,3 +191,77 @@ def test_the_reason_for_sharing_is_counted(rule, sizes, reasons):
     blocks = [ragged([size], size) for size in sizes]
     _, counts = executor.execute(blocks, Gear(len(sizes), {"n": max(sizes)}))
     assert counts.shared_launches == reasons
+
+
+# -- requests that are not copied --------------------------------------------------------------
+
+
+class Reading(Engine):
+    """Keeps its last input."""
+
+    def run(self, inputs, outputs):
+        self.read = inputs["x"]
+        return Engine.run(inputs, outputs)
+
+
+def request_of(tensor):
+    return Block(len(tensor), {}, {}, {"x": tensor}, needs={})
+
+
+def aligned(rows=1):
+    tensor = aligned_bytes(2 * rows).reshape(rows, 2)
+    tensor[...] = 7
+    return tensor
+
+
+def read_only():
+    tensor = aligned()
+    tensor.flags.writeable = False
+    return tensor
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_lone_request_without_padding_is_not_copied(executor_of, rows):
+    engine, tensor = Reading(), aligned(rows)
+    (answer,), counts = executor_of(engine).execute([request_of(tensor)], Gear(rows, {}))
+    assert np.shares_memory(engine.read, tensor)
+    assert counts.copied_bytes == 0
+    assert answer["y"].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        aligned_bytes(3)[1:].reshape(1, 2),
+        aligned(2).T[:1],
+        read_only(),
+        np.broadcast_to(np.uint8(7), (1, 2)),
+    ],
+    ids=["unaligned", "not contiguous", "read-only", "one element"],
+)
+def test_a_lone_request_that_the_engine_cannot_read_directly_is_copied(executor_of, tensor):
+    engine = Reading()
+    (answer,), counts = executor_of(engine).execute([request_of(tensor)], Gear(1, {}))
+    assert not np.shares_memory(engine.read, tensor)
+    assert counts.copied_bytes == 2
+    assert answer["y"].tolist() == tensor.tolist()
+
+
+def test_requests_that_share_an_execution_are_copied(executor_of):
+    engine, first, second = Reading(), aligned(), aligned()
+    executor_of(engine).execute([request_of(first), request_of(second)], Gear(2, {}))
+    assert not np.shares_memory(engine.read, first)
+    assert not np.shares_memory(engine.read, second)
+
+
+def test_a_padded_request_is_copied(executor_of):
+    engine, tensor = Reading(), aligned()
+    executor_of(engine).execute([request_of(tensor)], Gear(2, {}))
+    assert engine.read.tolist() == [[7, 7], [0, 0]]
+
+
+@pytest.mark.parametrize("rules", [{"here": False}, {"reproducible": True}])
+def test_requests_for_devices_and_reproducible_answers_are_copied(executor_of, rules):
+    engine, tensor = Reading(), aligned()
+    executor_of(engine, **rules).execute([request_of(tensor)], Gear(1, {}))
+    assert not np.shares_memory(engine.read, tensor)
