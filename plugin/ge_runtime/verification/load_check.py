@@ -50,6 +50,12 @@ _ARITHMETICS: Final = 2
 """Engines with other roundings."""
 _PARTS_OF_PROBES: Final = (Part.LOWER, Part.UPPER, Part.ENDS, Part.ONE)
 """Values of requests that are tried where the content of padding changes answers."""
+_SPECIAL: Final = (
+    (Part.CENTER, Part.CENTER, Part.ENDS),
+    (Part.ONE, Part.LOWER, Part.UPPER),
+)
+"""Values of the compared requests, and of the others in two executions, that show a statistic of
+all rows which the largest values alone determine, and a tie that others break."""
 _UNMEASURED: Final = 100
 """Without a second arithmetic a change up to this many times the promise counts as rounding."""
 
@@ -166,10 +172,9 @@ class LoadCheck:
     def _run(self) -> Checked:
         plan = plan_of(self._config, self._gears, self._flops)
         progress = self._progress
-        small = [trial for trial in plan.trials if trial.company][:2]
         for trial in plan.trials:
             try:
-                self._try(trial, ties=trial in small)
+                self._try(trial, special=trial in plan.special)
             except (EngineFault, OutOfMemory) as fault:
                 progress.failed.append(f"{trial.gear}: {fault}")
                 if trial.company:
@@ -202,19 +207,19 @@ class LoadCheck:
 
     # -- one trial ------------------------------------------------------------------------------
 
-    def _try(self, trial: Trial, *, ties: bool) -> None:
-        """Execute a trial. ties: also with requests all of whose elements are equal."""
+    def _try(self, trial: Trial, *, special: bool) -> None:
+        """Execute a trial. special: also with the values of `_SPECIAL`."""
         probes = self._probes(trial)
         answers = self._beside(trial, probes, Part.LOWER)
         if trial.company or self._refilled is not None:
             parts = (Part.UPPER, Part.ENDS) if trial.company else (Part.UPPER,)
             for part in parts:
-                self._compare_contents(trial, probes, answers, part)
+                self._compare_contents(trial, probes, answers, Part.LOWER, part)
         self._compare_alone(trial, probes, answers)
-        if ties and trial.company:
-            probes = self._probes(trial, Part.ONE)
-            answers = self._beside(trial, probes, Part.LOWER)
-            self._compare_contents(trial, probes, answers, Part.UPPER)
+        for own, one, other in _SPECIAL if special and trial.company else ():
+            probes = self._probes(trial, own)
+            answers = self._beside(trial, probes, one)
+            self._compare_contents(trial, probes, answers, one, other)
 
     def _probes(self, trial: Trial, part: Part = Part.ALL, seed: int = 0) -> list[Block]:
         return [
@@ -233,17 +238,25 @@ class LoadCheck:
         return answers[len(company[:1]) :][: len(probes)]
 
     def _compare_contents(
-        self, trial: Trial, probes: Sequence[Block], answers: Sequence[Tensors], part: Part
+        self,
+        trial: Trial,
+        probes: Sequence[Block],
+        answers: Sequence[Tensors],
+        one: Part,
+        other: Part,
     ) -> None:
-        """Refuse answers that differ beside values of `part`, and with other padding."""
-        others = self._beside(trial, probes, part, self._refilled)
-        changed = self._beyond_chance(trial, probes, answers, others)
+        """Refuse answers that differ beside values of other parts, and with other padding.
+
+        `answers` are those beside values of `one`.
+        """
+        others = self._beside(trial, probes, other, self._refilled)
+        changed = self._beyond_chance(trial, probes, answers, others, one)
         if changed is None:
             return
         if trial.company and self._refilled is not None:
             # Which of the two is it?
-            others = self._beside(trial, probes, part)
-            leak = self._beyond_chance(trial, probes, answers, others)
+            others = self._beside(trial, probes, other)
+            leak = self._beyond_chance(trial, probes, answers, others, one)
         else:
             leak = changed if trial.company else None
         if leak is None:
@@ -263,14 +276,13 @@ class LoadCheck:
         probes: Sequence[Block],
         answers: Sequence[Tensors],
         others: Sequence[Tensors],
+        one: Part,
     ) -> tuple[int, Difference, float] | None:
         """Return the probe, the difference and what equal executions differ by."""
         for at, (answer, other) in enumerate(zip(answers, others, strict=True)):
 
             def repeated(at: int = at) -> list[Tensors]:
-                return [
-                    self._beside(trial, probes, Part.LOWER)[at] for _ in range(_EQUAL_EXECUTIONS)
-                ]
+                return [self._beside(trial, probes, one)[at] for _ in range(_EQUAL_EXECUTIONS)]
 
             found = beyond_chance(
                 self._results, compare_all(self._results, answer, other), repeated

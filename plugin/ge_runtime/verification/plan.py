@@ -76,6 +76,13 @@ class Plan:
     reduced: bool
     """True if trials were left out because of their work."""
 
+    @property
+    def special(self) -> tuple[Trial, ...]:
+        """Small trials to repeat with special values; none if that is too much work."""
+        if 2 * self.flops > MOST_FLOPS:
+            return ()
+        return tuple(trial for trial in self.trials if trial.company)[:2]
+
 
 def plan_of(
     config: RuntimeConfig, gears: Gears, flops: Callable[[Gear], int | None] = lambda _: None
@@ -111,12 +118,15 @@ def plan_of(
             if option is None:
                 continue
             own = work(option)
-            if total + own <= MOST_FLOPS or not taken:
+            if total + own <= MOST_FLOPS:
                 taken.append(option)
                 total += own
                 break
         else:
             skipped.append(trial)
+    if not taken:
+        taken = [_smaller(config, gears, skipped[0]) or skipped[0]]
+        total = work(taken[0])
     left_out += [f"{trial.gear} (work)" for trial in _ordered(skipped)]
     return Plan(_ordered(taken), tuple(left_out), total, reduced=bool(skipped))
 
@@ -277,9 +287,9 @@ def _own_size(config: RuntimeConfig, sizes: Sizes) -> Gear:
 
 def _smaller(config: RuntimeConfig, gears: Gears, trial: Trial) -> Trial | None:
     """Return the trial with one probe; None if that is no smaller."""
-    if len(trial.requests) <= 2 or len(trial.probes) < 2:
+    if len(trial.requests) <= 2:
         return None
-    probes, company = trial.probes[1:2], trial.company[:1]
+    probes, company = trial.probes[:2][-1:], trial.company[:1]
     gear = served_gear(config, gears, (*company, *probes))
     if gear is None or gear.extents != trial.gear.extents or gear.rows >= trial.gear.rows:
         return None

@@ -29,6 +29,7 @@ class Part(Enum):
     ALL = "all"
     LOWER = "lower half"
     UPPER = "upper half"
+    CENTER = "a twentieth on each side of the middle"
     ENDS = "lowest and highest value"
     ONE = "one value in the middle, everywhere"
 
@@ -93,6 +94,11 @@ class Values:
             high = math.ceil(middle) if spec.dtype.is_integer else middle
         elif part is Part.UPPER:
             low = math.floor(middle) if spec.dtype.is_integer else middle
+        elif part is Part.CENTER:
+            tenth = (high - low) / 10
+            low, high = middle - tenth / 2, middle + tenth / 2
+            if spec.dtype.is_integer:
+                low, high = math.floor(low), math.ceil(high)
         elements = random_elements(rng, spec.dtype, shape, (low, high))
         if part is Part.ENDS:
             ends = np.array([spec.dtype.scalar(end) for end in self._ends(spec)])

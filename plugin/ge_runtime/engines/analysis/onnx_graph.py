@@ -162,6 +162,7 @@ def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
 
 
 _RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
+_TRANSFORMS: Final = frozenset({"DFT", "STFT"})
 _ELEMENT_FLOPS: Final = 8
 """Operations of operators without weights, for each element of their results. Such operators are
 bound by memory: an element takes as long as some operations of a matrix product."""
@@ -191,6 +192,9 @@ def _flops(node: NodeProto, shapes: Mapping[str, Shape], positions: int) -> int:
     elif node.op_type in _RECURRENT and first:
         weights = sum(math.prod(own) for own in given[1:3] if own)
         return 2 * weights * math.prod(first[:2])
+    elif node.op_type in _TRANSFORMS and result:
+        # Computed for each frequency separately; the last dim is the real and imaginary part.
+        return 4 * math.prod(result) * result[-2]
     elif all(own is not None for own in made):
         return _ELEMENT_FLOPS * sum(math.prod(own) for own in made if own is not None)
     return 2 * kernel * positions
