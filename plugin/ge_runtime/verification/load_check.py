@@ -594,11 +594,11 @@ class LoadCheck:
         for gear in self._gears.every():
             sizes = [
                 own
-                for own in (*sizes_within(self._config, gear.extents)[:2], gear.extents)
+                for own in sizes_within(self._config, gear.extents)
                 if served_gear(self._config, self._gears, [own]) == gear
             ]
             try:
-                self._check_places(gear, sizes or [gear.extents])
+                self._check_places(gear, [*sizes[:2], gear.extents])
             except (EngineFault, OutOfMemory) as fault:
                 raise _Refused(
                     f"{_REPRODUCIBLE}: found an execution of {gear} to fail: {fault}; "
