@@ -216,6 +216,10 @@ class LoadCheck:
             for part in parts:
                 self._compare_contents(trial, probes, answers, Part.LOWER, part)
         self._compare_alone(trial, probes, answers)
+        for part in (Part.LOWER, Part.UPPER) if special and trial.padded else ():
+            # A maximum does not see a padding of 0 beside a positive number.
+            probes = self._probes(trial, part)
+            self._compare_alone(trial, probes, self._beside(trial, probes, Part.LOWER))
         for own, one, other in _SPECIAL if special and trial.company else ():
             probes = self._probes(trial, own)
             answers = self._beside(trial, probes, one)

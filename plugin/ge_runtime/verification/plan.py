@@ -81,7 +81,7 @@ class Plan:
         """Small trials to repeat with special values; none if that is too much work."""
         if 2 * self.flops > MOST_FLOPS:
             return ()
-        return tuple(trial for trial in self.trials if trial.company)[:2]
+        return tuple(trial for trial in self.trials if trial.company or trial.padded)[:2]
 
 
 def plan_of(

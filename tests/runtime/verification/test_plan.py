@@ -72,7 +72,7 @@ def test_a_reduced_plan_keeps_within_its_work_and_names_the_rest():
     found = plan(encoder_config(), lambda gear: gear.rows * gear.extents["tokens"] * 15 * 10**7)
     assert found.reduced
     assert 0 < found.flops <= MOST_FLOPS
-    assert found.left_out == ("4 row(s), tokens 32 (work)",)
+    assert found.left_out == ("4 row(s), tokens 16 (work)",)
 
 
 def test_more_gears_than_fit_a_plan_are_named():
