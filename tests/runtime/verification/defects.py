@@ -196,7 +196,8 @@ DEFECTS = {
     "positions from the padded end": (
         MASKED_EACH,
         "a = Constant <value: tensor = int64 {1}> () "
-        "one = Constant <value: tensor = float {1.0}> () z = Sub (x, x) o = Add (z, one) p = CumSum <reverse: int = 1> (o, a) y = Mul (x, p)",
+        "one = Constant <value: tensor = float {1.0}> () "
+        "z = Sub (x, x) o = Add (z, one) p = CumSum <reverse: int = 1> (o, a) y = Mul (x, p)",
     ),
     "whole numbers: count without the mask": (
         MASKED_IDS,
