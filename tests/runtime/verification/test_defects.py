@@ -2,12 +2,15 @@
 
 import re
 
+import numpy as np
 import onnx
 import pytest
-from runtime.verification.defects import DEFECTS, HEALTHY
+from runtime.support.graphs import onnx_model
+from runtime.verification.defects import DEFECTS, HEALTHY, ROWS
 
 from ge_runtime import Runtime
 from ge_runtime.assembly import with_parameters
+from ge_runtime.engines.analysis.onnx_file import nudged_weights
 from ge_runtime.errors import ConfigFault
 
 
@@ -43,3 +46,37 @@ def test_defects_are_refused_and_the_printed_cure_loads(tmp_path, name):
         return
     parameters = dict(re.findall(r"'([^':]+): ([^']+)'", cure[1]))
     load(tmp_path, *DEFECTS[name], parameters)
+
+
+ONE_ROW = "s = Constant <value: tensor = int64[2] {1, 4}> () r = Reshape (x, s) y = Add (x, r)"
+
+
+def test_a_graph_of_one_row_is_served_with_one_row_and_a_warning(tmp_path):
+    onnx.save(ROWS.model(ONE_ROW), tmp_path / "model.onnx")
+    runtime = Runtime.open(tmp_path, ROWS.config, instance_name="seeded_0")
+    runtime.close()
+    (warning,) = runtime.warnings
+    assert warning.startswith("seeded_0: load check: each execution of two or more rows failed: ")
+    assert warning.endswith("served with one row in each execution, as with 'gears.batch: 1'")
+
+
+def test_a_graph_of_one_row_is_refused_if_gears_have_more(tmp_path):
+    with pytest.raises(ConfigFault, match="found a graph that executes one row only"):
+        load(tmp_path, ROWS, ONE_ROW, {"gears.batch": "1, 4", "warmup": "none"})
+
+
+def test_nudged_weights_differ_in_their_last_bit_alone(tmp_path):
+    path = tmp_path / "model.onnx"
+    weights = np.arange(64, dtype=np.float32).reshape(8, 8) / 4
+    model = onnx_model(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", 1, ["b", 8])],
+        [("y", 1, ["b", 8])],
+        {"w": weights},
+    )
+    onnx.save(model, path)
+    content = nudged_weights(path, np.random.default_rng(0))
+    found = onnx.numpy_helper.to_array(onnx.load_from_string(bytes(content)).graph.initializer[0])
+    steps = np.abs(found.view(np.int32) - weights.view(np.int32))
+    assert {*steps.ravel().tolist()} == {0, 1}
+    assert not steps[weights == np.rint(weights)].any()
