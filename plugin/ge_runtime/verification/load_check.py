@@ -447,7 +447,9 @@ class LoadCheck:
         if self._arithmetics is None:
             self._arithmetics = []
             engine = getattr(self._executor, "engine", None)
-            for seed in range(_ARITHMETICS if isinstance(engine, Perturbable) else 0):
+            if not isinstance(engine, Perturbable):
+                return self._arithmetics
+            for seed in range(_ARITHMETICS):
                 with suppress(RuntimeFault, MemoryError):
                     other = engine.perturbed(seed)
                     if other is not None:

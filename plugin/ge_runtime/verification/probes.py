@@ -101,8 +101,9 @@ class Values:
                 low, high = math.floor(low), math.ceil(high)
         elements = random_elements(rng, spec.dtype, shape, (low, high))
         if part is Part.ENDS:
-            ends = np.array([spec.dtype.scalar(end) for end in self._ends(spec)])
-            return ends[rng.integers(0, 2, shape)]
+            values: Array = np.array([spec.dtype.scalar(end) for end in self._ends(spec)])
+            drawn: Array = values[rng.integers(0, 2, shape)]
+            return drawn
         if part is Part.ONE:
             elements[...] = spec.dtype.scalar(int(middle) if spec.dtype.is_integer else middle)
             return elements
