@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel, LiveCost
-from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import EnginePlace, RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
+from ge_runtime.engines.base import Engine, Estimating, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -26,7 +28,7 @@ from ge_runtime.engines.gearing import (
     with_compiled_gears,
     with_fixed_batch,
 )
-from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
+from ge_runtime.errors import ArtifactFault, ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
 from ge_runtime.memory.plan import Plan
@@ -68,6 +70,12 @@ class Assembly:
     histogram: Histogram | None
     """The sizes recorded earlier, from which gears were derived."""
     report: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """Decisions that users should know, as lines for the log."""
+
+
+class _OneRow(Exception):
+    """The graph executes one row only; the text is the reason."""
 
 
 def assemble(
@@ -80,8 +88,32 @@ def assemble(
 ) -> Assembly:
     """Open all parts of the model in `version_dir`, allocate its memory and warm up its engines.
 
-    See `Runtime.open` for arguments and exceptions. After an exception nothing stays open.
+    See `Runtime.open` for arguments and exceptions. After an exception nothing stays open. A graph
+    that executes one row only is opened again for executions of one row.
     """
+    opened = partial(
+        _assemble, version_dir, instance_name=instance_name, derived=derived, limits=limits
+    )
+    try:
+        return opened(model_config)
+    except _OneRow as found:
+        parts = opened(with_parameters(model_config, _ONE_ROW))
+        warning = (
+            f"{instance_name}: load check: {found}; it is served with one row in each execution, "
+            "as with 'gears.batch: 1'"
+        )
+        return replace(parts, warnings=(warning,))
+
+
+def _assemble(
+    version_dir: Path,
+    model_config: Mapping[str, object],
+    *,
+    instance_name: str,
+    derived: Collection[str],
+    limits: ReadLimits,
+) -> Assembly:
+    """Open all parts once. Raises _OneRow if the graph executes one row only."""
     cores = cores_of_process()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
     components.prepare(config.device_kind)
@@ -93,11 +125,7 @@ def assemble(
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
         # A compiled file contains its gears: they are known once it is open, and needed for all
         # planning below.
-        if engines[0].shapes is not None:
-            files = shown(*(artifact.path for artifact in artifacts))
-            config = with_compiled_gears(config, engines[0].shapes, files)
-        else:
-            config = with_fixed_batch(config, engines[0].signature)
+        config = _with_graph_gears(config, engines[0], artifacts)
         gearing = Gearing.of(config, version_dir)
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
@@ -126,7 +154,19 @@ def assemble(
         )
         kept = None if kept_costs is None else kept_costs.load()
         costs, cost_report = warm_up(executors, config, gearing.gears, rules.terms, kept)
-        checked = _load_check(executors, config, gearing.gears, _state_specs(contract))
+
+        def reconfigure(parameters: Mapping[str, str]) -> tuple[RuntimeConfig, Gears] | None:
+            changed = with_parameters(model_config, parameters)
+            try:
+                own = RuntimeConfig.parse(changed, cores=cores, derived=derived)
+                own = _with_graph_gears(own, engines[0], artifacts)
+            except (ConfigFault, ArtifactFault):
+                return None
+            return own, Gearing.of(own, version_dir).gears
+
+        checked = _load_check(
+            executors, config, gearing.gears, _state_specs(contract), footprint, reconfigure
+        )
         # Only now, as engines may allocate in their first executions, and never later.
         for backend in backends:
             backend.freeze()
@@ -165,6 +205,29 @@ def assemble(
         unplanned=tuple(unplanned),
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
+    )
+
+
+_ONE_ROW: Final = {"gears.batch": "1"}
+
+
+def with_parameters(
+    model_config: Mapping[str, object], parameters: Mapping[str, str]
+) -> dict[str, object]:
+    """Return Triton's model configuration with these parameters added or replaced."""
+    own = model_config.get("parameters") or {}
+    added = {key: {"string_value": text} for key, text in parameters.items()}
+    return {**model_config, "parameters": {**own, **added}}  # type: ignore[dict-item]
+
+
+def _with_graph_gears(
+    config: RuntimeConfig, engine: Engine, artifacts: Sequence[Artifact]
+) -> RuntimeConfig:
+    """Return the configuration with the gears of a compiled file, or of a graph's fixed batch."""
+    if engine.shapes is None:
+        return with_fixed_batch(config, engine.signature)
+    return with_compiled_gears(
+        config, engine.shapes, shown(*(artifact.path for artifact in artifacts))
     )
 
 
@@ -261,15 +324,42 @@ def _load_check(
     config: RuntimeConfig,
     gears: Gears,
     states: Sequence[TensorSpec],
+    footprint: Footprint,
+    reconfigure: Callable[[Mapping[str, str]], tuple[RuntimeConfig, Gears] | None],
 ) -> str:
-    """Return the line of the report. Raises ConfigFault if answers depend on other requests."""
+    """Return the line of the report.
+
+    Raises ConfigFault if answers depend on other requests, _OneRow if the graph executes one row
+    only.
+    """
     if not config.load_check:
         return "off, by config.pbtxt"
     # Only loaded for models that are checked.
     from ge_runtime.verification.load_check import LoadCheck
 
     first, *others = executors
-    return LoadCheck(first, config, gears, others=others, states=states).run()
+    engine = first.engine
+
+    def flops(gear: Gear) -> int:
+        """Estimate the work of an execution: without the graph, each weight at each position."""
+        known = None
+        if isinstance(engine, Estimating):
+            known = engine.flops(footprint.shapes(gear))
+        positions = gear.rows * math.prod(gear.extents.values())
+        return 2 * engine.weights_bytes() // 4 * positions if known is None else known
+
+    checked = LoadCheck(
+        first,
+        config,
+        gears,
+        others=others,
+        states=states,
+        flops=flops,
+        reconfigure=reconfigure,
+    ).run()
+    if checked.one_row:
+        raise _OneRow(checked.one_row)
+    return checked.report
 
 
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:

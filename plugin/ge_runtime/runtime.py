@@ -147,6 +147,11 @@ class Runtime:
         """The decisions made at load, line by line: engines, threads, gears, memory, costs."""
         return self._parts.report
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Decisions made at load that users should know, as lines for the log."""
+        return self._parts.warnings
+
     def infer(
         self,
         requests: Sequence[Tensors],

@@ -100,6 +100,8 @@ class GraphModel:
             raise fault.with_traceback(None) from fault.__cause__
         for line in runtime.report:  # one call for each line, as Triton's log escapes line breaks
             pb_utils.Logger.log_info(line)
+        for line in runtime.warnings:
+            pb_utils.Logger.log_warn(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:

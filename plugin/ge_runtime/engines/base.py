@@ -184,6 +184,38 @@ class Limited(Protocol):
         """Memory and work that the plan does not contain, as lines of text."""
 
 
+@runtime_checkable
+class Perturbable(Protocol):
+    """Extension of `Engine` for engines that can open their graph with other roundings."""
+
+    def perturbed(self, seed: int) -> Engine | None:
+        """Open the graph again on the CPU, with other kernels and other last bits of its weights.
+
+        Answers of the new engine differ from those of this one by rounding alone. The caller
+        closes it.
+
+        Args:
+            seed: Selects the bits.
+
+        Returns:
+            The new engine; None if there is none for this graph.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened so.
+        """
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """Extension of `Engine` for engines that know the work of an execution from the graph."""
+
+    def flops(self, shapes: Shapes) -> int | None:
+        """Estimate the floating-point operations of an execution with inputs of these shapes.
+
+        Nothing is executed. Returns None if a package that reads the graph is not installed.
+        """
+
+
 class WorkspaceArena(Protocol):
     """The memory in which a library allocates the workspace of all its engines in this process."""
 

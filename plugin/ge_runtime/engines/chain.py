@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import (
     Engine,
+    Estimating,
     GraphTensor,
     InArena,
+    Perturbable,
     Shapes,
     Signature,
     WorkspaceArena,
@@ -391,8 +393,44 @@ class ChainEngine:
                 lifetimes.append(Lifetime(name, nbytes, first, last))
         return Intermediates(tuple(lifetimes), unsized)
 
+    def flops(self, shapes: Shapes) -> int | None:
+        """Estimate the operations of all stages; None if those of one are unknown."""
+        known = self._wiring.shapes(shapes)
+        total = 0
+        for engine in self._stages.values():
+            names = [tensor.name for tensor in engine.signature.inputs]
+            if not isinstance(engine, Estimating) or not known.keys() >= set(names):
+                return None
+            own = engine.flops({name: known[name] for name in names})
+            if own is None:
+                return None
+            total += own
+        return total
+
+    def perturbed(self, seed: int) -> ChainEngine | None:
+        """See `Perturbable.perturbed`; None if a stage cannot."""
+        stages: dict[str, Engine] = {}
+        try:
+            for stage, engine in self._stages.items():
+                own = engine.perturbed(seed) if isinstance(engine, Perturbable) else None
+                if own is None:
+                    break
+                stages[stage] = own
+            else:
+                return ChainEngine(stages, self._wiring, self._requested)
+        except BaseException:
+            _close(stages)
+            raise
+        _close(stages)
+        return None
+
     def close(self) -> None:
         if self.arena is not None:
             self.arena.release(self)
         for engine in self._stages.values():
             engine.close()
+
+
+def _close(stages: Mapping[str, Engine]) -> None:
+    for engine in stages.values():
+        engine.close()

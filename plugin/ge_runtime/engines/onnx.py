@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 
 from ge_runtime.devices import Accelerator, DeviceHealth
-from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.engines.analysis.onnx_file import OnnxFile, nudged_weights
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.engines.onnx_arena import OnnxArena
 from ge_runtime.engines.onnx_session import (
     PROCESS_SESSIONS,
+    GraphExecution,
     Onnxruntime,
     Session,
     import_onnxruntime,
@@ -197,6 +198,23 @@ class OnnxEngine(LibraryEngine):
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See `Engine.intermediates`; needs the package onnx for shape inference."""
         return self._graph.intermediates(shapes) if self._graph else None
+
+    def flops(self, shapes: Shapes) -> int | None:
+        """See `Estimating.flops`; needs the package onnx for shape inference."""
+        return self._graph.flops(shapes) if self._graph else None
+
+    def perturbed(self, seed: int) -> OnnxEngine:
+        """See `Perturbable.perturbed`: not optimized, and with another number of threads."""
+        content = bytes(nudged_weights(self._path, np.random.default_rng(seed)))
+        one = self._session.get_session_options().intra_op_num_threads == 1
+        session = open_session(
+            self._path,
+            2 if one else 1,
+            [_CPU_PROVIDER],
+            execution=GraphExecution(optimization="ORT_DISABLE_ALL"),
+            content=content,
+        )
+        return OnnxEngine(session, self._signature, self._path)
 
     @cached_property
     def _file(self) -> OnnxFile:

@@ -43,6 +43,7 @@ class GraphExecution:
 
 _DEFAULT: Final = GraphExecution()
 _FATAL: Final = 4
+_EXTERNAL_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -52,6 +53,8 @@ def open_session(
     providers: Sequence[Provider],
     entries: Mapping[str, str] = _NO_ENTRIES,
     execution: GraphExecution = _DEFAULT,
+    *,
+    content: bytes | None = None,
 ) -> Session:
     """Open a session of the graph in `path`, with the first provider that is available.
 
@@ -61,6 +64,7 @@ def open_session(
         providers: The providers, in order of preference.
         entries: Additional entries of the session's configuration.
         execution: Other settings.
+        content: The content to use in place of the file's; external files are those of the file.
 
     Raises:
         ArtifactFault: ONNX Runtime cannot open the graph.
@@ -89,9 +93,14 @@ def open_session(
     try:
         for library in execution.operators:
             options.register_custom_ops_library(library)
+        if content is not None:
+            options.add_session_config_entry(_EXTERNAL_FOLDER, str(path.parent))
         # With fallback it would print an error and continue with another provider.
         return onnxruntime.InferenceSession(
-            str(path), options, providers=list(providers), enable_fallback=0
+            str(path) if content is None else content,
+            options,
+            providers=list(providers),
+            enable_fallback=0,
         )
     except Exception as error:
         raise ArtifactFault(f"{path}: onnxruntime cannot open it: {error}") from error

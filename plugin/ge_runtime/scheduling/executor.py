@@ -106,6 +106,28 @@ class Executor:
         self._plan: Plan | None = None  # of workspace in the arena
         self._workspaces: dict[tuple[int, ...], int] = {}  # estimates of the plan by sizes
 
+    def variant(
+        self, *, engine: Engine | None = None, contract: Contract | None = None
+    ) -> Executor:
+        """Return an executor in the memory of this one, for use while this one is idle.
+
+        The caller closes `engine`, and does not close the executor.
+        """
+        new = Executor(
+            engine or self._engine,
+            contract or self._contract,
+            self._rules,
+            self._inputs,
+            self._answers,
+        )
+        new._plan = self._plan if engine is None else None
+        return new
+
+    @property
+    def contract(self) -> Contract:
+        """The feeds and results of the graph."""
+        return self._contract
+
     @property
     def engine(self) -> Engine:
         """The engine, for callers with exclusive use of the executor."""

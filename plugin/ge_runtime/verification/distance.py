@@ -195,12 +195,13 @@ class Rounding:
         It is the measured distance times its margin, and at least the tolerance of the output's
         type, relative to the largest number in it.
         """
-        promise = self._promise(output)
+        promise = self.promise(output)
         rows = self._more_rows(output)
         rows = rows if rows <= _ROUNDING_MOST * promise else 0.0
         return max(promise, NUDGE_MARGIN * self._nudged(output), ROWS_MARGIN * rows)
 
-    def _promise(self, output: str) -> float:
+    def promise(self, output: str) -> float:
+        """Return the tolerance of the output's type, relative to its largest number."""
         dtype = self._specs[output].dtype
         if dtype not in TOLERANCES:
             return 0.0

@@ -1,26 +1,20 @@
-"""Probes of the load check: seeded requests of chosen sizes, and the executions that try them."""
+"""Seeded requests of given sizes, whose values are from a part of the allowed range."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.gears import Gear, Gears
-from ge_runtime.config import PaddingRule, RuntimeConfig
-from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Relation, TensorSpec
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.specs import UNKNOWN, Array, DType, Number, TensorSpec
 from ge_runtime.verification.elements import element_ranges, nudged, random_elements
 
-_SHARES: Final = (16, 4, 1)
-"""Axes without gears are tried at their limits divided by these."""
-_MIXED_REQUESTS: Final = 3
-"""Requests of one execution: one that is as large as the execution, and two smaller ones."""
 _DEVICE_INTEGERS: Final = (0.0, 2.0)
 """On devices, integers without `range.<input>` are 0 and 1. A larger index may lie outside a table
 of the graph, which some devices do not survive; a CPU engine raises."""
@@ -29,105 +23,15 @@ _SHARED_SEED: Final = 4
 """Seed of inputs that have one value for the whole execution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One execution of several requests, or of one where it has room for no more."""
-
-    gear: Gear
-    probes: tuple[Mapping[str, int], ...]
-    """Sizes of the one-row requests whose answers are compared, the smallest first."""
-    mixed: bool
-    """True if a request of the gear's own size is executed with them."""
-
-    @property
-    def elements(self) -> int:
-        """Rows times all extents."""
-        return self.gear.rows * math.prod(self.gear.extents.values())
-
-
-def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
-    """Return the executions to try: every gear, and axes without gears at parts of their limits.
-
-    The smallest comes first, then the largest, then repeatedly the middle of the remaining ones.
-    So small, large and medium sizes are tried however early the time runs out.
-    """
-    geared = set(chain.from_iterable(config.gears))
-    free = [axis for axis in config.limits if axis not in geared]
-    found: list[Trial] = []
-    for gear in gears.every():
-        for share in _SHARES if free else (1,):
-            extents = dict(gear.extents)
-            extents.update({axis: _share(config, axis, share) for axis in free})
-            fixed = ROWS in geared or not config.batched
-            rows = gear.rows if fixed else min(_MIXED_REQUESTS, config.rows)
-            trial = _trial(config, Gear(rows, extents))
-            if trial is not None and trial not in found:
-                found.append(trial)
-    found = by_work(found)
-    return found[:1] + _spread(found[1:])
-
-
-def by_work(trials: Iterable[Trial]) -> list[Trial]:
-    """Sort by growing number of elements."""
-    return sorted(trials, key=lambda trial: trial.elements)
-
-
-def _spread(trials: Sequence[Trial]) -> list[Trial]:
-    """Order the trials: the last, then repeatedly the middle of each remaining part."""
-    order: list[Trial] = list(trials[-1:])
-    parts = [trials[:-1]]
-    while parts:
-        part = parts.pop(0)
-        if part:
-            middle = len(part) // 2
-            order.append(part[middle])
-            parts += [part[:middle], part[middle + 1 :]]
-    return order
-
-
-def _share(config: RuntimeConfig, axis: str, share: int) -> int:
-    """Return a size that executions may have along the axis, about its limit / `share`."""
-    return config.axis_sizes.executed(axis, math.ceil(config.limits[axis] / share))
-
-
-def _trial(config: RuntimeConfig, gear: Gear) -> Trial | None:
-    """Return None if an output would have a size below 1 in every request."""
-    probes = [dict(sizes) for sizes in _sizes_within(config, gear.extents)]
-    # Two requests of equal sizes show nothing that one does not.
-    probes = [sizes for at, sizes in enumerate(probes) if sizes not in probes[:at]]
-    if not probes:
-        return None
-    room = min(gear.rows, config.rows)
-    return Trial(gear, tuple(probes[: max(1, room - 1)]), mixed=room > 1)
-
-
-def _sizes_within(config: RuntimeConfig, extents: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield the smallest request that fits an execution of these extents, and one half its size."""
-    for share in (math.inf, 2):
-        sizes = {
-            axis: extent
-            if config.padding[axis] is PaddingRule.EQUAL
-            else max(math.ceil(extent / share), config.axis_sizes.minimums[axis])
-            for axis, extent in extents.items()
-        }
-        # Doubled until every output has a size of at least 1.
-        while not _answerable(config, sizes) and sizes != extents:
-            sizes = {axis: min(2 * size, extents[axis]) for axis, size in sizes.items()}
-        if _answerable(config, sizes):
-            yield sizes
-
-
-def _answerable(config: RuntimeConfig, sizes: Mapping[str, int]) -> bool:
-    dims = chain.from_iterable(spec.dims for spec in config.outputs)
-    return all(dim.size(sizes) >= 1 for dim in dims if isinstance(dim, Relation))
-
-
 class Part(Enum):
     """A part of a tensor's element range."""
 
     ALL = "all"
     LOWER = "lower half"
     UPPER = "upper half"
+    CENTER = "a twentieth on each side of the middle"
+    ENDS = "lowest and highest value"
+    ONE = "one value in the middle, everywhere"
 
 
 class Values:
@@ -190,11 +94,35 @@ class Values:
             high = math.ceil(middle) if spec.dtype.is_integer else middle
         elif part is Part.UPPER:
             low = math.floor(middle) if spec.dtype.is_integer else middle
+        elif part is Part.CENTER:
+            tenth = (high - low) / 10
+            low, high = middle - tenth / 2, middle + tenth / 2
+            if spec.dtype.is_integer:
+                low, high = math.floor(low), math.ceil(high)
         elements = random_elements(rng, spec.dtype, shape, (low, high))
+        if part is Part.ENDS:
+            values: Array = np.array([spec.dtype.scalar(end) for end in self._ends(spec)])
+            drawn: Array = values[rng.integers(0, 2, shape)]
+            return drawn
+        if part is Part.ONE:
+            elements[...] = spec.dtype.scalar(int(middle) if spec.dtype.is_integer else middle)
+            return elements
         whole = spec.dtype.is_integer or spec.dtype is DType.BOOL
         if whole and spec.name not in self._config.ranges and part is Part.ALL:
             elements.reshape(-1)[:1] = 1  # it may be a mask, which should not be all 0
         return elements
+
+    def other_padding(self, spec: TensorSpec, pad: np.generic) -> np.generic:
+        """Return an allowed value of an input that differs from its padding."""
+        low, high = (spec.dtype.scalar(end) for end in self._ends(spec))
+        return high if high != pad else low
+
+    def _ends(self, spec: TensorSpec) -> tuple[Number, Number]:
+        """Return the lowest and the highest value."""
+        low, high = self._ranges[spec.name]
+        if spec.dtype is DType.BOOL:
+            return False, True
+        return (int(low), int(high) - 1) if spec.dtype.is_integer else (low, high)
 
     def nudged(self, block: Block, seed: Sequence[int]) -> Block | None:
         """Return the request with every float moved to a neighbour, or None if it has no floats."""

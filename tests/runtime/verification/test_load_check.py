@@ -1,6 +1,5 @@
 """The load check: real graphs that are loaded or refused, and scripted executions."""
 
-import math
 import re
 
 import numpy as np
@@ -21,7 +20,6 @@ from ge_runtime import Runtime
 from ge_runtime.batching.gears import Gears
 from ge_runtime.counts import Counts
 from ge_runtime.errors import ConfigFault, EngineFault
-from ge_runtime.verification import load_check
 from ge_runtime.verification.load_check import LoadCheck
 
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
@@ -33,13 +31,8 @@ MASK_ONLY = {
 
 
 @pytest.fixture
-def load(version_dir, monkeypatch):
-    """Return a function: graph, configuration -> the line of the load check in the report.
-
-    The time of the check is not limited, so that the load of the machine does not matter.
-    """
-    monkeypatch.setattr(load_check, "CHECK_S", math.inf)
-    monkeypatch.setattr(load_check, "BUSY_S", math.inf)
+def load(version_dir):
+    """Return a function: graph, configuration -> the line of the load check in the report."""
 
     def load(graph, config):
         config = {**config, "parameters": {**config["parameters"]}}
@@ -63,7 +56,7 @@ def fault_of(load, graph, config):
 def test_sound_models_are_loaded(load, model):
     line = load(model.graph, model.config)
     assert ": load check: " in line
-    assert " 0 size(s)" not in line
+    assert ": load check: 0 of " not in line
     assert "not checked" not in line
 
 
@@ -71,10 +64,11 @@ def test_padding_is_not_neutral_for_a_convolution(load):
     config = edges_config({**COST, "padding.width": "neutral"})
     fault = fault_of(load, EDGES, {**config, "output": config["output"][:1]})
     assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
-        "parameter 'padding.width': found a request of one row of height 16, width 1 whose answer "
-        "changes when it is padded, executed as 3 row(s), height 16, width 16: output 'edges': "
-        "found # at [0, 0, 0, 0], expected #, distance #; 16 of 16 element(s) differ, and rounding "
-        "changes it by #; expected 'padding.width: equal': padding is not neutral for this graph"
+        "parameter 'padding.width': found a request of one row of height 2, width 1 whose answer "
+        "changes when it is padded, executed as 4 row(s), height 2, width 2: output 'edges': "
+        "found # at [0, 0, 0, 0], expected #, distance #; 2 of 2 element(s) differ, and rounding "
+        "changes it by 0; expected padding that changes no answer. Cure, tried: with "
+        "'padding.width: equal' it loads"
     )
 
 
@@ -85,15 +79,15 @@ def test_padding_is_not_neutral_for_a_mean_of_all_pixels(load):
     fault = fault_of(load, EDGES, config)
     assert fault.startswith("parameter 'padding.height', 'padding.width': found a request of one ")
     assert "output 'mean': found" in fault
-    assert "executed as 3 row(s), height 4, width 4" in fault
+    assert "executed as 4 row(s), height 4, width 4" in fault
 
 
 def test_a_graph_that_ignores_its_mask_is_refused(load):
     fault = fault_of(load, BLIND, MASK_ONLY)
     assert fault.startswith("parameter 'mask.attention_mask': found a request of one row of ")
     assert fault.endswith(
-        "expected a graph that uses its mask or lengths to ignore padding, or "
-        "'padding.tokens: equal'"
+        "expected a graph that uses its mask or lengths to ignore padding. Cure, tried: with "
+        "'padding.tokens: equal' it loads"
     )
 
 
@@ -101,8 +95,8 @@ def test_a_graph_whose_rows_depend_on_each_other_is_refused(load):
     fault = fault_of(load, MIXING, MASK_ONLY)
     assert fault.startswith("load check: found a request of one row of tokens 1 whose answer ")
     assert fault.endswith(
-        "expected rows that are independent of each other: export the graph so, or execute one row "
-        "at a time with 'gears.batch: 1'"
+        "expected rows that are independent of each other. Cure, tried: with 'gears.batch: 1' it "
+        "loads"
     )
     load(MIXING, {**MASK_ONLY, "max_batch_size": 1})
 
@@ -114,7 +108,7 @@ def test_the_check_can_be_turned_off(load):
 
 def test_a_graph_with_neutral_padding_is_loaded(load):
     config = pixels_config({**COST, **NEUTRAL})
-    assert "change them by at most 0" in load(PIXELS, config)
+    assert "; padding and rows change them by at most " in load(PIXELS, config)
 
 
 # -- scripted executions ------------------------------------------------------------------------
@@ -161,7 +155,7 @@ def test_differences_between_equal_executions_are_no_leakage():
         return own_sum(block) + (call % 2) * 1e-6
 
     _, check = check_of(by_chance)
-    assert re.search(r"change them by at most (1e-06|9.5e-07)", check.run())
+    assert re.search(r"change them by at most (1e-06|9.5e-07)", check.run().report)
 
 
 def test_leakage_is_refused_if_equal_executions_are_equal():
@@ -178,7 +172,7 @@ def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
         return own_sum(block) + 1e-5 * gear.rows
 
     _, check = check_of(rounding)
-    assert "change them by at most 2e-05" in check.run()
+    assert "change them by at most 3e-05" in check.run().report
 
 
 def test_a_graph_that_computes_with_the_number_of_rows_is_refused():
@@ -207,7 +201,7 @@ def test_integer_outputs_are_compared_only_if_there_are_no_float_outputs():
     with pytest.raises(ConfigFault, match="output 'y': found"):
         alone.run()
     _, beside = check_of(turned, output="INT64", beside=True)
-    assert "not checked" not in beside.run()
+    assert "not checked" not in beside.run().report
 
 
 def test_a_change_by_the_number_of_requests_is_not_attributed_to_padding():
@@ -226,7 +220,7 @@ def test_a_graph_of_fixed_sizes_is_executed_only_at_its_gears():
         return own_sum(block)
 
     executor, check = check_of(fixed, {"gears.batch": "4", "gears.n": "8, 16"})
-    assert check.run().startswith("2 size(s) in ")
+    assert check.run().report.startswith("7 of 7 trial(s) in ")
     assert sum(gear.rows != 4 for _, gear in executor.calls) == 1
 
 
@@ -237,73 +231,20 @@ def test_sizes_that_the_graph_cannot_execute_are_reported_as_not_checked():
         return own_sum(block)
 
     _, check = check_of(small)
-    assert check.run().endswith("not checked: 3 row(s), n 16: too wide")
-
-
-def clocked(seconds_of, parameters=None):
-    """Return executor, check and clocks; `seconds_of(gear)` gives (wall-clock, CPU) seconds."""
-    now = {"clock": 0.0, "cpu": 0.0}
-
-    def slow(block, blocks, gear, call):
-        if block is blocks[-1]:
-            wall_s, cpu_s = seconds_of(gear)
-            now["clock"] += wall_s
-            now["cpu"] += cpu_s
-        return own_sum(block)
-
-    executor, check = check_of(
-        slow, parameters, clock=lambda: now["clock"], cpu_clock=lambda: now["cpu"]
-    )
-    return executor, check, now
-
-
-def test_sizes_without_time_left_are_reported_as_not_checked():
-    executor, check, now = clocked(lambda gear: (0.0, 0.01 * gear.rows * gear.extents["n"]))
-    assert check.run().endswith("not checked: 3 row(s), n 16: no time left")
-    assert executor.calls[0][1].extents == {"n": 1}
-    assert now["cpu"] <= 1.0
-
-
-def test_wall_clock_time_matters_only_above_its_own_limit():
-    def busy(times):
-        return clocked(lambda gear: (times * 0.001 * gear.rows * gear.extents["n"], 0.0))
-
-    for times in (1, 4):
-        _, check, _ = busy(times)
-        assert "not checked" not in check.run()
-    _, check, now = busy(100)
-    assert check.run().endswith("not checked: 3 row(s), n 16: no time left")
-    assert now["clock"] <= 3.0
-
-
-def test_the_smallest_and_the_largest_gears_are_checked_before_others():
-    gears = {"gears.n": ", ".join(map(str, range(1, 17)))}
-    executor, check, _ = clocked(lambda gear: (0.0, 0.0), gears)
-    assert "not checked" not in check.run()
-    sizes = dict.fromkeys(gear.extents["n"] for _, gear in executor.calls if gear.rows > 1)
-    assert list(sizes)[:5] == [1, 16, 9, 5, 13]
-    executor, check, _ = clocked(lambda gear: (0.0, 0.002 * gear.rows * gear.extents["n"]), gears)
-    line = check.run()
-    assert {1, 16} <= {gear.extents["n"] for _, gear in executor.calls if gear.rows > 1}
-    skipped = [int(part.split()[-1]) for part in re.findall(r"row\(s\), n \d+", line)]
-    assert skipped == sorted(skipped)
-    assert skipped
+    assert check.run().report.endswith("not checked: 4 row(s), n 16: too wide")
 
 
 def test_the_report_does_not_mention_answers_if_nothing_was_checked():
-    _, check, _ = clocked(lambda gear: (0.0, 5.0), {"gears.n": "16"})
-    assert check.run().startswith("1 size(s) in ")
-
     def failing(block, blocks, gear, call):
         raise EngineFault("always")
 
     _, check = check_of(failing)
-    assert "answers" not in check.run()
+    assert "answers" not in check.run().report
 
 
 def test_the_report_of_a_masked_encoder(load):
     line = load(ENCODER, encoder_config(COST))
-    assert line.startswith("m_0: load check: 3 size(s) in ")
+    assert line.startswith("m_0: load check: 4 of 4 trial(s) in ")
     assert "answers do not depend on the values of other requests" in line
 
 
@@ -327,12 +268,12 @@ def test_each_request_is_executed_alone_and_at_each_place_of_each_gear():
         return own_sum(block)
 
     _, check = check_of(watched, REPRODUCIBLE)
-    assert "; equal to the bit at all places of 2 gear(s)" in check.run()
-    for gear, sizes in [(8, (1, 4, 8)), (16, (1, 8, 16))]:
+    assert "; equal to the bit at all places of 2 gear(s)" in check.run().report
+    for gear, sizes in [(8, (1, 3, 8)), (16, (15, 16))]:
         for size in sizes:
             assert (gear, 0, size, 1) in places
             # Two of the four places may hold the same block, and the first counts.
-            assert {(gear, at, size, 4) for at in range(3)} <= places
+            assert {(gear, at, size, 4) for at in range(2)} <= places
 
 
 def by_place(block, blocks, gear, call):
@@ -350,8 +291,8 @@ def test_a_graph_whose_rows_depend_on_their_place_is_refused():
     assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
         "parameter 'reproducible': found a request of one row of n 8 whose answer has different "
         "bits in row 2 beside other requests and alone, executed as 4 row(s), n 8: output 'y': "
-        "found # at [0, 0], expected #, distance #; 1 of 1 element(s) differ; expected "
-        "'gears.batch: 1', which executes each row alone, or 'reproducible: false'"
+        "found # at [0, 0], expected #, distance #; 1 of 1 element(s) differ; expected the same "
+        "bits. Possible cure: 'gears.batch: 1'"
     )
     _, alone = check_of(by_place, {**REPRODUCIBLE, "gears.batch": "1"})
     alone.run()

@@ -78,6 +78,18 @@ class OnnxGraph:
         """Return the shapes of all results that follow from the shapes of the inputs, by name."""
         return {name: shape for name, (_, shape) in self._typed(inputs).items()}
 
+    def flops(self, inputs: Mapping[str, Shape]) -> int:
+        """Estimate the floating-point operations of an execution with inputs of these shapes.
+
+        Bodies of branches and loops count once.
+        """
+        shapes = {tensor.name: tuple(tensor.dims) for tensor in self._model.graph.initializer}
+        positions = max((math.prod(shape[:2]) for shape in inputs.values()), default=1)
+        shapes |= {**inputs, **self.shapes(inputs)}
+        graph = self._model.graph
+        nodes = (*graph.node, *(inner for node in graph.node for inner in _inner_nodes(node)))
+        return sum(_flops(node, shapes, positions) for node in nodes)
+
     def _operation(self, node: NodeProto) -> Operation:
         inner = [name for one in _inner_nodes(node) for name in one.input]
         is_view = node.op_type in _VIEWS and node.domain in ("", "ai.onnx")
@@ -147,6 +159,45 @@ def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
             for inner in graph.node:
                 yield inner
                 yield from _inner_nodes(inner)
+
+
+_RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
+_TRANSFORMS: Final = frozenset({"DFT", "STFT"})
+_ELEMENT_FLOPS: Final = 8
+"""Operations of operators without weights, for each element of their results. Such operators are
+bound by memory: an element takes as long as some operations of a matrix product."""
+
+
+def _flops(node: NodeProto, shapes: Mapping[str, Shape], positions: int) -> int:
+    """Estimate the operations of a node.
+
+    Args:
+        node: The node.
+        shapes: The known shapes of weights and results.
+        positions: The number of uses of a weight, if shapes are not known.
+    """
+    given = [shapes.get(name) for name in node.input]
+    made = [shapes.get(name) for name in node.output if name]
+    kernel = max((math.prod(own) for own in given[1:] if own), default=0)
+    result, first = made[0] if made else None, given[0] if given else None
+    if "MatMul" in node.op_type or node.op_type == "Gemm":
+        if result and first:
+            transposed = any(one.name == "transA" and one.i for one in node.attribute)
+            return 2 * math.prod(result) * first[0 if transposed else -1]
+    elif "Conv" in node.op_type and first is not None and len(first) > 1:
+        # Each kernel is used once for each position of the result, or transposed of the input.
+        own = first if "Transpose" in node.op_type else result
+        if own and len(own) > 1:
+            return 2 * kernel * math.prod(own[2:]) * own[0]
+    elif node.op_type in _RECURRENT and first:
+        weights = sum(math.prod(own) for own in given[1:3] if own)
+        return 2 * weights * math.prod(first[:2])
+    elif node.op_type in _TRANSFORMS and result:
+        # Computed for each frequency separately; the last dim is the real and imaginary part.
+        return 4 * math.prod(result) * result[-2]
+    elif all(own is not None for own in made):
+        return _ELEMENT_FLOPS * sum(math.prod(own) for own in made if own is not None)
+    return 2 * kernel * positions
 
 
 _MOST_ELEMENTS: Final = 1024

@@ -1,0 +1,341 @@
+"""The plan of a load check: which requests are executed together, at which sizes.
+
+The plan is a function of the configuration, the gears and the work of the graph. The clock, the
+load of the machine and the number of threads have no part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from ge_runtime.batching.gears import Gear, Gears
+from ge_runtime.config import PaddingRule, RuntimeConfig
+from ge_runtime.specs import ROWS, Relation
+
+MOST_FLOPS: Final = 10**11
+"""Floating-point operations of a plan: a core of 2024 executes them in about 2 to 5 seconds. Trials
+beyond that are left out, the most important ones last."""
+
+MOST_GEARS: Final = 8
+"""Gears in a plan. Models with more are checked at the smallest, the two largest, and some between
+them."""
+
+EXECUTIONS: Final = 4
+"""Executions of a trial that count for its work: several with different contents, and the requests
+alone."""
+
+_PROBES: Final = 3
+"""Requests of a trial whose answers are compared."""
+
+Sizes = Mapping[str, int]
+"""Axis to the size of a request's tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One execution of one-row requests, as serving may execute them."""
+
+    gear: Gear
+    """The size of the execution."""
+    probes: tuple[Sizes, ...]
+    """The requests whose answers are compared."""
+    company: tuple[Sizes, ...] = ()
+    """The other requests, whose values vary; the first has the size of the execution."""
+
+    @property
+    def requests(self) -> tuple[Sizes, ...]:
+        """All requests: the first of the company, the probes, the rest of the company."""
+        return (*self.company[:1], *self.probes, *self.company[1:])
+
+    @property
+    def padded(self) -> bool:
+        """True if a probe is smaller than the execution."""
+        return any(
+            own < self.gear.extents[axis] for each in self.probes for axis, own in each.items()
+        )
+
+    def __str__(self) -> str:
+        return f"{self.gear} for {len(self.requests)} request(s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The trials of a load check."""
+
+    trials: tuple[Trial, ...]
+    """The smallest first."""
+    left_out: tuple[str, ...]
+    """Descriptions of what is not executed."""
+    flops: int
+    """Estimated operations of all trials."""
+    reduced: bool
+    """True if trials were left out because of their work."""
+
+    @property
+    def special(self) -> tuple[Trial, ...]:
+        """Small trials to repeat with special values; none if that is too much work."""
+        if 2 * self.flops > MOST_FLOPS:
+            return ()
+        return tuple(trial for trial in self.trials if trial.company or trial.padded)[:2]
+
+
+def plan_of(
+    config: RuntimeConfig, gears: Gears, flops: Callable[[Gear], int | None] = lambda _: None
+) -> Plan:
+    """Return the plan of a model.
+
+    Args:
+        config: The model.
+        gears: Its sizes.
+        flops: Estimates the operations of one execution; None if they are unknown, which counts as
+            one for each element.
+    """
+    trials, left_out = candidates(config, gears)
+
+    def work(trial: Trial) -> int:
+        known = flops(trial.gear)
+        return EXECUTIONS * (_elements(trial.gear) if known is None else known)
+
+    # Work never decreases when sizes grow: if the largest trial fits as often as there are trials,
+    # all fit, and the graph is analysed once.
+    largest = max(trials, key=lambda trial: _elements(trial.gear), default=None)
+    if largest is None:
+        return Plan((), tuple(left_out), 0, reduced=False)
+    bound = work(largest)
+    if bound * len(trials) <= MOST_FLOPS:
+        return Plan(_ordered(trials), tuple(left_out), bound * len(trials), reduced=False)
+    taken: list[Trial] = []
+    total = 0
+    skipped: list[Trial] = []
+    for trial in trials:
+        options = (trial, _smaller(config, gears, trial))
+        for option in options:
+            if option is None:
+                continue
+            own = work(option)
+            if total + own <= MOST_FLOPS:
+                taken.append(option)
+                total += own
+                break
+        else:
+            skipped.append(trial)
+    if not taken:
+        taken = [_smaller(config, gears, skipped[0]) or skipped[0]]
+        total = work(taken[0])
+    left_out += [f"{trial.gear} (work)" for trial in _ordered(skipped)]
+    return Plan(_ordered(taken), tuple(left_out), total, reduced=bool(skipped))
+
+
+def candidates(config: RuntimeConfig, gears: Gears) -> tuple[list[Trial], list[str]]:
+    """Return all trials, the most important first, and descriptions of gears without one."""
+    every = gears.every()
+    chosen = _spread(every)[:MOST_GEARS]
+    left_out = []
+    if len(every) > MOST_GEARS:
+        left_out.append(f"{len(every) - MOST_GEARS} gear(s) between these")
+    trials: list[Trial] = []
+    for gear in _targets(config, gears, chosen):
+        for trial in _trials_at(config, gears, gear, turn=len(trials)):
+            if trial not in trials:
+                trials.append(trial)
+    return trials, left_out
+
+
+def served_gear(config: RuntimeConfig, gears: Gears, requests: Sequence[Sizes]) -> Gear | None:
+    """Return the size at which serving executes these one-row requests together.
+
+    Returns None if it never executes them together. A request alone that no gear holds is executed
+    at its own size if config.pbtxt allows it.
+    """
+    if len(requests) > 1 and (not config.batched or len(requests) > config.rows):
+        return None
+    needs = [
+        {axis: config.axis_sizes.executed(axis, size) for axis, size in sizes.items()}
+        for sizes in requests
+    ]
+    for axis in config.equal_axes:
+        if len({sizes[axis] for sizes in requests}) > 1 or requests[0][axis] != needs[0][axis]:
+            return None
+    if not all(_answerable(config, sizes) for sizes in requests):
+        return None
+    extents = {axis: max(own[axis] for own in needs) for axis in needs[0]}
+    gear = gears.fit(len(requests), extents)
+    if gear is None:
+        own_size = len(requests) == 1 and config.oversize == "fallback"
+        return Gear(1, extents) if own_size else None
+    if config.reproducible and any(gears.fit(1, own) != gear for own in needs):
+        return None
+    return gear
+
+
+def sizes_within(config: RuntimeConfig, extents: Sizes, *, turn: int = 0) -> list[dict[str, int]]:
+    """Return sizes of requests that an execution of these extents holds, the smallest first.
+
+    The smallest, a prime about half as large, and one element less than the execution. With several
+    padded axes also requests that are small along one of them only.
+
+    Args:
+        config: The model.
+        extents: The sizes of the execution.
+        turn: Requests beyond the smallest are rotated by this.
+    """
+    padded = [axis for axis in extents if config.padding[axis] is not PaddingRule.EQUAL]
+    minimums = config.axis_sizes.minimums
+    least = _smallest(config, extents, padded)
+    if least is None:
+        return []
+    sizes = [least]
+    middle = {
+        axis: max(_prime(extents[axis] // 2 + at), minimums[axis]) for at, axis in enumerate(padded)
+    }
+    almost = {axis: max(extents[axis] - 1, minimums[axis]) for axis in padded}
+    more = [{**extents, **middle}, {**extents, **almost}]
+    if len(padded) > 1:
+        more += [{**extents, axis: least[axis]} for axis in padded]
+    turn %= len(more)
+    sizes += more[turn:] + more[:turn]
+    fitting = [own for own in sizes if all(own[axis] <= extents[axis] for axis in extents)]
+    return [own for at, own in enumerate(fitting) if own not in fitting[:at]]
+
+
+def _targets(config: RuntimeConfig, gears: Gears, chosen: Sequence[Gear]) -> Iterator[Gear]:
+    """Yield the sizes to execute: the chosen gears, with free axes at parts of their limits."""
+    geared = set(chain.from_iterable(config.gears))
+    free = [axis for axis in config.limits if axis not in geared]
+    free_rows = config.batched and ROWS not in geared
+    shares = _shares(config, free) if free else [{}]
+    for at in range(max(len(chosen), len(shares))):
+        gear = chosen[at % len(chosen)]
+        rows = min(1 + _PROBES, config.rows) if free_rows else gear.rows
+        yield Gear(rows, {**gear.extents, **shares[at % len(shares)]})
+
+
+def _shares(config: RuntimeConfig, free: Sequence[str]) -> list[dict[str, int]]:
+    """Return the sizes of free axes: small, largest, an eighth, a prime near a third, a half."""
+    executed = config.axis_sizes.executed
+    smallest = config.axis_sizes.smallest(config.outputs)
+    shares: list[dict[str, int]] = []
+    for part in (
+        lambda axis, limit: 4 * smallest[axis],
+        lambda axis, limit: limit,
+        lambda axis, limit: math.ceil(limit / 8),
+        lambda axis, limit: _prime(limit // 3),
+        lambda axis, limit: math.ceil(limit / 2),
+    ):
+        sizes = {
+            axis: min(executed(axis, max(part(axis, limit), smallest[axis])), limit)
+            for axis, limit in config.limits.items()
+            if axis in free
+        }
+        if sizes not in shares:
+            shares.append(sizes)
+    return shares
+
+
+def _trials_at(config: RuntimeConfig, gears: Gears, gear: Gear, *, turn: int) -> Iterator[Trial]:
+    """Yield the executions at this size: of several requests, and of one that is padded."""
+    found = sizes_within(config, gear.extents, turn=turn)
+    extents = dict(gear.extents)
+    count = _requests_at(config, gears, gear)
+    if count > 1:
+        probes = [
+            own for own in found if served_gear(config, gears, [extents, own]) is not None
+        ] or [extents]
+        # With little room, different trials have different probes.
+        start = turn % len(probes) if count - 1 < len(probes) else 0
+        probes = (probes[start:] + probes[:start])[: min(_PROBES, count - 1)]
+        company = (extents,) * (count - len(probes))
+        trial = Trial(gear, tuple(probes), company)
+        served = served_gear(config, gears, trial.requests)
+        if served is not None:
+            yield Trial(served, trial.probes, company)
+    elif count == 1 and not found:
+        found = [extents]
+    alone = [own for own in (*found, extents) if served_gear(config, gears, [own]) == gear]
+    padded = [own for own in alone if gear != _own_size(config, own)]
+    if padded or count == 1:
+        for own in (padded or alone[-1:])[:_PROBES]:
+            yield Trial(gear, (own,))
+
+
+def _requests_at(config: RuntimeConfig, gears: Gears, gear: Gear) -> int:
+    """Return a number of requests of this gear's size that serving executes at it; 0 for none.
+
+    The smallest above 1 if there is one, but at least as many as there are probes if possible.
+    """
+    extents = dict(gear.extents)
+    most = min(gear.rows, config.rows)
+    least = 0
+    for count in range(1, most + 1):
+        served = served_gear(config, gears, [extents] * count)
+        if served is not None and served.rows == gear.rows and served.extents == extents:
+            least = count
+            if count >= 1 + _PROBES:
+                break
+    return least
+
+
+def _own_size(config: RuntimeConfig, sizes: Sizes) -> Gear:
+    executed = config.axis_sizes.executed
+    return Gear(1, {axis: executed(axis, size) for axis, size in sizes.items()})
+
+
+def _smaller(config: RuntimeConfig, gears: Gears, trial: Trial) -> Trial | None:
+    """Return the trial with one probe; None if that is no smaller."""
+    if len(trial.requests) <= 2:
+        return None
+    probes, company = trial.probes[:2][-1:], trial.company[:1]
+    gear = served_gear(config, gears, (*company, *probes))
+    if gear is None or gear.extents != trial.gear.extents or gear.rows >= trial.gear.rows:
+        return None
+    return Trial(gear, probes, company)
+
+
+def _smallest(
+    config: RuntimeConfig, extents: Sizes, padded: Sequence[str]
+) -> dict[str, int] | None:
+    """Return the smallest sizes, doubled until every output has a size; None if there are none."""
+    sizes = {**extents, **{axis: config.axis_sizes.minimums[axis] for axis in padded}}
+    while not _answerable(config, sizes):
+        if sizes == extents:
+            return None
+        sizes = {axis: min(2 * size, extents[axis]) for axis, size in sizes.items()}
+    return sizes
+
+
+def _answerable(config: RuntimeConfig, sizes: Sizes) -> bool:
+    dims = chain.from_iterable(spec.dims for spec in config.outputs)
+    return all(dim.size(sizes) >= 1 for dim in dims if isinstance(dim, Relation))
+
+
+def _spread(gears: Sequence[Gear]) -> list[Gear]:
+    """Order gears: the smallest, the largest, the second largest, then middles of the rest."""
+    order = [*gears[:1], *reversed(gears[1:][-2:])]
+    parts = [list(gears[1:-2])]
+    while parts:
+        part = parts.pop(0)
+        if part:
+            middle = len(part) // 2
+            order.append(part[middle])
+            parts += [part[:middle], part[middle + 1 :]]
+    return order
+
+
+def _ordered(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    return tuple(sorted(trials, key=lambda trial: _elements(trial.gear)))
+
+
+def _elements(gear: Gear) -> int:
+    return gear.rows * math.prod(gear.extents.values())
+
+
+def _prime(most: int) -> int:
+    """Return the largest prime up to `most`, or 1."""
+    for number in range(most, 1, -1):
+        if all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
+            return number
+    return 1
