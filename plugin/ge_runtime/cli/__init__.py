@@ -22,6 +22,7 @@ import ge_runtime.cli.conformance as conformance
 import ge_runtime.cli.convert as convert
 import ge_runtime.cli.doctor as doctor
 import ge_runtime.cli.gears as gears
+import ge_runtime.cli.init as init
 import ge_runtime.cli.inspect as inspect
 import ge_runtime.cli.probe_device as probe_device
 import ge_runtime.cli.top as top
@@ -31,6 +32,7 @@ from ge_runtime.errors import RuntimeFault
 COMMANDS: Final = tuple(
     module.COMMAND
     for module in (
+        init,
         gears,
         build,
         inspect,
