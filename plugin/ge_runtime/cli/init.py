@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -52,6 +53,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model repository that gets the folder (default: %(default)s)",
     )
     add("--name", metavar="NAME", help="name of the model (default: that of the file)")
+    add_init_options(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """Options of the derivation."""
+
+    max_batch: int
+    constants: Mapping[str, str]
+    """Graph input to its value."""
+
+
+def add_init_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `init_options` reads."""
+    add = parser.add_argument
     add(
         "--max-batch",
         type=whole,
@@ -69,6 +85,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def init_options(given: argparse.Namespace) -> InitOptions:
+    """Return the options of a command line."""
+    return InitOptions(given.max_batch, dict(given.constant))
+
+
 def _constant(text: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     try:
@@ -81,33 +102,16 @@ def _constant(text: str) -> tuple[str, str]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    graph_file: Path = given.graph
-    name = given.name or graph_file.stem
-    folder: Path = given.into / name
+    file: Path = given.graph
+    if not file.is_file():
+        found = "a folder" if file.is_dir() else "nothing"
+        raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
+    folder: Path = given.into / (given.name or file.stem)
     if folder.exists():
         raise RuntimeFault(
             f"{folder}: found a folder, expected none; choose another --name or --into"
         )
-    if not graph_file.is_file():
-        found = "a folder" if graph_file.is_dir() else "nothing"
-        raise RuntimeFault(f"{graph_file}: found {found}, expected an .onnx file")
-    with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
-        graph = Graph(graph_file, threads=len(os.sched_getaffinity(0)))
-        model = Path(scratch, name)
-        copy_graph(graph_file, model / "1")
-        discovery = Discovery(graph, given.max_batch, dict(given.constant), _progress)
-        try:
-            found_config, proof = proven(discovery, model, graph_file.name)
-        except ArtifactFault as fault:
-            print(f"ge-runtime init: {graph_file}: {fault}", file=sys.stderr)
-            return EXIT_NO
-        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(model), folder)
-    print(found_config.text(graph_file.name))
-    print(f"Proven: {proof}.")
-    print(f"Written: {folder}")
-    return 0
+    return 0 if write_model(file, folder, init_options(given)) else EXIT_NO
 
 
 COMMAND: Final = Command(
@@ -118,6 +122,36 @@ COMMAND: Final = Command(
     add_arguments=_add_arguments,
     run=_run,
 )
+
+
+def write_model(file: Path, folder: Path, options: InitOptions) -> bool:
+    """Write the folder of a model and print its configuration.
+
+    Args:
+        file: The .onnx file.
+        folder: The folder to write; nothing is written unless the configuration is proven.
+        options: Options of the derivation.
+
+    Returns:
+        False if no configuration was found; the reason is printed.
+    """
+    with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
+        graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+        model = Path(scratch, folder.name)
+        copy_graph(file, model / "1")
+        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+        try:
+            configuration, proof = proven(discovery, model, file.name)
+        except ArtifactFault as fault:
+            print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
+            return False
+        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(str(model), folder)
+    print(configuration.text(file.name))
+    print(f"Proven: {proof}.")
+    print(f"Written: {folder}")
+    return True
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
