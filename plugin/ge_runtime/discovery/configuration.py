@@ -64,8 +64,9 @@ class Configuration:
 def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
     lines = [f"{kind} ["]
     for at, tensor in enumerate(tensors):
-        dims = ", ".join(map(str, tensor.dims))
-        extra = " allow_ragged_batch: true" if tensor.ragged else ""
+        dims = ", ".join(map(str, tensor.dims or (1,)))
+        extra = "" if tensor.dims else " reshape { shape: [ ] }"
+        extra += " allow_ragged_batch: true" if tensor.ragged else ""
         extra += " optional: true" if tensor.optional else ""
         comma = "," if at + 1 < len(tensors) else ""
         lines.append(

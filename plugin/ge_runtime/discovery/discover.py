@@ -10,7 +10,7 @@ from typing import Final
 
 from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
 from ge_runtime.discovery.graph import Graph, Port
-from ge_runtime.discovery.limits import find_ids, find_limits
+from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
 from ge_runtime.discovery.masks import candidates, confirm
 from ge_runtime.discovery.outputs import Unfitted, fit
 from ge_runtime.discovery.study import Axis, Content, Study, first_sizes, grouped
@@ -83,27 +83,24 @@ class Discovery:
                     "hand, or tokenize in model.py"
                 )
         constants = self._constants(study)
-        guessed = self._row_symbols() if batched else ()
-        self.progress("first execution")
-        sizes = first_sizes(study, guessed)
-        if sizes is None:
-            raise Undecided(
-                "found no sizes at which the graph executes with random inputs; ONNX Runtime's "
-                f"text: {self.graph.last_error}. Give an example with --sample"
-            )
-        rows = self._rows(study, sizes, guessed) if batched else Rows()
+        self.progress("rows")
+        if batched:
+            sizes, rows = self._rows(study)
+        else:
+            sizes, rows = first_sizes(study, ()) or {}, Rows(evidence="Rows: none.")
         self.progress("axes")
         axes = self._axes(study, sizes, rows)
         for axis in axes:
             self.progress(f"limits of {axis.name}")
             find_limits(study, axis, sizes)
-        self.progress("ids")
-        find_ids(study, sizes)
+        fit_together(study, axes, sizes)
         self.progress("outputs")
         relations = self._relations(study, axes, sizes, rows)
         found = Configuration(self._max_batch(study, axes, sizes, rows))
         found.notes.append(rows.evidence)
         generated = self._marks(study, axes, sizes, relations, found, rows)
+        self.progress("ids")
+        find_ids(study, sizes)
         self._inputs(study, axes, rows, generated, found, constants)
         self._outputs(rows, relations, found)
         self._limits(axes, study, rows, found)
@@ -127,57 +124,76 @@ class Discovery:
             study.constants[port.name] = float(value)
         return found
 
-    def _row_symbols(self) -> tuple[str, ...]:
-        """Return the symbols that may count rows: the first dims of the inputs."""
-        firsts = [port.dims[0] for port in self.graph.inputs if port.dims]
-        return tuple(dict.fromkeys(dim for dim in firsts if isinstance(dim, str)))
+    def _row_symbols(self) -> list[tuple[str, ...]]:
+        """Return the symbols that may count rows, the likeliest first.
 
-    def _rows(self, study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> Rows:
-        """Determine by experiment how the graph counts rows."""
-        ports = [port for port in self.graph.inputs if port.name not in study.constants]
-        one = study.run(sizes)
-        assert one is not None
-        if not guessed:
-            return self._fixed_rows(ports, one)
+        They are the first dims of the inputs, else a symbol that several inputs have at any place.
+        """
+        ports = [port for port in self.graph.inputs if port.symbols]
+        firsts = (port.dims[0] for port in ports)
+        likeliest = tuple(dict.fromkeys(dim for dim in firsts if isinstance(dim, str)))
+        common = [
+            (symbol,)
+            for port in ports[:1]
+            for symbol in port.symbols
+            if all(symbol in other.symbols for other in ports) and (symbol,) != likeliest
+        ]
+        return [likeliest, *common] if likeliest else [()]
+
+    def _rows(self, study: Study) -> tuple[dict[str, int], Rows]:
+        """Find sizes at which the graph executes, and how it counts rows. Raises Undecided."""
+        first: tuple[dict[str, int], Rows] | None = None
+        for guessed in self._row_symbols():
+            sizes = first_sizes(study, guessed)
+            if sizes is None:
+                continue
+            rows = (
+                self._counted(study, sizes, guessed) if guessed else self._fixed_rows(study, sizes)
+            )
+            # Outputs that do not count these rows are reasons to try another symbol first.
+            if first is None or (rows.batched and not first[1].batched):
+                first = sizes, rows
+            if rows.batched and None not in rows.outputs.values():
+                return sizes, rows
+        if first is None:
+            raise Undecided(
+                "found no sizes at which the graph executes with random inputs; ONNX Runtime's "
+                f"text: {self.graph.last_error}"
+            )
+        return first
+
+    def _counted(self, study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> Rows:
+        """Determine by executions with more rows which dims of outputs count them."""
+        inputs = {
+            port.name: next((at for at, dim in enumerate(port.dims) if dim in guessed), None)
+            for port in self.graph.inputs
+            if port.name not in study.constants
+        }
+        one = study.run(sizes) or {}
         for count in (2, 3):
             more = study.run({**sizes, **dict.fromkeys(guessed, count)})
-            if more is not None:
-                outputs = {
-                    name: next(
-                        (
-                            at
-                            for at, (few, many) in enumerate(
-                                zip(one[name].shape, more[name].shape, strict=False)
-                            )
-                            if many == count * few
-                        ),
-                        None,
-                    )
-                    for name in one
-                }
-                if any(at is None for at in outputs.values()):
-                    break
-                inputs: dict[str, int | None] = {
-                    port.name: next(
-                        (at for at, dim in enumerate(port.dims) if dim in guessed), None
-                    )
-                    for port in ports
-                }
-                evidence = f"Rows: with {count} rows each output has {count} times as many."
-                return Rows(tuple(guessed), inputs, outputs, evidence=evidence)
-        else:
-            if all(array.shape[:1] == (1,) for array in one.values()):
-                return Rows(
-                    tuple(guessed),
-                    {port.name: 0 for port in ports},
-                    dict.fromkeys(one, 0),
-                    fixed=1,
-                    evidence="Rows: the graph fails with 2 rows and with 3; each is executed "
-                    f"alone. ONNX Runtime's text: {self.graph.last_error}",
-                )
-        return Rows(evidence="Rows: none; the first dims of outputs do not follow the inputs'.")
+            if more is None:
+                continue
+            outputs = {name: _multiplied(one[name], more[name], count) for name in one}
+            if all(at is None for at in outputs.values()):
+                return Rows(evidence="Rows: none; no dim of an output follows the inputs'.")
+            evidence = f"Rows: with {count} rows outputs have {count} times as many."
+            return Rows(tuple(guessed), inputs, outputs, evidence=evidence)
+        if any(array.shape[:1] != (1,) for array in one.values()):
+            return Rows(evidence="Rows: none; the graph fails with 2 rows and with 3.")
+        return Rows(
+            tuple(guessed),
+            inputs,
+            dict.fromkeys(one, 0),
+            fixed=1,
+            evidence="Rows: the graph fails with 2 rows and with 3; each is executed alone. "
+            f"ONNX Runtime's text: {self.graph.last_error}",
+        )
 
-    def _fixed_rows(self, ports: Sequence[Port], one: Mapping[str, Array]) -> Rows:
+    def _fixed_rows(self, study: Study, sizes: Mapping[str, int]) -> Rows:
+        """Return the rows of a graph whose inputs begin with fixed sizes."""
+        ports = [port for port in self.graph.inputs if port.name not in study.constants]
+        one = study.run(sizes) or {}
         firsts = {port.dims[0] for port in ports if port.dims}
         results = {array.shape[0] if array.ndim else 0 for array in one.values()}
         if len(firsts) == 1 and firsts == results:
@@ -224,7 +240,7 @@ class Discovery:
         for port in self.graph.outputs:
             dims: list[int | str] = []
             for at in range(len(base[port.name])):
-                if rows.batched and at == rows.outputs[port.name]:
+                if at == rows.outputs.get(port.name):
                     continue
 
                 def measure(
@@ -270,19 +286,20 @@ class Discovery:
         generated: set[str] = set()
         for port, content, own in candidates(study, axes) if rows.batched else ():
             named = study.contents[port.name]
-            if named is Content.VALUES and generated:
+            unnamed = named is Content.VALUES or port.name in study.unnamed
+            if unnamed and generated:
                 continue  # the end of the data is marked already
             study.contents[port.name] = content
             family = "mask" if content is Content.MASK else "lengths"
-            verdict = confirm(study, port, own, sizes, relations)
+            verdict = confirm(study, port, own, sizes, relations, rows.outputs)
             if verdict.confirmed:
                 generated.add(port.name)
                 names = ", ".join(axis.name for axis in own)
                 why = _line(f"Confirmed by experiment: {verdict.evidence}.")
                 found.parameters.append(Parameter(f"{family}.{port.name}", names, why))
                 continue
-            study.contents[port.name] = named
-            if named is content:
+            study.contents[port.name] = Content.VALUES if unnamed else named
+            if not unnamed and named is content:
                 note = f"Input '{port.name}' is not generated as a {family}: {verdict.evidence}."
                 found.notes.append(_line(note))
         return generated
@@ -315,7 +332,7 @@ class Discovery:
                 Tensor(
                     port.name,
                     port.dtype,
-                    tuple(-1 if isinstance(dim, str) else dim for dim in dims) or (1,),
+                    tuple(-1 if isinstance(dim, str) else dim for dim in dims),
                     ragged=bool(free) and rows.batched,
                     optional=types,
                 )
@@ -348,7 +365,7 @@ class Discovery:
                 Tensor(
                     port.name,
                     port.dtype,
-                    tuple(-1 if isinstance(dim, str) else dim for dim in dims) or (1,),
+                    tuple(-1 if isinstance(dim, str) else dim for dim in dims),
                 )
             )
             if free:
@@ -359,12 +376,10 @@ class Discovery:
                         "Measured by executions, and verified at other sizes.",
                     )
                 )
-            if rows.batched and rows.outputs[port.name]:
-                found.parameters.append(
-                    Parameter(
-                        f"batch_axis.{port.name}", str(rows.outputs[port.name]), rows.evidence
-                    )
-                )
+            at = rows.outputs.get(port.name)
+            if rows.batched and at != 0:
+                text = "none" if at is None else str(at)
+                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
 
     def _limits(self, axes: Sequence[Axis], study: Study, rows: Rows, found: Configuration) -> None:
         for axis in axes:
@@ -393,6 +408,12 @@ class Discovery:
                 )
         if rows.fixed == 1 and rows.symbols:
             found.parameters.append(Parameter("gears.batch", "1", _line(rows.evidence)))
+
+
+def _multiplied(few: Array, many: Array, count: int) -> int | None:
+    """Return the dim that is `count` times as large in `many`."""
+    sizes = zip(few.shape, many.shape, strict=False)
+    return next((at for at, (one, more) in enumerate(sizes) if more == count * one), None)
 
 
 def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str]) -> str:

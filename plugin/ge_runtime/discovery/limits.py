@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ge_runtime.discovery.study import Axis, Content, Study
@@ -14,6 +14,8 @@ from ge_runtime.specs import DType, Tensors
 _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64)
 _ELEMENTS_MOST: Final = 2**20
 """Elements of one row of the largest input, at most, when larger sizes are tried."""
+_TOGETHER_MOST: Final = 2**21
+"""Elements of one row of the largest input at the limits of all axes, at most."""
 _SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
 """Number of free axes of an input -> the largest size that is tried. Beside fixed dims, or for ids,
 2048: attention needs memory in proportion to the square of the size."""
@@ -66,6 +68,18 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
     axis.largest = size
 
 
+def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
+    """Lower the largest sizes until an input of all of them has a reasonable size."""
+    while True:
+        at = {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
+        elements = max((study.elements(port, at) for port in study.graph.inputs), default=0)
+        high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
+        if high is None or elements <= _TOGETHER_MOST or high.largest < 2 * high.base:
+            return
+        high.largest = high.largest // 2 // high.multiple * high.multiple
+        high.stopped = ""
+
+
 class _Budget:
     """Limits of the machine: an execution twice as large may need four times as much."""
 
@@ -100,7 +114,8 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
         if not {*free} & {*axis.symbols}:
             continue
         fixed = math.prod(dim for dim in port.dims[1:] if isinstance(dim, int))
-        if port.dtype.is_integer or fixed > _MULTIPLES[-1]:
+        # Only a line of samples is long: ids, features and the rows of other layouts are not.
+        if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
             most = min(most, _TOKENS_MOST)
         others = math.prod(sizes[dim] for dim in free if dim not in axis.symbols)
         most = min(

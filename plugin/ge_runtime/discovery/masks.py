@@ -33,6 +33,7 @@ def confirm(
     axes: Sequence[Axis],
     sizes: Mapping[str, int],
     relations: Mapping[str, tuple[int | str, ...]],
+    rows: Mapping[str, int | None],
 ) -> Verdict:
     """Test that values behind the mask, or the length, do not change the answer.
 
@@ -45,7 +46,8 @@ def confirm(
         port: The input.
         axes: The axes that it marks.
         sizes: Symbol to size; large enough for one unit of data and one of padding.
-        relations: Output to its dims after the rows, as fitted.
+        relations: Output to its dims without rows, as fitted.
+        rows: Output to its dim of rows; None: it has none.
     """
     symbols = {symbol for axis in axes for symbol in axis.symbols}
     if not any(
@@ -62,13 +64,14 @@ def confirm(
     by_axis = {axis.name: _part(axis) for axis in axes}
     for output in study.graph.outputs:
         spec = TensorSpec(output.name, output.dtype, ())
+        at = rows[output.name]
         first, second = (
-            _within(found[output.name], relations[output.name], by_axis)
+            _within(found[output.name], relations[output.name], by_axis, at)
             for found in (padded, other)
         )
         if (difference := compare(spec, first, second)) is not None:
             return Verdict(False, f"values behind it change the answer: {difference}")
-        single = _within(alone[output.name], relations[output.name], by_axis)
+        single = _within(alone[output.name], relations[output.name], by_axis, at)
         scale = float(np.max(np.abs(np.nan_to_num(single.astype(np.float64))), initial=0.0))
         difference = compare(spec, first, single)
         if difference is not None and difference.distance > _TOLERANCE * scale:
@@ -102,9 +105,11 @@ def _cut(study: Study, sizes: Mapping[str, int], true: Mapping[str, int]) -> dic
     }
 
 
-def _within(array: Array, dims: Sequence[int | str], sizes: Mapping[str, int]) -> Array:
+def _within(
+    array: Array, dims: Sequence[int | str], sizes: Mapping[str, int], rows: int | None
+) -> Array:
     """Return the part of an output that belongs to the data."""
-    places = []
+    places: list[slice] = []
     for dim in dims:
         if isinstance(dim, int):
             places.append(slice(None))
@@ -112,8 +117,9 @@ def _within(array: Array, dims: Sequence[int | str], sizes: Mapping[str, int]) -
         relation = Relation.parse(dim)
         known = {*relation.axes} <= sizes.keys()
         places.append(slice(max(relation.size(sizes), 0)) if known else slice(None))
-    leading = array.ndim - len(places)
-    return array[(slice(None),) * leading + tuple(places)]
+    if rows is not None:
+        places.insert(rows, slice(None))
+    return array[tuple(places)]
 
 
 def _equal(study: Study, one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
@@ -141,16 +147,15 @@ def candidates(study: Study, axes: Sequence[Axis]) -> list[tuple[Port, Content, 
         if named is Content.MASK or (named is Content.VALUES and not _is_float(port)):
             if shared and len(port.dims) == len(own) + 1:
                 found.append((port, Content.MASK, own))
-            elif not own and axes and not _is_float(port) and _is_one_for_each_row(port):
-                found.append((port, Content.LENGTH, list(axes[:1])))
         elif named is Content.LENGTH and axes:
             found.append((port, Content.LENGTH, list(axes[:1])))
-    return sorted(found, key=lambda each: study.contents[each[0].name] is Content.VALUES)
+    return sorted(
+        found,
+        key=lambda each: (
+            study.contents[each[0].name] is Content.VALUES or each[0].name in study.unnamed
+        ),
+    )
 
 
 def _is_float(port: Port) -> bool:
     return not (port.dtype.is_integer or port.dtype is DType.BOOL)
-
-
-def _is_one_for_each_row(port: Port) -> bool:
-    return len(port.dims) == 1 or port.dims[1:] == (1,)

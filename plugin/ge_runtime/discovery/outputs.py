@@ -38,13 +38,15 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
     dependent = [axis for axis in axes if _depends(axis, base, at_base, measure)]
     if not dependent:
         return at_base
-    parts = [_fit_one(axis, base, measure) for axis in dependent]
-    candidates = parts if len(parts) == 1 else _combined(parts, dependent, base, at_base)
+    try:
+        parts = [_fit_one(axis, base, measure) for axis in dependent]
+        candidates = parts if len(parts) == 1 else _combined(parts, dependent, base, at_base)
+    except ValueError as error:  # a relation that falls when an axis grows
+        raise Unfitted(f"found {at_base} at {_text(base)}, expected {error}") from error
     for text in candidates:
         relation = Relation.parse(text)
-        text = relation.text
         if all(_measured(measure, sizes) == relation.size(sizes) for sizes in _checks(axes, base)):
-            return text
+            return relation.text
     raise Unfitted(
         f"found {at_base} at {_text(base)}, which no relation of {_names(dependent)} gives at "
         "other sizes"

@@ -62,6 +62,11 @@ def proposed_content(port: Port) -> Content:
     return Content.VALUES
 
 
+def is_one_for_each_row(port: Port) -> bool:
+    """Return whether an input is an integer for each row, as a length is."""
+    return port.dtype.is_integer and (len(port.dims) == 1 or port.dims[1:] == (1,))
+
+
 @dataclass(slots=True)
 class Axis:
     """A size that differs between requests."""
@@ -90,12 +95,19 @@ class Study:
     """Input to the largest value that its elements may have."""
     measured: tuple[str, ...] = ()
     """Symbols that inputs of content LENGTH measure; empty for all."""
+    unnamed: set[str] = field(default_factory=set)
+    """Inputs that may be lengths, though their names do not say so."""
     constants: dict[str, float] = field(default_factory=dict)
     """Input to the value of all its elements."""
 
     def __post_init__(self) -> None:
         """Propose the content of each input."""
         self.contents = {port.name: proposed_content(port) for port in self.graph.inputs}
+        if any(port.symbols[1:] for port in self.graph.inputs):
+            for port in self.graph.inputs:
+                if self.contents[port.name] is Content.VALUES and is_one_for_each_row(port):
+                    self.contents[port.name] = Content.LENGTH
+                    self.unnamed.add(port.name)
 
     def symbols(self) -> tuple[str, ...]:
         """Return all symbols of the inputs, each once."""
