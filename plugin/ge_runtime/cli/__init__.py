@@ -22,8 +22,10 @@ import ge_runtime.cli.conformance as conformance
 import ge_runtime.cli.convert as convert
 import ge_runtime.cli.doctor as doctor
 import ge_runtime.cli.gears as gears
+import ge_runtime.cli.init as init
 import ge_runtime.cli.inspect as inspect
 import ge_runtime.cli.probe_device as probe_device
+import ge_runtime.cli.serve as serve
 import ge_runtime.cli.top as top
 from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.errors import RuntimeFault
@@ -31,6 +33,8 @@ from ge_runtime.errors import RuntimeFault
 COMMANDS: Final = tuple(
     module.COMMAND
     for module in (
+        serve,
+        init,
         gears,
         build,
         inspect,

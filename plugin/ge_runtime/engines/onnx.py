@@ -244,8 +244,13 @@ def signature_of(path: Path, session: Session) -> Signature:
     )
 
 
+def dtype_of(name: str) -> DType | None:
+    """Return the type that ONNX Runtime calls `name`, e.g. "tensor(float)"; None if unknown."""
+    return _DTYPES.get(name)
+
+
 def _tensor(path: Path, value: NodeArg) -> GraphTensor:
-    dtype = _DTYPES.get(value.type)
+    dtype = dtype_of(value.type)
     if dtype is None:
         raise ArtifactFault(
             f"{path}: found '{value.name}' of type {value.type}, expected a tensor of a type "

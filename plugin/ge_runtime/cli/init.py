@@ -1,0 +1,232 @@
+"""`ge-runtime init`: writes a model folder for an ONNX graph, and proves its configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from ge_runtime.cli.backend import MODEL
+from ge_runtime.cli.command import EXIT_NO, Command, whole
+from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.discovery.configuration import Configuration, Parameter
+from ge_runtime.discovery.discover import Discovery
+from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.proof import Proof, prove
+from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.errors import ArtifactFault, RuntimeFault
+
+_DESCRIPTION: Final = """\
+Write a model folder for an ONNX graph.
+
+The command executes the graph at different sizes, with and without padding, and derives
+config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
+the sizes of outputs. A comment above each line has the evidence. Then it loads the model, with the
+load check, and compares its answers with ONNX Runtime's, for requests alone and together. Nothing
+is written unless all answers are equal.
+"""
+
+_EPILOG: Final = """\
+examples:
+  ge-runtime init model.onnx
+  ge-runtime init encoder.onnx --into model_repository --name encoder --max-batch 64
+  ge-runtime init vad.onnx --constant sr=16000
+
+Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or input.
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("graph", type=Path, metavar="GRAPH", help="the .onnx file")
+    add(
+        "--into",
+        type=Path,
+        default=Path("model_repository"),
+        metavar="DIR",
+        help="model repository that gets the folder (default: %(default)s)",
+    )
+    add("--name", metavar="NAME", help="name of the model (default: that of the file)")
+    add_init_options(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """Options of the derivation."""
+
+    max_batch: int
+    constants: Mapping[str, str]
+    """Graph input to its value."""
+
+
+def add_init_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `init_options` reads."""
+    add = parser.add_argument
+    add(
+        "--max-batch",
+        type=whole,
+        default=16,
+        metavar="N",
+        help="largest max_batch_size (default: %(default)s)",
+    )
+    add(
+        "--constant",
+        action="append",
+        default=[],
+        type=_constant,
+        metavar="INPUT=VALUE",
+        help="the value of a graph input that is the same in all executions; may be repeated",
+    )
+
+
+def init_options(given: argparse.Namespace) -> InitOptions:
+    """Return the options of a command line."""
+    return InitOptions(given.max_batch, dict(given.constant))
+
+
+def _constant(text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    try:
+        float(value)
+    except ValueError:
+        equals = ""
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected INPUT=NUMBER, e.g. sr=16000")
+    return name, value
+
+
+def _run(given: argparse.Namespace) -> int:
+    file: Path = given.graph
+    if not file.is_file():
+        found = "a folder" if file.is_dir() else "nothing"
+        raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
+    folder: Path = given.into / (given.name or file.stem)
+    if folder.exists():
+        raise RuntimeFault(
+            f"{folder}: found a folder, expected none; choose another --name or --into"
+        )
+    return 0 if write_model(file, folder, init_options(given)) else EXIT_NO
+
+
+COMMAND: Final = Command(
+    name="init",
+    help="write and prove a model folder for an ONNX graph",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
+
+
+def write_model(file: Path, folder: Path, options: InitOptions) -> bool:
+    """Write the folder of a model and print its configuration.
+
+    Args:
+        file: The .onnx file.
+        folder: The folder to write; nothing is written unless the configuration is proven.
+        options: Options of the derivation.
+
+    Returns:
+        False if no configuration was found; the reason is printed.
+    """
+    with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
+        graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+        model = Path(scratch, folder.name)
+        copy_graph(file, model / "1")
+        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+        try:
+            configuration, proof = proven(discovery, model, file.name)
+        except ArtifactFault as fault:
+            print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
+            return False
+        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(str(model), folder)
+    print(configuration.text(file.name))
+    print(f"Proven: {proof}.")
+    print(f"Written: {folder}")
+    return True
+
+
+def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
+    """Return the configuration of most batching that loads and answers like ONNX Runtime.
+
+    Args:
+        discovery: The derivation.
+        model: A model folder with the graph; its config.pbtxt is written.
+        source: The file's name, for the first comment of config.pbtxt.
+
+    Raises:
+        ArtifactFault: No configuration was found.
+    """
+    reasons: list[str] = []
+    for restriction, configuration in _candidates(discovery):
+        if reasons:
+            configuration.notes.append(f"{restriction}: {reasons[-1]}")
+        text = configuration.text(source)
+        (model / "config.pbtxt").write_text(text, encoding="utf-8")
+        discovery.progress(f"load and compare{f', {restriction}' if restriction else ''}")
+        try:
+            config = {"name": model.name, **parse(text)}
+            return configuration, prove(discovery.study, model / "1", config)
+        except RuntimeFault as fault:
+            reasons.append(" ".join(str(fault).split()))
+    raise ArtifactFault("found no configuration that answers like ONNX Runtime: " + reasons[-1])
+
+
+def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
+    """Yield configurations with less and less batching, and what each restricts."""
+    first = discovery.configuration()
+    yield "", first
+    masked = [
+        axis
+        for own in first.parameters
+        if own.key.split(".")[0] in ("mask", "lengths")
+        for axis in own.value.split(", ")
+    ]
+    restrictions: dict[str, Mapping[str, str]] = {}
+    equal = {f"padding.{axis}": "equal" for axis in masked}
+    if equal:
+        restrictions["requests of equal sizes only"] = equal
+    if first.max_batch_size > 1:
+        restrictions["one row in each execution"] = {"gears.batch": "1"}
+        if equal:
+            restrictions["one row in each execution, without padding"] = {
+                **equal,
+                "gears.batch": "1",
+            }
+    for restriction, parameters in restrictions.items():
+        configuration = discovery.configuration()
+        have = {own.key for own in configuration.parameters}
+        configuration.parameters += [
+            Parameter(key, value, "The load check refused less restricted batching, see above.")
+            for key, value in parameters.items()
+            if key not in have
+        ]
+        yield restriction, configuration
+    if first.max_batch_size:
+        yield "no rows", discovery.configuration(batched=False)
+
+
+def copy_graph(file: Path, version_dir: Path) -> None:
+    """Copy a graph as model.onnx with the external files that it names."""
+    version_dir.mkdir(parents=True)
+    shutil.copyfile(file, version_dir / "model.onnx")
+    for location in OnnxFile.read(file).elsewhere:
+        target = version_dir / location
+        if ".." in Path(location).parts or Path(location).is_absolute():
+            raise RuntimeFault(
+                f"{file}: found external data in {location}, expected a file in its folder"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.parent / location, target)
+
+
+def _progress(line: str) -> None:
+    print(f"... {line}", file=sys.stderr, flush=True)

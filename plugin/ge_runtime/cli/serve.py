@@ -1,0 +1,198 @@
+"""`ge-runtime serve`: configures ONNX graphs and serves them with the reference server."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from ge_runtime.cli.command import EXIT_NO, Command
+from ge_runtime.cli.config_pbtxt import read_runtime_config
+from ge_runtime.cli.init import InitOptions, add_init_options, init_options, write_model
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.specs import DType
+
+_DESCRIPTION: Final = """\
+Configure ONNX graphs as `ge-runtime init` does, and serve them with the reference server.
+
+A GRAPH is an .onnx file, or a folder with .onnx files. The model repository is temporary unless
+--into names a folder; models that are in this folder already are served as they are.
+"""
+
+_EPILOG: Final = """\
+examples:
+  ge-runtime serve model.onnx
+  ge-runtime serve encoder.onnx vad.onnx --constant sr=16000 --into model_repository
+
+Requires the reference server: pip install 'ge-runtime[serve]'.
+
+Exit codes: that of the server; 1 no configuration was found, 2 invalid arguments or input.
+"""
+
+_READY_S: Final = 120
+_PAUSE_S: Final = 0.1
+_SHOWN_ELEMENTS: Final = 32
+"""Inputs with more elements are not written into the curl command."""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("graphs", type=Path, nargs="+", metavar="GRAPH", help="an .onnx file, or a folder of them")
+    add("--into", type=Path, metavar="DIR", help="model repository to keep (default: temporary)")
+    add_init_options(parser)
+    for kind, port in _PORTS.items():
+        add(f"--{kind}-port", type=int, default=port, metavar="PORT", help="(default: %(default)s)")
+
+
+_PORTS: Final = {"http": 8000, "grpc": 8001, "metrics": 8002}
+
+
+def _run(given: argparse.Namespace) -> int:
+    if importlib.util.find_spec("reference_server") is None:
+        raise RuntimeFault(
+            "found no package reference_server, expected the server; run "
+            "`pip install 'ge-runtime[serve]'`"
+        )
+    files = [file for graph in given.graphs for file in _graphs(graph)]
+    options = init_options(given)
+    with ExitStack() as cleanup:
+        repository = given.into or Path(
+            cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
+        )
+        models = [_model(file, repository, options) for file in files]
+        if None in models:
+            return EXIT_NO
+        ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
+        return _serve(repository, [model for model in models if model], ports)
+
+
+COMMAND: Final = Command(
+    name="serve",
+    help="configure ONNX graphs and serve them",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
+
+
+def _graphs(path: Path) -> list[Path]:
+    """Return the .onnx files that `path` is or contains. Raises RuntimeFault."""
+    if path.is_file():
+        return [path]
+    files = sorted(path.glob("*.onnx"))
+    if not files:
+        found = "a folder without .onnx files" if path.is_dir() else "nothing"
+        raise RuntimeFault(f"{path}: found {found}, expected an .onnx file or a folder of them")
+    return files
+
+
+def _model(file: Path, repository: Path, options: InitOptions) -> str | None:
+    """Write the model's folder unless it exists; return its name, or None if none was found."""
+    folder = repository / file.stem
+    if folder.exists():
+        print(f"{folder}: exists, served as it is")
+        return file.stem
+    return file.stem if write_model(file, folder, options) else None
+
+
+def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> int:
+    """Run the server until it ends; show how to send requests once it is ready."""
+    flags = [f"--{kind}-port={port}" for kind, port in ports.items()]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "reference_server", f"--model-repository={repository}", *flags]
+    )
+    # Ctrl-C reaches the server from the terminal; this process waits for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    deadline = time.monotonic() + _READY_S
+    while server.poll() is None and time.monotonic() < deadline:
+        if _is_ready(ports["http"]):
+            print("\n".join(_usage(repository, models, ports)), flush=True)
+            break
+        time.sleep(_PAUSE_S)
+    return server.wait()
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _usage(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> list[str]:
+    """Return the address of the live page, and a request of the first model."""
+    name = models[0]
+    config = read_runtime_config(repository / name)
+    return [
+        "",
+        f"Live page: http://localhost:{ports['metrics']}",
+        f"Models: {', '.join(models)}",
+        "",
+        *_curl(name, config, ports["http"]),
+        "",
+        *_python(name, config, ports["http"]),
+        "",
+        "Ctrl-C stops the server.",
+    ]
+
+
+def _shapes(config: RuntimeConfig) -> dict[str, tuple[int, ...]]:
+    """Return input shapes of a small request."""
+    sizes = {
+        axis: min(limit, config.axis_sizes.executed(axis, max(8, config.axis_sizes.minimums[axis])))
+        for axis, limit in config.limits.items()
+    }
+    rows = (1,) if config.batched else ()
+    return {spec.name: (*rows, *spec.shape(sizes)) for spec in config.inputs}
+
+
+def _curl(name: str, config: RuntimeConfig, port: int) -> list[str]:
+    url = f"http://localhost:{port}/v2/models/{name}"
+    inputs = []
+    for spec in config.inputs:
+        shape = _shapes(config)[spec.name]
+        count = 1
+        for size in shape:
+            count *= size
+        if count > _SHOWN_ELEMENTS:
+            return [f"curl -s {url}   # inputs and outputs"]
+        data = [1 if spec.dtype.is_integer or spec.dtype is DType.BOOL else 0.5] * count
+        tensor = {"name": spec.name, "datatype": spec.dtype.value, "shape": shape, "data": data}
+        inputs.append(tensor)
+    return [f"curl -s {url}/infer -d '{json.dumps({'inputs': inputs})}'"]
+
+
+def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
+    lines = [
+        "import numpy as np",
+        "import tritonclient.http as triton",
+        "",
+        f'client = triton.InferenceServerClient("localhost:{port}")',
+        "inputs = []",
+    ]
+    for spec in config.inputs:
+        shape = list(_shapes(config)[spec.name])
+        lines += [
+            f'tensor = triton.InferInput("{spec.name}", {shape}, "{spec.dtype.value}")',
+            f"tensor.set_data_from_numpy(np.ones({shape}, np.{spec.dtype.numpy}))",
+            "inputs.append(tensor)",
+        ]
+    output = config.outputs[0].name
+    return [*lines, f'print(client.infer("{name}", inputs).as_numpy("{output}"))']

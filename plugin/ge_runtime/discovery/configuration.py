@@ -1,0 +1,85 @@
+"""The configuration that was found for a graph: config.pbtxt, and the evidence for each line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ge_runtime.specs import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or an output of config.pbtxt."""
+
+    name: str
+    dtype: DType
+    dims: tuple[int, ...]
+    ragged: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of config.pbtxt and why it has its value."""
+
+    key: str
+    value: str
+    evidence: str
+
+
+@dataclass(slots=True)
+class Configuration:
+    """A configuration; `text` is its config.pbtxt."""
+
+    max_batch_size: int
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Evidence of what is no parameter."""
+    questions: list[str] = field(default_factory=list)
+    """What experiments cannot decide, with the choices; written as comments."""
+
+    def text(self, source: str) -> str:
+        """Return config.pbtxt; `source` names the graph in its first comment."""
+        lines = [f"# Written by `ge-runtime init {source}`.", 'backend: "python"']
+        lines += [f"max_batch_size: {self.max_batch_size}", ""]
+        lines += [f"# {note}" for note in self.notes]
+        lines += _section("input", self.inputs)
+        lines += _section("output", self.outputs)
+        if self.max_batch_size > 1:
+            lines.append("dynamic_batching { }")
+        evidence = ""
+        for own in self.parameters:
+            if own.evidence and own.evidence != evidence:
+                lines += ["", f"# {own.evidence}"]
+            evidence = own.evidence
+            lines.append(_parameter(own.key, own.value))
+        for question in self.questions:
+            lines += ["", *(f"# {line}" for line in question.splitlines())]
+        return "\n".join(lines) + "\n"
+
+
+def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+    lines = [f"{kind} ["]
+    for at, tensor in enumerate(tensors):
+        dims = ", ".join(map(str, tensor.dims or (1,)))
+        extra = "" if tensor.dims else " reshape { shape: [ ] }"
+        extra += " allow_ragged_batch: true" if tensor.ragged else ""
+        extra += " optional: true" if tensor.optional else ""
+        comma = "," if at + 1 < len(tensors) else ""
+        lines.append(
+            f'  {{ name: "{_escaped(tensor.name)}" data_type: {tensor.dtype.config_name} '
+            f"dims: [ {dims} ]{extra} }}{comma}"
+        )
+    return [*lines, "]"]
+
+
+def _parameter(key: str, value: str) -> str:
+    value = f'value {{ string_value: "{_escaped(value)}" }}'
+    return f'parameters {{ key: "{_escaped(key)}" {value} }}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

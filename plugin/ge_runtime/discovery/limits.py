@@ -1,0 +1,158 @@
+"""Experiments that find the sizes of an axis and the values of ids at which a graph executes."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from ge_runtime.discovery.study import Axis, Content, Study
+from ge_runtime.specs import DType, Tensors
+
+_MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64)
+_ELEMENTS_MOST: Final = 2**20
+"""Elements of one row of the largest input, at most, when larger sizes are tried."""
+_TOGETHER_MOST: Final = 2**21
+"""Elements of one row of the largest input at the limits of all axes, at most."""
+_SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
+"""Number of free axes of an input -> the largest size that is tried. Beside fixed dims, or for ids,
+2048: attention needs memory in proportion to the square of the size."""
+_TOKENS_MOST: Final = 2048
+_GROWTH_MOST: Final = 128 * 2**20
+"""Bytes by which an execution may raise the peak of the process; no larger size is tried then."""
+_SECONDS_MOST: Final = 0.1
+"""Seconds of an execution, beyond which no larger size is tried."""
+_IDS_MOST: Final = 2**31 - 1
+
+
+def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
+    """Find the multiple, the smallest and the largest size of an axis, and store them in it.
+
+    The graph is assumed to execute at all multiples between the two.
+
+    Args:
+        study: The graph.
+        axis: The axis; `base` is a size at which the graph executes.
+        sizes: The sizes of all symbols at which it executes.
+    """
+
+    def works(size: int) -> bool:
+        return study.works({**sizes, **dict.fromkeys(axis.symbols, size)})
+
+    axis.multiple = _multiple(axis.base, works)
+    step = axis.multiple
+    low, high = 0, axis.base // step  # `high` works
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if works(middle * step) else (middle, high)
+    axis.smallest = high * step
+    most = _size_most(study, axis, sizes)
+    size, failing = axis.base, 0
+    budget = _Budget()
+    while not failing and 2 * size <= most and budget.allows():
+        if works(2 * size):
+            size *= 2
+        else:
+            failing = 2 * size
+            axis.stopped = study.graph.last_error
+    while failing - size > step:
+        middle = (size + failing) // 2 // step * step
+        if middle == size:
+            break
+        if works(middle):
+            size = middle
+        else:
+            failing, axis.stopped = middle, study.graph.last_error
+    axis.largest = size
+
+
+def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
+    """Lower the largest sizes until an input of all of them has a reasonable size."""
+    while True:
+        at = {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
+        elements = max((study.elements(port, at) for port in study.graph.inputs), default=0)
+        high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
+        if high is None or elements <= _TOGETHER_MOST or high.largest < 2 * high.base:
+            return
+        high.largest = high.largest // 2 // high.multiple * high.multiple
+        high.stopped = ""
+
+
+class _Budget:
+    """Limits of the machine: an execution twice as large may need four times as much."""
+
+    def __init__(self) -> None:
+        self._bytes, self._seconds = _peak_bytes(), time.perf_counter()
+
+    def allows(self) -> bool:
+        """Return whether the executions since the last call were cheap; the first is."""
+        used, now = _peak_bytes(), time.perf_counter()
+        cheap = used - self._bytes < _GROWTH_MOST and now - self._seconds < _SECONDS_MOST
+        self._bytes, self._seconds = used, now
+        return cheap
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _multiple(base: int, works: Callable[[int], bool]) -> int:
+    """Return the smallest step, a power of two, by which sizes above `base` may differ."""
+    for step in _MULTIPLES:
+        if base % step == 0 and works(base + step) and works(base + 3 * step):
+            return step
+    return base
+
+
+def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
+    """Return the largest size to try."""
+    most = 2**19
+    for port in study.graph.inputs:
+        free = [dim for dim in port.dims[1:] if isinstance(dim, str)]
+        if not {*free} & {*axis.symbols}:
+            continue
+        fixed = math.prod(dim for dim in port.dims[1:] if isinstance(dim, int))
+        # Only a line of samples is long: ids, features and the rows of other layouts are not.
+        if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
+            most = min(most, _TOKENS_MOST)
+        others = math.prod(sizes[dim] for dim in free if dim not in axis.symbols)
+        most = min(
+            most,
+            _SIZE_MOST.get(len(free), _SIZE_MOST[2]),
+            _ELEMENTS_MOST * max(fixed, 1) // max(fixed * others, 1),
+        )
+    return max(most, axis.base)
+
+
+def find_ids(study: Study, sizes: Mapping[str, int]) -> None:
+    """Find the largest value of each integer input that the graph accepts.
+
+    An input that accepts all values is no index into a table and gets no entry. A graph that looks
+    ids up refuses those outside its table, so the last accepted one is found by bisection.
+    """
+    for port in study.graph.inputs:
+        if not port.dtype.is_integer or study.contents[port.name] is not Content.VALUES:
+            continue
+        if port.dtype in (DType.INT8, DType.UINT8):
+            continue  # pixels, or small enough that every value is accepted or an index
+        values = study.values(sizes)
+
+        low, high = 0, min(_IDS_MOST, int(port.dtype.largest))
+        if not _accepts(study, values, port.name, low) or _accepts(study, values, port.name, high):
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _accepts(study, values, port.name, middle):
+                low = middle
+            else:
+                high = middle
+        study.ids[port.name] = low
+
+
+def _accepts(study: Study, values: Tensors, name: str, value: int) -> bool:
+    """Return whether the graph executes if the last element of an input has this value."""
+    tensor = values[name].copy()
+    tensor.reshape(-1)[-1:] = value
+    return study.graph.run({**values, name: tensor}) is not None

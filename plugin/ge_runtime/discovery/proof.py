@@ -1,0 +1,145 @@
+"""Proves a configuration: opens the model, and compares its answers with ONNX Runtime's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.study import Content, Study
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.runtime import Runtime
+from ge_runtime.specs import Array, Tensors, TensorSpec
+from ge_runtime.verification.distance import TOLERANCES, compare
+
+_REQUESTS: Final = 6
+_MARGIN: Final = 10
+"""Answers may differ by this many times the promise of their type, relative to the largest."""
+_SMALL: Final = 256
+"""Requests of the proof have at most this size along an axis, or twice the smallest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was compared."""
+
+    requests: int
+    executions: int
+    """Executions of the graph for all requests together."""
+    distance: float
+    """The largest relative difference between an answer and ONNX Runtime's."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests} requests answered alone, and together in {self.executions} "
+            f"execution(s): equal to ONNX Runtime within {self.distance:.2g}"
+        )
+
+
+def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -> Proof:
+    """Open the model with the load check, answer requests alone and together, and compare.
+
+    Raises:
+        RuntimeFault: The model does not load, or an answer differs.
+    """
+    runtime = Runtime.open(version_dir, model_config, instance_name="init")
+    try:
+        config = runtime.config
+        requests = [_request(study, config, seed) for seed in range(_REQUESTS)]
+        expected = [_plain(study.graph, config, request, study) for request in requests]
+        before = runtime.counts()
+        together = runtime.infer([own for own, _ in requests])
+        launches = runtime.counts().since(before).launches
+        alone = [runtime.infer([own])[0] for own, _ in requests]
+        distance = max(
+            _distance(config.outputs, answer, truth)
+            for answers in (alone, together)
+            for answer, truth in zip(answers, expected, strict=True)
+        )
+    finally:
+        runtime.close()
+    return Proof(len(requests), launches, distance)
+
+
+def _request(
+    study: Study, config: RuntimeConfig, seed: int
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """Return a request of one row with random sizes, and the sizes of its axes."""
+    rng = np.random.default_rng((7, seed))
+    sizes = {}
+    for axis, limit in config.limits.items():
+        low, step = config.axis_sizes.minimums[axis], config.axis_sizes.executed(axis, 1)
+        high = min(limit, max(_SMALL, 2 * low))
+        low = -(-low // step)
+        # Half of the requests share a size, so that axes of equal sizes are batched as well.
+        shared = np.random.default_rng(11)
+        sizes[axis] = int((shared if seed % 2 else rng).integers(low, high // step + 1)) * step
+    by_name = {port.name: port for port in study.graph.inputs}
+    given = {}
+    for spec in config.inputs:
+        shape = (1, *spec.shape(sizes)) if config.batched else spec.shape(sizes)
+        if study.contents[spec.name] is Content.TYPES:
+            given[spec.name] = np.zeros(shape, spec.dtype.numpy)
+        else:
+            given[spec.name] = study.random(by_name[spec.name], shape, (seed, 3))
+    return given, sizes
+
+
+def _plain(
+    graph: Graph,
+    config: RuntimeConfig,
+    request: tuple[dict[str, Array], dict[str, int]],
+    study: Study,
+) -> dict[str, Array]:
+    """Execute a request in ONNX Runtime, with masks of 1 and its own lengths."""
+    given, sizes = request
+    inputs = {}
+    for port in graph.inputs:
+        at = config.batch_axes.of(port.name) if config.batched else 0
+        if port.name in given:
+            array = given[port.name]
+            inputs[port.name] = (
+                np.moveaxis(array, 0, at) if at else array[0] if at is None else array
+            )
+        elif port.name in config.masks:
+            shape = (1, *(sizes[axis] for axis in config.masks[port.name]))
+            inputs[port.name] = np.ones(shape, port.dtype.numpy)
+        elif port.name in study.constants:
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
+            inputs[port.name] = np.full(shape, study.constants[port.name], port.dtype.numpy)
+        else:
+            axis = config.lengths[port.name]
+            shape = (1,) * len(port.dims)
+            inputs[port.name] = np.full(shape, sizes[axis], port.dtype.numpy)
+    found = graph.run(inputs)
+    if found is None:
+        raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
+    return {
+        name: np.moveaxis(array, config.batch_axes.of(name) or 0, 0) if config.batched else array
+        for name, array in found.items()
+    }
+
+
+def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> float:
+    """Return the largest relative difference. Raises RuntimeFault beyond the allowed one."""
+    if isinstance(answer, RuntimeFault):
+        raise answer
+    assert isinstance(answer, Mapping)
+    largest = 0.0
+    for spec in specs:
+        expected = truth[spec.name].reshape(answer[spec.name].shape)
+        difference = compare(spec, answer[spec.name], expected)
+        if difference is None:
+            continue
+        numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
+        scale = max(float(np.max(numbers, initial=0.0)), 1e-30)
+        relative = difference.distance / scale
+        if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
+            raise RuntimeFault(f"found an answer that differs from ONNX Runtime's: {difference}")
+        largest = max(largest, relative)
+    return largest

@@ -1,0 +1,264 @@
+"""Experiments on one graph: sizes at which it executes, and the axes that its inputs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.discovery.graph import Graph, Port
+from ge_runtime.specs import Array, DType
+
+_LADDER: Final = (64, 32, 128, 16, 8, 224, 256, 512, 1024, 4096, 16000, 4, 2, 1)
+"""Sizes at which a graph is first executed, until one succeeds. All free dims have this size."""
+_ELEMENTS_MOST: Final = 2**22
+"""Elements of an input of an experiment, at most."""
+_INTEGERS: Final = (10, 2)
+"""Limits (exclusive) of random integers; a smaller one is tried if the graph fails."""
+
+
+class Content(Enum):
+    """The content of an input in experiments."""
+
+    VALUES = "values"
+    """Random values."""
+    MASK = "mask"
+    """1 for data, 0 behind it."""
+    LENGTH = "length"
+    """The number of elements with data."""
+    POSITIONS = "positions"
+    """0, 1, 2, ... along the last dim."""
+    TYPES = "types"
+    """0: token types."""
+
+
+_NAMES: Final[Mapping[Content, tuple[str, ...]]] = {
+    Content.MASK: ("mask", "valid"),
+    Content.POSITIONS: ("position_ids", "positions"),
+    Content.TYPES: ("token_type", "segment_ids"),
+    Content.LENGTH: ("length", "_len", "lens", "seqlen"),
+}
+"""Parts of names from which the content of an integer or BOOL input is proposed."""
+
+
+def proposed_content(port: Port) -> Content:
+    """Propose the content of an input from its name, type and rank."""
+    whole = port.dtype.is_integer or port.dtype is DType.BOOL
+    name = port.name.lower()
+    for content, parts in _NAMES.items():
+        if any(part in name for part in parts):
+            # A length has one element for each row, a mask more.
+            if content is Content.LENGTH and (not whole or len(port.symbols) > 1):
+                continue
+            if content is Content.MASK and len(port.dims) < 2:
+                continue
+            if content in (Content.POSITIONS, Content.TYPES) and not whole:
+                continue
+            return content
+    return Content.VALUES
+
+
+def is_one_for_each_row(port: Port) -> bool:
+    """Return whether an input is an integer for each row, as a length is."""
+    return port.dtype.is_integer and (len(port.dims) == 1 or port.dims[1:] == (1,))
+
+
+@dataclass(slots=True)
+class Axis:
+    """A size that differs between requests."""
+
+    name: str
+    symbols: tuple[str, ...]
+    """The symbols of the signature that have this size; they have it together."""
+    base: int
+    """The size of experiments with other axes."""
+    smallest: int = 1
+    multiple: int = 1
+    largest: int = 0
+    stopped: str = ""
+    """ONNX Runtime's text for a size above `largest`; empty if no size failed."""
+
+
+@dataclass(slots=True)
+class Study:
+    """A graph with what is known of it. For one thread."""
+
+    graph: Graph
+    contents: dict[str, Content] = field(default_factory=dict)
+    integers: int = _INTEGERS[0]
+    """Random integers are below this."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """Input to the largest value that its elements may have."""
+    measured: tuple[str, ...] = ()
+    """Symbols that inputs of content LENGTH measure; empty for all."""
+    unnamed: set[str] = field(default_factory=set)
+    """Inputs that may be lengths, though their names do not say so."""
+    constants: dict[str, float] = field(default_factory=dict)
+    """Input to the value of all its elements."""
+
+    def __post_init__(self) -> None:
+        """Propose the content of each input."""
+        self.contents = {port.name: proposed_content(port) for port in self.graph.inputs}
+        if any(port.symbols[1:] for port in self.graph.inputs):
+            for port in self.graph.inputs:
+                if self.contents[port.name] is Content.VALUES and is_one_for_each_row(port):
+                    self.contents[port.name] = Content.LENGTH
+                    self.unnamed.add(port.name)
+
+    def symbols(self) -> tuple[str, ...]:
+        """Return all symbols of the inputs, each once."""
+        found = (symbol for port in self.graph.inputs for symbol in port.symbols)
+        return tuple(dict.fromkeys(found))
+
+    def values(
+        self,
+        sizes: Mapping[str, int],
+        seed: int = 0,
+        true: Mapping[str, int] | None = None,
+        behind: int = 0,
+    ) -> dict[str, Array]:
+        """Return inputs at these sizes of symbols.
+
+        Args:
+            sizes: Symbol to size.
+            seed: Seed of random values.
+            true: Symbol to the number of elements with data; the others are padding. Default: all.
+            behind: Seed of the random values in the padding.
+        """
+        return {
+            port.name: self._tensor(at, port, sizes, seed, true or {}, behind)
+            for at, port in enumerate(self.graph.inputs)
+        }
+
+    def run(
+        self,
+        sizes: Mapping[str, int],
+        seed: int = 0,
+        true: Mapping[str, int] | None = None,
+        behind: int = 0,
+    ) -> dict[str, Array] | None:
+        """Execute the graph with `values`; None if it fails."""
+        return self.graph.run(self.values(sizes, seed, true, behind))
+
+    def elements(self, port: Port, sizes: Mapping[str, int]) -> int:
+        """Return the number of elements of an input at these sizes."""
+        return math.prod(port.shape(sizes))
+
+    def works(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the graph executes at these sizes."""
+        return self.run(sizes) is not None
+
+    def _tensor(
+        self,
+        at: int,
+        port: Port,
+        sizes: Mapping[str, int],
+        seed: int,
+        true: Mapping[str, int],
+        behind: int,
+    ) -> Array:
+        shape = port.shape(sizes)
+        content = self.contents[port.name]
+        if port.name in self.constants:
+            return np.full(shape, self.constants[port.name], port.dtype.numpy)
+        if content is Content.TYPES:
+            return np.zeros(shape, port.dtype.numpy)
+        if content is Content.LENGTH:
+            sized = [true.get(symbol, sizes[symbol]) for symbol in self.measured or sizes]
+            return np.full(shape, max(sized, default=1), port.dtype.numpy)
+        if content is Content.POSITIONS:
+            steps = np.arange(shape[-1] if shape else 1)
+            return np.broadcast_to(steps, shape).astype(port.dtype.numpy)
+        inside = _inside(port, shape, true)
+        if content is Content.MASK:
+            return inside.astype(port.dtype.numpy)
+        data = self.random(port, shape, (seed, at))
+        if inside.all():
+            return data
+        return np.where(inside, data, self.random(port, shape, (behind, at, 1)))
+
+    def random(self, port: Port, shape: Sequence[int], seed: Sequence[int]) -> Array:
+        """Return random elements that the input accepts; equal seeds give equal elements."""
+        rng = np.random.default_rng(seed)
+        if port.dtype is DType.BOOL:
+            return rng.integers(0, 2, shape).astype(np.bool_)
+        if port.dtype.is_integer:
+            most = min(self.ids.get(port.name, self.integers - 1) + 1, port.dtype.largest)
+            return rng.integers(0, int(most), shape).astype(port.dtype.numpy)
+        return rng.uniform(-1, 1, shape).astype(port.dtype.numpy)
+
+
+def _inside(port: Port, shape: Sequence[int], true: Mapping[str, int]) -> Array:
+    """Return a mask of the elements that are data."""
+    inside = np.ones(shape, np.bool_)
+    for at, dim in enumerate(port.dims):
+        if isinstance(dim, str) and dim in true:
+            places = np.arange(shape[at]) < true[dim]
+            inside &= places.reshape([-1 if own == at else 1 for own in range(len(shape))])
+    return inside
+
+
+def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
+    """Find sizes at which the graph executes: one row, and all other free dims of equal size.
+
+    Args:
+        study: The graph; the limit of its random integers is lowered if that is needed.
+        rows: Symbols of rows.
+
+    Returns:
+        Symbol to size, or None if no size succeeds; `graph.last_error` has the last failure.
+    """
+    symbols = study.symbols()
+    ladder = _LADDER if set(symbols) - {*rows} else (1,)
+    for limit in _INTEGERS:
+        study.integers = limit
+        for size in ladder:
+            sizes = {symbol: 1 if symbol in rows else size for symbol in symbols}
+            shapes = (port.shape(sizes) for port in study.graph.inputs)
+            if all(np.prod(shape) <= _ELEMENTS_MOST for shape in shapes) and study.works(sizes):
+                return sizes
+    return None
+
+
+def grouped(study: Study, sizes: Mapping[str, int], rows: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group the symbols whose sizes must be equal, by executions in which only some change.
+
+    A symbol is free if it may change alone. Symbols that are not free are tried in pairs, then all
+    together. Names are not used: exporters give one axis several names.
+
+    Args:
+        study: The graph.
+        sizes: Sizes at which it executes.
+        rows: Symbols of rows, which are not grouped.
+    """
+    others = [symbol for symbol in study.symbols() if symbol not in rows]
+    bound = [one for one in others if not _changes(study, sizes, [one])]
+    groups: list[tuple[str, ...]] = [(symbol,) for symbol in others if symbol not in bound]
+    while bound:
+        first, *rest = bound
+        partners = [one for one in rest if _changes(study, sizes, [first, one])]
+        group = [first, *partners[:1]] if partners else [first, *rest]
+        # More than two symbols may belong together: add those that the pair does not exclude.
+        if not partners and not _changes(study, sizes, group):
+            group = [first]  # a dim that has only one size
+        groups.append(tuple(group))
+        bound = [one for one in bound if one not in group]
+    return groups
+
+
+def _changes(study: Study, sizes: Mapping[str, int], symbols: Iterable[str]) -> bool:
+    """Return whether the graph executes if these symbols have another size, and no others."""
+    together = tuple(symbols)
+    return any(
+        study.works({**sizes, **dict.fromkeys(together, size)})
+        for size in _others(sizes[together[0]])
+    )
+
+
+def _others(size: int) -> tuple[int, ...]:
+    """Return other sizes to try: a multiple of every divisor, a neighbour, a smaller one."""
+    return tuple(dict.fromkeys(own for own in (2 * size, size + 1, size // 2) if own > 1))

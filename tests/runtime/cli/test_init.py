@@ -1,0 +1,243 @@
+"""`ge-runtime init` and `serve`: what they find in graphs, prove, print and write."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from runtime.support.axis_graphs import attentive, rated, recurrent, strided, time_major, valid
+from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_model
+
+from ge_runtime import cli
+from ge_runtime.cli.config_pbtxt import read_model_config
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+@pytest.fixture
+def init(tmp_path, capsys):
+    """Return a function that runs `init`: exit code, configuration, and what was printed."""
+
+    def run(model: onnx.ModelProto, *arguments):
+        onnx.save(model, tmp_path / "graph.onnx")
+        into = tmp_path / "repository"
+        code = cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(into), *arguments])
+        config = read_model_config(into / "graph") if code == 0 else None
+        assert code == 0 or not (into / "graph").exists()
+        return code, config, capsys.readouterr()
+
+    return run
+
+
+def parameters(config):
+    return {key: own["string_value"] for key, own in config.get("parameters", {}).items()}
+
+
+def test_ids_with_a_mask(init):
+    _, config, printed = init(attentive())
+    assert config["max_batch_size"] == 16
+    assert [own["name"] for own in config["input"]] == ["input_ids"]
+    assert parameters(config) == {
+        "axes.input_ids": "tokens",
+        "limit.tokens": "1024",
+        "mask.attention_mask": "tokens",
+        "range.input_ids": "0..49",
+    } | {key: own for key, own in parameters(config).items() if key == "limit.tokens"}
+    assert "Confirmed by experiment: values behind tokens" in printed.out
+    assert "The graph executes with id 49 and fails with 50." in printed.out
+    assert "Proven: 6 requests" in printed.out
+
+
+@pytest.mark.parametrize("graph", [ENCODER, PIXELS], ids=lambda graph: graph.name)
+def test_masks_of_one_and_two_axes(graph, init):
+    _, config, _ = init(graph.onnx())
+    assert any(key.startswith("mask.") for key in parameters(config))
+
+
+def test_strides_and_a_constant(init):
+    _, config, _ = init(strided(), "--constant", "gain=0.5")
+    found = parameters(config)
+    assert found["align.height"] == found["align.width"] == "4"
+    assert found["axes.map"] == found["axes.image"] == "height, width"
+    assert found["constant.gain"] == "0.5"
+
+
+def test_a_number_without_rows_is_a_question(init):
+    code, _, printed = init(strided())
+    assert code == 1
+    assert "--constant gain=VALUE" in printed.err
+
+
+def test_a_convolution_without_padding(init):
+    _, config, _ = init(valid())
+    found = parameters(config)
+    assert found["axes.sums"] == "(samples - 6) // 2"
+    assert found["min.samples"] == "8"
+
+
+def test_a_state_is_an_input_with_its_rows_at_dim_1(init):
+    _, config, _ = init(recurrent())
+    assert parameters(config)["batch_axis.state"] == "1"
+    assert parameters(config)["batch_axis.next"] == "1"
+
+
+def test_an_input_that_all_rows_share(init):
+    _, config, _ = init(rated())
+    assert config["max_batch_size"] == 0 or parameters(config)["batch_axis.rate"] == "none"
+
+
+def test_rows_that_are_not_first(init):
+    _, config, _ = init(time_major())
+    assert parameters(config)["mask.mask"] == "frames"
+    assert parameters(config)["batch_axis.frames"] == "1"
+
+
+def test_a_fixed_batch_of_one(init):
+    _, config, printed = init(valid(batch=1))
+    assert config["max_batch_size"] == 16
+    assert "the graph has a fixed batch of 1" in printed.out
+
+
+def test_a_graph_that_fails_with_two_rows(init):
+    model = onnx_model(
+        [
+            helper.make_node("Reshape", ["x", "one"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", 2, 4])],
+        [("y", FLOAT, ["batch", 3])],
+        {"one": np.array([1, 8]), "weights": np.ones((8, 3), np.float32)},
+    )
+    _, config, printed = init(model)
+    assert parameters(config) == {"gears.batch": "1"}
+    assert "the graph fails with 2 rows" in printed.out
+
+
+def test_rows_that_see_each_other_are_executed_alone(init):
+    model = onnx_model(
+        [
+            helper.make_node("ReduceMax", ["x"], ["most"], axes=[0], keepdims=1),
+            helper.make_node("Div", ["x", "most"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", 4])],
+        [("y", FLOAT, ["batch", 4])],
+    )
+    _, config, printed = init(model)
+    assert parameters(config) == {"gears.batch": "1"}
+    assert "load check" in printed.out
+
+
+def test_a_mask_that_the_graph_ignores_is_an_input(init):
+    node = helper.make_node
+    model = onnx_model(
+        [
+            node("Gather", ["table", "ids"], ["vectors"]),
+            node("ReduceMean", ["vectors"], ["mean"], axes=[1], keepdims=0),
+            node("Cast", ["mask"], ["numbers"], to=FLOAT),
+            node("ReduceMax", ["numbers"], ["one"], axes=[1], keepdims=1),
+            node("Mul", ["mean", "one"], ["y"]),
+        ],
+        [("ids", INT64, ["batch", "tokens"]), ("mask", INT64, ["batch", "tokens"])],
+        [("y", FLOAT, ["batch", 4])],
+        {"table": np.random.default_rng(1).random((16, 4), np.float32)},
+    )
+    _, config, printed = init(model)
+    assert [own["name"] for own in config["input"]] == ["ids", "mask"]
+    assert "Input 'mask' is not generated as a mask: values behind it change" in printed.out
+
+
+def test_sizes_that_depend_on_values_are_refused(init):
+    code, _, printed = init(NONZERO.onnx())
+    assert code == 1
+    assert "found no configuration" in printed.err
+
+
+def test_external_weights_are_copied(tmp_path, capsys):
+    model = onnx_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, ["batch", 64])],
+        [("y", FLOAT, ["batch", 64])],
+        {"w": np.eye(64, dtype=np.float32)},
+    )
+    (tmp_path / "weights").mkdir()
+    external = {"save_as_external_data": True, "location": "weights/w.bin", "size_threshold": 0}
+    onnx.save(model, tmp_path / "graph.onnx", **external)
+    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 0
+    assert (tmp_path / "r" / "graph" / "1" / "weights" / "w.bin").is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(None, "found nothing, expected an .onnx file"), (b"no graph", "onnxruntime cannot open it")],
+)
+def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capsys):
+    file = tmp_path / "graph.onnx"
+    if content is not None:
+        file.write_bytes(content)
+    assert cli.main(["init", str(file), "--into", str(tmp_path / "r")]) == 2
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_existing_folder_is_kept(tmp_path, capsys):
+    onnx.save(valid(), tmp_path / "graph.onnx")
+    (tmp_path / "r" / "graph").mkdir(parents=True)
+    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 2
+    assert "found a folder, expected none" in capsys.readouterr().err
+    assert list((tmp_path / "r" / "graph").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_serve_prints_a_request_that_works(tmp_path):
+    onnx.save(attentive(), tmp_path / "encoder.onnx")
+    ports = [str(port) for port in free_ports(3)]
+    flags = zip(("--http-port", "--grpc-port", "--metrics-port"), ports, strict=True)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ge_runtime.cli", "serve", str(tmp_path / "encoder.onnx")),
+            *("--into", str(tmp_path / "repository")),
+            *(part for pair in flags for part in pair),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        url, body = next(
+            found.groups()
+            for line in process.stdout
+            if (found := re.match(r"curl -s http://localhost:\d+(\S+) -d '(.*)'", line))
+        )
+        with closing(http.client.HTTPConnection("127.0.0.1", int(ports[0]))) as connection:
+            connection.request("POST", url, body)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        assert response.status == 200
+        assert answer["outputs"]
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 0
+    assert (tmp_path / "repository" / "encoder" / "1" / "model.py").is_file()
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
