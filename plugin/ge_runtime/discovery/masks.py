@@ -10,8 +10,7 @@ import numpy as np
 
 from ge_runtime.discovery.graph import Port
 from ge_runtime.discovery.study import Axis, Content, Study
-from ge_runtime.relations import Relation
-from ge_runtime.specs import Array, DType, TensorSpec
+from ge_runtime.specs import Array, DType, Relation, TensorSpec
 from ge_runtime.verification.distance import compare
 
 _TOLERANCE: Final = 1e-3

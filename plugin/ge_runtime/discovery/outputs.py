@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ge_runtime.discovery.study import Axis
-from ge_runtime.relations import Relation
+from ge_runtime.specs import Relation
 
 SizeOf = Callable[[Mapping[str, int]], "int | None"]
 """Returns the measured size of an output's dim at these sizes of axes; None if the graph fails."""

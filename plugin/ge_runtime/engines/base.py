@@ -198,7 +198,7 @@ class Perturbable(Protocol):
             seed: Selects the bits.
 
         Returns:
-            The new engine; None if there is none for this graph.
+            The new engine; None if this graph has no variant.
 
         Raises:
             ArtifactFault: The graph cannot be opened so.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ge_runtime.discovery.outputs import Unfitted, fit
 from ge_runtime.discovery.study import Axis
-from ge_runtime.relations import Relation
+from ge_runtime.specs import Relation
 
 LARGEST = 3000
 
