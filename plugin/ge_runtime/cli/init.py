@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +44,10 @@ Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or inpu
 """
 
 
+_IN_PROCESS: Final = "--in-process"
+"""Passed to the process that executes the graph; it writes the folder without a check."""
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("graph", type=Path, metavar="GRAPH", help="the .onnx file")
@@ -52,6 +58,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="model repository that gets the folder (default: %(default)s)",
     )
+    add(_IN_PROCESS, action="store_true", help=argparse.SUPPRESS)
     add("--name", metavar="NAME", help="name of the model (default: that of the file)")
     add_init_options(parser)
 
@@ -107,11 +114,13 @@ def _run(given: argparse.Namespace) -> int:
         found = "a folder" if file.is_dir() else "nothing"
         raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
     folder: Path = given.into / (given.name or file.stem)
+    if given.in_process:
+        return _derive(file, folder, init_options(given))
     if folder.exists():
         raise RuntimeFault(
             f"{folder}: found a folder, expected none; choose another --name or --into"
         )
-    return 0 if write_model(file, folder, init_options(given)) else EXIT_NO
+    return write_model(file, folder, init_options(given))
 
 
 COMMAND: Final = Command(
@@ -124,8 +133,11 @@ COMMAND: Final = Command(
 )
 
 
-def write_model(file: Path, folder: Path, options: InitOptions) -> bool:
+def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     """Write the folder of a model and print its configuration.
+
+    Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
+    or need more memory than the machine has.
 
     Args:
         file: The .onnx file.
@@ -133,25 +145,46 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> bool:
         options: Options of the derivation.
 
     Returns:
-        False if no configuration was found; the reason is printed.
+        The exit code: 0 if the folder was written; otherwise the reason is printed.
     """
+    constants = [f"--constant={name}={value}" for name, value in options.constants.items()]
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
-        graph = Graph(file, threads=len(os.sched_getaffinity(0)))
         model = Path(scratch, folder.name)
-        copy_graph(file, model / "1")
-        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
-        try:
-            configuration, proof = proven(discovery, model, file.name)
-        except ArtifactFault as fault:
-            print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
-            return False
-        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
+            *(f"--into={scratch}", f"--name={folder.name}", f"--max-batch={options.max_batch}"),
+            *constants,
+        ]
+        code = subprocess.run(command, check=False).returncode
+        if code < 0:
+            end = signal.Signals(-code).name
+            print(
+                f"ge-runtime: {file}: found ONNX Runtime to end with {end} while the graph was "
+                "executed, expected an execution or an error; write config.pbtxt by hand",
+                file=sys.stderr,
+            )
+        if code:
+            return max(code, EXIT_NO)
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(str(model), folder)
+    print(f"Written: {folder}")
+    return 0
+
+
+def _derive(file: Path, model: Path, options: InitOptions) -> int:
+    """Derive, prove, write and print; return the exit code."""
+    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+    copy_graph(file, model / "1")
+    discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+    try:
+        configuration, proof = proven(discovery, model, file.name)
+    except ArtifactFault as fault:
+        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
+        return EXIT_NO
+    (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
     print(configuration.text(file.name))
     print(f"Proven: {proof}.")
-    print(f"Written: {folder}")
-    return True
+    return 0
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from ge_runtime.cli.command import EXIT_NO, Command
+from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_runtime_config
-from ge_runtime.cli.init import InitOptions, add_init_options, init_options, write_model
+from ge_runtime.cli.init import add_init_options, init_options, write_model
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
@@ -70,11 +70,15 @@ def _run(given: argparse.Namespace) -> int:
         repository = given.into or Path(
             cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
         )
-        models = [_model(file, repository, options) for file in files]
-        if None in models:
-            return EXIT_NO
+        for file in files:
+            folder = repository / file.stem
+            if folder.exists():
+                print(f"{folder}: exists, served as it is")
+            elif code := write_model(file, folder, options):
+                return code
+        models = [file.stem for file in files]
         ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
-        return _serve(repository, [model for model in models if model], ports)
+        return _serve(repository, models, ports)
 
 
 COMMAND: Final = Command(
@@ -96,15 +100,6 @@ def _graphs(path: Path) -> list[Path]:
         found = "a folder without .onnx files" if path.is_dir() else "nothing"
         raise RuntimeFault(f"{path}: found {found}, expected an .onnx file or a folder of them")
     return files
-
-
-def _model(file: Path, repository: Path, options: InitOptions) -> str | None:
-    """Write the model's folder unless it exists; return its name, or None if none was found."""
-    folder = repository / file.stem
-    if folder.exists():
-        print(f"{folder}: exists, served as it is")
-        return file.stem
-    return file.stem if write_model(file, folder, options) else None
 
 
 def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> int:

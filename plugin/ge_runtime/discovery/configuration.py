@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ge_runtime.specs import DType
 
@@ -38,8 +39,6 @@ class Configuration:
     parameters: list[Parameter] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Evidence of what is no parameter."""
-    questions: list[str] = field(default_factory=list)
-    """What experiments cannot decide, with the choices; written as comments."""
 
     def text(self, source: str) -> str:
         """Return config.pbtxt; `source` names the graph in its first comment."""
@@ -51,14 +50,23 @@ class Configuration:
         if self.max_batch_size > 1:
             lines.append("dynamic_batching { }")
         evidence = ""
-        for own in self.parameters:
+        for own in sorted(self.parameters, key=_order):
             if own.evidence and own.evidence != evidence:
                 lines += ["", f"# {own.evidence}"]
             evidence = own.evidence
             lines.append(_parameter(own.key, own.value))
-        for question in self.questions:
-            lines += ["", *(f"# {line}" for line in question.splitlines())]
         return "\n".join(lines) + "\n"
+
+
+_FAMILIES: Final = (
+    *("axes", "limit", "min", "align", "mask", "lengths", "constant", "range", "batch_axis"),
+    *("padding", "gears"),
+)
+"""The order in which the parameters are written."""
+
+
+def _order(parameter: Parameter) -> tuple[int, str]:
+    return _FAMILIES.index(parameter.key.split(".")[0]), parameter.evidence
 
 
 def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:

@@ -28,7 +28,7 @@ class Undecided(ArtifactFault):
 
 @dataclass(slots=True)
 class Rows:
-    """How the graph counts rows."""
+    """The dims that count the rows of a graph."""
 
     symbols: tuple[str, ...] = ()
     """Symbols of inputs that have the number of rows."""
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def batched(self) -> bool:
-        """Whether there are rows at all."""
+        """True if the graph has rows."""
         return bool(self.inputs)
 
 
@@ -338,7 +338,11 @@ class Discovery:
                 )
             )
             if free:
-                found.parameters.append(Parameter(f"axes.{port.name}", ", ".join(free), "Axes."))
+                found.parameters.append(
+                    Parameter(
+                        f"axes.{port.name}", ", ".join(free), "Dims that differ between requests."
+                    )
+                )
             if rows.batched and at != 0:
                 text = "none" if at is None else str(at)
                 found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))

@@ -22,8 +22,8 @@ _SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
 _TOKENS_MOST: Final = 2048
 _GROWTH_MOST: Final = 128 * 2**20
 """Bytes by which an execution may raise the peak of the process; no larger size is tried then."""
-_SECONDS_MOST: Final = 0.1
-"""Seconds of an execution, beyond which no larger size is tried."""
+_SECONDS_MOST: Final = 0.5
+"""CPU seconds of an execution, beyond which no larger size is tried."""
 _IDS_MOST: Final = 2**31 - 1
 
 
@@ -84,11 +84,11 @@ class _Budget:
     """Limits of the machine: an execution twice as large may need four times as much."""
 
     def __init__(self) -> None:
-        self._bytes, self._seconds = _peak_bytes(), time.perf_counter()
+        self._bytes, self._seconds = _peak_bytes(), time.process_time()
 
     def allows(self) -> bool:
         """Return whether the executions since the last call were cheap; the first is."""
-        used, now = _peak_bytes(), time.perf_counter()
+        used, now = _peak_bytes(), time.process_time()
         cheap = used - self._bytes < _GROWTH_MOST and now - self._seconds < _SECONDS_MOST
         self._bytes, self._seconds = used, now
         return cheap

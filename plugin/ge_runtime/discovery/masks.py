@@ -20,7 +20,7 @@ decides with measured rounding."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an input marks the end of the data."""
+    """The result of a test whether an input marks the end of the data."""
 
     confirmed: bool
     evidence: str

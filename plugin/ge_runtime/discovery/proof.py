@@ -26,7 +26,7 @@ _SMALL: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was compared."""
+    """The result of a proof."""
 
     requests: int
     executions: int

@@ -26,7 +26,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 @pytest.fixture
-def init(tmp_path, capsys):
+def init(tmp_path, capfd):
     """Return a function that runs `init`: exit code, configuration, and what was printed."""
 
     def run(model: onnx.ModelProto, *arguments):
@@ -35,7 +35,7 @@ def init(tmp_path, capsys):
         code = cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(into), *arguments])
         config = read_model_config(into / "graph") if code == 0 else None
         assert code == 0 or not (into / "graph").exists()
-        return code, config, capsys.readouterr()
+        return code, config, capfd.readouterr()
 
     return run
 
@@ -163,7 +163,7 @@ def test_sizes_that_depend_on_values_are_refused(init):
     assert "found no configuration" in printed.err
 
 
-def test_external_weights_are_copied(tmp_path, capsys):
+def test_external_weights_are_copied(tmp_path, capfd):
     model = onnx_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         [("x", FLOAT, ["batch", 64])],
@@ -181,20 +181,20 @@ def test_external_weights_are_copied(tmp_path, capsys):
     ("content", "error"),
     [(None, "found nothing, expected an .onnx file"), (b"no graph", "onnxruntime cannot open it")],
 )
-def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capsys):
+def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capfd):
     file = tmp_path / "graph.onnx"
     if content is not None:
         file.write_bytes(content)
     assert cli.main(["init", str(file), "--into", str(tmp_path / "r")]) == 2
-    assert error in capsys.readouterr().err
+    assert error in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
 
 
-def test_an_existing_folder_is_kept(tmp_path, capsys):
+def test_an_existing_folder_is_kept(tmp_path, capfd):
     onnx.save(valid(), tmp_path / "graph.onnx")
     (tmp_path / "r" / "graph").mkdir(parents=True)
     assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 2
-    assert "found a folder, expected none" in capsys.readouterr().err
+    assert "found a folder, expected none" in capfd.readouterr().err
     assert list((tmp_path / "r" / "graph").iterdir()) == []
 
 
