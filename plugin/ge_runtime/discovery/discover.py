@@ -88,6 +88,7 @@ class Discovery:
             sizes, rows = self._rows(study)
         else:
             sizes, rows = first_sizes(study, ()) or {}, Rows(evidence="Rows: none.")
+        study.rows = rows.symbols
         self.progress("axes")
         axes = self._axes(study, sizes, rows)
         for axis in axes:

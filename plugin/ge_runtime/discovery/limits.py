@@ -110,10 +110,10 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
     """Return the largest size to try."""
     most = 2**19
     for port in study.graph.inputs:
-        free = [dim for dim in port.dims[1:] if isinstance(dim, str)]
+        free = [dim for dim in port.symbols if dim not in study.rows]
         if not {*free} & {*axis.symbols}:
             continue
-        fixed = math.prod(dim for dim in port.dims[1:] if isinstance(dim, int))
+        fixed = math.prod(dim for dim in port.dims if isinstance(dim, int))
         # Only a line of samples is long: ids, features and the rows of other layouts are not.
         if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
             most = min(most, _TOKENS_MOST)

@@ -93,6 +93,8 @@ class Study:
     """Random integers are below this."""
     ids: dict[str, int] = field(default_factory=dict)
     """Input to the largest value that its elements may have."""
+    rows: tuple[str, ...] = ()
+    """Symbols that count rows."""
     measured: tuple[str, ...] = ()
     """Symbols that inputs of content LENGTH measure; empty for all."""
     unnamed: set[str] = field(default_factory=set)

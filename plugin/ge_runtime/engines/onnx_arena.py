@@ -135,7 +135,10 @@ class OnnxArena:
             return None
         with self._exclusive():
             for nbytes in (_least(4 * about_bytes), _least(16 * about_bytes)):
-                region = self._replace(nbytes)
+                try:
+                    region = self._replace(nbytes)
+                except Exception:  # more than the machine can reserve; its classes are not public
+                    return None
                 execute()
                 touched = _resident_bytes(region)
                 if touched is None:
