@@ -37,9 +37,9 @@ class Configuration:
     outputs: list[Tensor] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Evidence of what is no parameter."""
+    """Evidence for findings that are not parameters."""
     questions: list[str] = field(default_factory=list)
-    """What experiments cannot decide, with the choices; written as comments."""
+    """Questions that experiments cannot decide, with the choices; written as comments."""
 
     def text(self, source: str) -> str:
         """Return config.pbtxt; `source` names the graph in its first comment."""

@@ -28,12 +28,12 @@ class Undecided(ArtifactFault):
 
 @dataclass(slots=True)
 class Rows:
-    """How the graph counts rows."""
+    """The dims of inputs and outputs that count rows, and the allowed numbers of rows."""
 
     symbols: tuple[str, ...] = ()
     """Symbols of inputs that have the number of rows."""
     inputs: dict[str, int | None] = field(default_factory=dict)
-    """Input to its dim of rows; None: it has none."""
+    """Maps each input to its dim of rows; None if it has no rows."""
     outputs: dict[str, int | None] = field(default_factory=dict)
     fixed: int = 0
     """The only number of rows that the graph executes; 0 if it is free."""
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def batched(self) -> bool:
-        """Whether there are rows at all."""
+        """True if an input has a dim of rows."""
         return bool(self.inputs)
 
 

@@ -20,7 +20,7 @@ decides with measured rounding."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an input marks the end of the data."""
+    """The finding that an input marks the end of the data, or does not."""
 
     confirmed: bool
     evidence: str

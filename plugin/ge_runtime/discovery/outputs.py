@@ -1,4 +1,4 @@
-"""Fits the sizes of outputs to the sizes of axes, by executions at sizes that tell them apart."""
+"""Fits the sizes of outputs to the sizes of axes, by executions at distinguishable sizes."""
 
 from __future__ import annotations
 
