@@ -65,8 +65,8 @@ OVERSIZE: Final = Setting(
     "oversize",
     readers.choice("error", "fallback"),
     "error",
-    "`error` or `fallback`. If a request fits no gear, `error` refuses it, and `fallback` "
-    "executes it alone at its own size",
+    "`error` or `fallback`. A request that fits no gear is refused by `error`, and executed "
+    "alone at its own size by `fallback`",
     "`error`",
 )
 PACKING: Final = Setting[str | None](
