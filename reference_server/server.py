@@ -219,8 +219,8 @@ class Server:
     def _wait_for_callbacks(self) -> None:
         """Wait until the loop's current callbacks have ended. Not on the loop's thread.
 
-        The frontends look up a model and submit the request to it within one callback, so after
-        this no callback still holds a model that was unpublished before.
+        The frontends look up a model and submit the request to it within one callback. So after
+        this wait, no callback can still submit to a model that was unpublished before the wait.
         """
         ended = threading.Event()
         try:
@@ -366,7 +366,7 @@ class Server:
         self.repository.refuse()
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Return model, version and number of the requests that a stop waits for."""
+        """Return model, version and number of the requests that the shutdown waits for."""
         return self.repository.in_flight()
 
     @property

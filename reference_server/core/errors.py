@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Code(enum.Enum):
-    """Triton's internal error codes; the value is the name printed before a nested text."""
+    """Triton's internal error codes; the value is the name that `described` prints."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -47,15 +47,15 @@ class ServerError(Exception):
         return self.message
 
     def described(self) -> str:
-        """Return the text after its code, as in Triton's start-up table and in reasons."""
+        """Return code and text, as in Triton's start-up table and in the repository index."""
         return f"{self.code.value}: {self.message}"
 
 
 class BackendError(ServerError):
     """An error that a backend finds in a request.
 
-    The request was accepted: its sink gets the error, and it counts as failed. A request that is
-    refused before does not change any counter.
+    The request was accepted before, so its sink gets the error, and it counts as failed. A request
+    that is not accepted does not change any counter.
     """
 
 

@@ -1,4 +1,4 @@
-"""Work between the event loop and other threads: a mailbox, background threads, turns."""
+"""A mailbox to the event loop, background threads, and calls at the end of loop iterations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 SHARE_S = 0.002
 #: The largest number of loop iterations during which requests for one batch are collected.
 MAX_COLLECTING_ITERATIONS = 4
-#: Codec threads: bodies parsed or encoded in parallel outside the loop. They share the CPU, and
-#: each may use as much memory as the limit of a body.
+#: Number of codec threads, which parse or encode bodies outside the loop. They compete for the CPU,
+#: and each may use as much memory as the largest allowed body.
 CODECS = 2
 
 T = TypeVar("T")
@@ -39,11 +39,15 @@ class LoopTurns:
         self._loop = loop
 
     def at_end(self, call: Callable[[], None]) -> bool:
-        """Call `call` once after everything that is readable now was read. False on other threads.
+        """Call `call` once after everything that is readable now was read.
 
-        If `call` is passed several times within an iteration, it is called once. In that case more
-        client requests can probably be read. The loop continues to read while it finds more, so
-        that a whole batch is handed over at once. A single request does not wait.
+        If `call` is passed several times within an iteration, it is called once. Several requests
+        in one iteration make it likely that more are about to arrive, so the loop first reads
+        again, for a few iterations at most. Then a whole batch is handed over at once. A single
+        request does not wait.
+
+        Returns:
+            False if this is not the loop's thread; then `call` is not called.
         """
         loop = self._loop
         if loop is None or asyncio._get_running_loop() is not loop:
@@ -73,8 +77,8 @@ class LoopTurns:
 class Mailbox(Generic[T]):
     """Passes items from any thread to `receive` on the loop's thread, in order.
 
-    Only one wake-up is pending at a time, so under load one wake-up brings many items, within their
-    share of a loop iteration. `clock` is in seconds.
+    Only one wake-up is pending at a time, so under load one wake-up delivers many items. They take
+    at most `SHARE_S` of a loop iteration; the rest follows in the next. `clock` is in seconds.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""A response cache limited in bytes, and a scheduler that answers from it before another one."""
+"""A response cache limited in bytes, and a scheduler that answers requests from it.
+
+This scheduler passes requests that are not in the cache to another scheduler.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Outputs = tuple[Tensor, ...]
 OUTPUT_OVERHEAD_BYTES = 64
 log = logging.getLogger(__name__)
 
-#: An error while a response is stored must not prevent the response.
+#: If storing a response fails, the response must still be sent.
 _STORING = Contained("a response was not stored")
 _loads = itertools.count()
 
@@ -149,8 +152,8 @@ class ResponseCache:
 def key_of(request: InferRequest, served: Hashable, outputs: frozenset[str]) -> bytes:
     """Return the cache key of a request: a digest of model, inputs and requested outputs.
 
-    The names, datatypes, shapes and bytes of inputs count, in any order. Ids, parameters and
-    priorities do not count.
+    The key depends on the names, datatypes, shapes and bytes of the inputs, but not on their order,
+    nor on ids, parameters and priorities.
 
     Args:
         request: The request.

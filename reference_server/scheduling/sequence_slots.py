@@ -16,7 +16,7 @@ from reference_server.scheduling.work_queue import CANCELLED, Refusal
 
 log = logging.getLogger(__name__)
 
-#: Outdated entries of `_Times` that are tolerated, in addition to one for each sequence.
+#: `_Times` may have about this many outdated entries more than it has sequences.
 _SLACK = 64
 
 
@@ -31,11 +31,11 @@ class SequenceQueue:
         slot: Its slot, if it has one.
         waiting: Its requests that no instance has received.
         executing: The number of its requests that are being executed.
-        is_over: No more requests join: its last request has arrived, or it has expired.
-        has_expired: No request has arrived for too long.
-        expires_ns: When it has waited in the backlog for too long.
+        is_over: Whether it accepts no more requests: its last request has arrived, or it expired.
+        has_expired: Whether it has ended because no request arrived for too long.
+        expires_ns: The time at which it has waited in the backlog for too long; None means never.
         states: The states for the next request, by the name of the input.
-        is_cancelled: One of the waiting requests was cancelled.
+        is_cancelled: Whether one of the waiting requests was cancelled.
     """
 
     key: int | str
@@ -86,7 +86,7 @@ class _Times:
     def __init__(self, due: Callable[[SequenceQueue], int | None]) -> None:
         self._due = due
         self._heap: list[tuple[int, int, SequenceQueue]] = []
-        self._numbers = itertools.count()  # so that nothing but times is compared
+        self._numbers = itertools.count()  # so that the heap never compares sequences
 
     def add(self, sequence: SequenceQueue, count: int) -> None:
         """Add a sequence; about `count` sequences are in use, which limits the heap's size."""
@@ -215,7 +215,7 @@ class SequenceSlots:
         key = request.correlation_id
         starts = bool(request.flags & SequenceFlag.START)
         sequence = self._placed.get(key)
-        # An idle sequence that `expire` has not removed yet has ended all the same.
+        # An idle sequence has ended, even if `expire` has not removed it yet.
         if sequence is not None and self._is_idle(sequence, now_ns):
             sequence = None
         sequence = sequence or self._queued.get(key)
@@ -293,7 +293,8 @@ class SequenceSlots:
         ):
             return
         # The slot is free as soon as an instance has received the last request: the next sequence's
-        # requests are in a later batch of the same instance. Not if the model may reschedule it.
+        # requests are in a later batch of the same instance. But if the model may reschedule that
+        # request, the slot stays occupied until the request was executed.
         if sequence.executing and (self._iterative or sequence.has_expired):
             return
         slot.sequence = None

@@ -3,8 +3,8 @@ r"""The command `atc`: compiles an ONNX file to a simulated .om, with ATC's flag
     atc --framework=5 --model=m.onnx --output=m --soc_version=AscendSimulator \
         --input_format=ND --input_shape="ids:-1,-1" --dynamic_dims="1,64;8,64;8,128"
 
-The file is written atomically. The exit status is 0, 1 with a line `CODE: error`, or 2 for invalid
-settings of the simulator.
+The file is written atomically. The exit status is 0 on success, 1 if compiling fails (stderr then
+has a line `CODE: error`), and 2 if the settings of the simulator are invalid.
 """
 
 from __future__ import annotations

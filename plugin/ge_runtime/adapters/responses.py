@@ -1,8 +1,8 @@
 """Triton's requests and responses: reads requests, and makes one response for each.
 
 An error of one request becomes the error response of that request and does not affect others.
-`triton_python_backend_utils` is always an argument and never imported; the protocols here are the
-used part of it.
+`triton_python_backend_utils` is always an argument and never imported; the protocols here describe
+the part of it that this package uses.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Request(Protocol):
         """Return the request's trace."""
 
     def get_response_sender(self) -> Any:  # noqa: ANN401 - `send(response, flags)`
-        """Return the sender of responses before `execute` returns."""
+        """Return the sender for responses that are sent before `execute` returns."""
 
 
 class PbUtils(Protocol):
@@ -176,8 +176,8 @@ def bfloat16_of(bits: TritonTensor) -> object:
     """Return a BF16 capsule of a uint16 tensor of bits, for `pb_utils.Tensor.from_dlpack`.
 
     The capsule must be Triton's own. Triton renames capsules that it has consumed to `used_dlpack`,
-    which the destructors of NumPy's capsules do not accept: their error destroys the capsule again,
-    until the process dies of a stack overflow.
+    which the destructors of NumPy's capsules do not accept: they raise an error, and handling it
+    destroys the capsule again, recursively, until the process dies of a stack overflow.
     """
     capsule = bits.to_dlpack()
     _header(capsule, b"dltensor").contents.code = _BFLOAT
@@ -196,7 +196,10 @@ Send: TypeAlias = Callable[[Request, object], None]
 """Sends the one response to a request."""
 
 _MOST_LOST: Final = 16
-"""Messages about losses that are remembered: each attempt to reconnect may have another."""
+"""Maximum number of remembered messages about lost engines.
+
+Each attempt to reconnect may fail with a different message.
+"""
 
 
 def answer_each(
@@ -267,8 +270,8 @@ def respond_to(
         bfloat16: The outputs that are uint16 arrays of BF16 bits.
         log: Receives errors that are not the client's.
         send: Sends the response to a request immediately.
-        always: Outputs that are returned even if the client did not request them, as the server
-            keeps them.
+        always: Outputs that are returned even if the client did not request them, because the
+            server stores them, such as the next state of a sequence.
     """
     results: list[Any] = [attempt(read, request) for request in requests]
     places = [place for place, own in enumerate(results) if not isinstance(own, Exception)]

@@ -37,9 +37,10 @@ def equal_groups(
 
     Args:
         members: Places in the batch.
-        sizes: Every axis to the sizes of all requests of the batch.
+        sizes: Maps every axis to the sizes of all requests of the batch along it.
         equal: The axes along which sizes must be equal.
-        kinds: Kinds of all requests, which must be equal too; None if there are none.
+        kinds: The result of `kind_of` for each request of the batch; the kinds within a group are
+            equal, too. None if all inputs have rows.
     """
     columns: list[Sequence[Hashable]] = [sizes[axis] for axis in equal]
     if kinds is not None:
@@ -61,7 +62,14 @@ def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRul
 
 
 def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
-    """Return the content of inputs that the graph takes without rows; equal for equal kinds."""
+    """Return a request's content of the inputs `names`, which have no rows in the graph.
+
+    Only requests with equal results may share an execution, because the graph takes one value of
+    such an input for all rows.
+
+    Raises:
+        RequestFault: The rows of an input differ.
+    """
     kinds = []
     for name in names:
         tensor = tensors[name]

@@ -1,7 +1,7 @@
 """The sizes of axes, and gears: the sizes that executions are prepared for.
 
 Every axis needs a limit, from which memory is planned. An axis is in one `gears` key at most. An
-axis in none is free: a batch is as large as its largest row needs.
+axis in no such key is free: a batch is as large as its largest row needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class AxisSizes:
 
     @classmethod
     def read(cls, parameters: Parameters, tensors: ModelTensors) -> AxisSizes:
-        """Read config.pbtxt. A relation without a size even at the limits is an error."""
+        """Read config.pbtxt.
+
+        Adds an error for a relation that is below 1 even if all axes are at their limits.
+        """
         limits = _read_limits(parameters, tensors)
         minimums = {**dict.fromkeys(limits, 1), **_read(MINIMUM, parameters, tensors)}
         steps = {**dict.fromkeys(limits, 1), **_read(ALIGN, parameters, tensors)}
@@ -84,7 +87,7 @@ GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
 """Gears, each with a size for every axis of their key."""
 
 _MOST: Final = 100
-"""Gears in one key. Each is executed at load, and engines recommend only a few."""
+"""Maximum number of gears in a key. Each is executed at load, and engines recommend only a few."""
 _AUTO: Final = re.compile(r"auto\s+(\d+)", re.ASCII)
 # At most 18 digits, so that sizes stay within 64 bits.
 _GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
@@ -106,9 +109,10 @@ def read_gears(
         tensors: The model's tensors.
         axis_sizes: The sizes of axes.
         rows: Largest number of rows of a batch; 0 if executions have no batch dimension.
-        fallback: Requests that fit no gear are executed at their own size, so the gears need not
-            hold the largest size.
-        compiled: Graphs are compiled for their sizes, so errors do not suggest `fallback`.
+        fallback: Whether requests that fit no gear are executed at their own size. Then the gears
+            need not hold the largest size.
+        compiled: Whether graphs are compiled for fixed sizes. Then errors do not suggest
+            `fallback`.
     """
     reader = _Reader(tensors, axis_sizes, parameters.errors, rows, fallback, compiled)
     for field, key, text in parameters.entries(GEARS):
@@ -177,8 +181,8 @@ class _Reader:
                     expected += str(self._axis_sizes.executed(axis, size))
                     self._errors.add(field, f"{axis} {size}", expected)
                     return
-        # No gear needs to hold all rows: max_batch_size also limits how many rows the server
-        # gathers for a request batch, which may be executed in several parts.
+        # No gear needs to hold max_batch_size rows: the server gathers up to this number for a
+        # request batch, which may then be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
         if not self._fallback and not any(
             all(own >= size for own, size in zip(gear, largest, strict=True)) for gear in table

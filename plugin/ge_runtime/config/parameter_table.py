@@ -47,9 +47,9 @@ COST: Final = Setting[readers.GivenCost | None](
     readers.cost,
     None,
     "`calibrate`, or [fixed numbers](ragged.md#what-an-execution-costs): `launch_us=120, "
-    "element_ns=35.2, element2_ns=0.01`, and `growth_ns=2` if a row costs more the more rows "
-    "there are. `calibrate` measures the cost of executions at load, which takes about a "
-    "second, unless an earlier start has stored it, and corrects it while serving",
+    "element_ns=35.2, element2_ns=0.01`, and `growth_ns=2` if each row costs more in larger "
+    "executions. `calibrate` measures the cost of executions at load, in about a second, or "
+    "reads the cost that an earlier start stored. It corrects the cost while serving",
     "`calibrate`",
 )
 COST_CACHE: Final = Setting(
@@ -92,9 +92,10 @@ POOL_MIB: Final = Setting[int | None](
     "workspace_pool_mib",
     readers.whole(1),
     None,
-    "a size in MiB. On the CPU: of one pool for all models of the process. On a GPU: of the "
-    "arena of each ONNX Runtime engine. On a card: of the workspace of each executor. With "
-    "`ge_session`, which requires it: of all memory that GE allocates",
+    "a size in MiB. On the CPU: the size of one pool for all models of the process. On a GPU: "
+    "the size of the arena of each ONNX Runtime engine. On a card: the size of the workspace of "
+    "each executor. With `ge_session`, which requires this parameter: the size of all memory "
+    "that GE allocates",
     "no pool: engines allocate what they need",
 )
 UNPLANNED: Final = Setting(
@@ -148,7 +149,8 @@ RESIDENT_S: Final = Setting(
     "resident_s",
     readers.whole(1),
     60,
-    "seconds. A row of a `resident.<output>` that was read less often is freed after this time",
+    "seconds. After this time a row of a `resident.<output>` is freed even if it was read fewer "
+    "than `resident_reads` times",
     "60",
 )
 RESIDENT_SPARE_S: Final = Setting(
@@ -201,9 +203,9 @@ LOAD_CHECK: Final = Setting(
     "load_check",
     readers.switch("on", "off", default=True),
     True,
-    "`on` or `off`. With `on`, each load ends with random requests (of a fixed seed), and "
-    "[checks](any-graph.md#what-is-checked-at-load) that each has the same response alone, "
-    "padded, and together with other requests",
+    "`on` or `off`. With `on`, each load ends with a "
+    "[check](any-graph.md#what-is-checked-at-load): random requests (with a fixed seed) must "
+    "have the same response alone, padded, and together with other requests",
     "`on`",
 )
 REPRODUCIBLE: Final = Setting(
@@ -211,9 +213,10 @@ REPRODUCIBLE: Final = Setting(
     readers.switch("true", "false", default=False),
     False,
     "`true` or `false`. With `true`, the response to a request has [the same "
-    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests. For "
-    "that, each request is executed in the gear that it would have alone, with all rows of "
-    "this gear. `true` requires one number in `gears.batch`, and gears for every axis",
+    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests. For that, "
+    "each request is executed in the gear that it would have alone, and always with the full "
+    "number of rows of this gear: unused rows are padding. `true` requires one number in "
+    "`gears.batch`, and gears for every axis",
     "`false`",
 )
 DEVICE_IDS: Final = Setting[tuple[int, ...] | None](
@@ -263,7 +266,7 @@ ALIGN: Final = Family(
     readers.whole(1),
     "a number. Executions have only multiples of it along the axis, for example because the "
     "graph has strides. The limit and the gears must be multiples. Requests are padded to a "
-    "multiple; along an `equal` axis they must have one",
+    "multiple; along an `equal` axis the size of a request must itself be a multiple",
     "1",
 )
 AXIS_LENGTH: Final = Family(
@@ -283,9 +286,9 @@ GEARS: Final = Family(
 MASK: Final = Family(
     "mask.<graph input>",
     readers.names,
-    "axes, separated by commas. The graph input is generated: 1 where a row has data along "
-    "all these axes, 0 where it has padding. Its shape is [batch, *axes], its type the "
-    "graph's",
+    "axes, separated by commas. The graph input is generated: 1 where a row has data along all "
+    "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of "
+    "the graph",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
@@ -398,9 +401,9 @@ GE: Final = Family("ge.<option>", readers.text, "as `graph.ge.<option>`")
 ATC: Final = Family(
     "atc.<flag>",
     readers.text,
-    "a value of any other flag of ATC, for `ge-runtime build`, e.g. of "
-    "`atc.op_select_implmode`. If it is a file, its path is relative to the model's folder "
-    "and must be inside it; see [ascend](ascend.md#other-flags-of-atc)",
+    "the value of any other flag of ATC, for `ge-runtime build`, e.g. `atc.op_select_implmode`. "
+    "If it is a file, its path is relative to the model's folder and must be inside it; see "
+    "[ascend](ascend.md#other-flags-of-atc)",
 )
 
 FAMILIES: Final[tuple[Family[Any], ...]] = (

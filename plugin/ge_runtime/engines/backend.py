@@ -42,7 +42,7 @@ class DeviceSettings:
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)
     """Input name: image declaration, for engines that convert images with AIPP."""
     window: Window | None = None
-    """The executions to profile or dump; None: none."""
+    """The executions to profile or dump; None disables both."""
 
     @classmethod
     def of(
@@ -228,7 +228,7 @@ class HostBackend:
 def open_backend(
     device: str, settings: DeviceSettings | None = None, *, engine: str = ""
 ) -> DeviceBackend:
-    """Open the backend of a device, as the table in `components` names it.
+    """Open the backend class that the table in `components` lists for a device.
 
     Args:
         device: Name of the device in config.pbtxt.
@@ -251,8 +251,8 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
     Args:
         artifacts: The files, in order of execution.
         threads: Maximum number of threads that one execution uses.
-        outputs: Names of the graph's outputs in config.pbtxt. In a chain, only outputs of the last
-            stage may have no names of their own.
+        outputs: Names of the graph's outputs in config.pbtxt. In a chain, only the last
+            stage's graph may have outputs without names.
 
     Raises:
         ArtifactFault: Lists all files that cannot be opened, or the stages that do not fit

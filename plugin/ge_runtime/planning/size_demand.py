@@ -51,7 +51,7 @@ class SizeDemand:
             (limits or {}).get(axis, size)
             for axis, size in zip(histogram.axes, largest, strict=True)
         )
-        # A histogram with steps may have rounded a size within the limit to one above it.
+        # A histogram with steps may have rounded a size up, from within the limit to above it.
         within = (sizes <= _round_up(np.array(limit), np.array(histogram.steps))).all(axis=1)
         if not within.any():
             raise HistogramFault(
@@ -143,7 +143,7 @@ def gears_key(axes: Sequence[str]) -> str:
 
 
 def gears_value(gears: GearTable) -> str:
-    """Return the value of that parameter, e.g. "32x32, 64x48"."""
+    """Return the value of the parameter `gears.<axes>` for these gears, e.g. "32x32, 64x48"."""
     return ", ".join(map(size_text, gears))
 
 
@@ -160,7 +160,7 @@ def pbtxt_lines(
     """
     lines = [_parameter(gears_key(axes), gears_value(gears))]
     for axis in axes:
-        if axis == ROWS:  # a comment: a larger value may suit the server's batching
+        if axis == ROWS:  # as a comment: the server's batching may need a larger value
             lines.append(f"# {rows_key}: at least {limits[axis]}")
         else:
             lines.append(_parameter(f"limit.{axis}", str(limits[axis])))

@@ -69,7 +69,7 @@ class Responder(Protocol):
 
 
 class ServedCall:
-    """A call from its headers to its end. `begin` comes first."""
+    """A call from its headers to its end. `begin` must be called first."""
 
     __slots__ = (
         "_answer",
@@ -121,11 +121,11 @@ class ServedCall:
         self._is_open = False  # the response has started
         self._is_half_closed = False
         self._is_busy = False  # a message is being decompressed
-        self._waiting: deque[Data | Packed] = deque()  # messages behind that one, or while parked
+        self._waiting: deque[Data | Packed] = deque()  # received during that or while parked
         self._waiting_bytes = 0
-        self._is_held = False  # by the method
+        self._is_held = False  # the method has called `hold`
         self.request_bytes = 0  # the size of a unary call's message
-        self.is_counted = False  # in the session's bytes of requests in flight
+        self.is_counted = False  # included in the session's in-flight bytes
         self.is_parked = False
         self._timer: Timer | None = None
         self._backlog: Backlog | None = None
@@ -153,7 +153,7 @@ class ServedCall:
             self._backlog.keep(unsent)
 
     def watch(self, backlog: Backlog) -> None:
-        """Report the bytes that wait for the client to `backlog`, and close it at the end."""
+        """Report to `backlog` how many bytes wait for the client; close it when the call ends."""
         self._backlog = backlog
 
     def hold(self, *, held: bool) -> None:
@@ -213,12 +213,15 @@ class ServedCall:
         return self._reader.missing
 
     def buffer(self, size: int) -> memoryview:
-        """Return the buffer for the next `size` missing bytes of that message."""
+        """Return the buffer for the next `size` missing bytes of the incomplete message."""
         return self._reader.buffer(size)
 
     @property
     def received(self) -> int | None:
-        """The received bytes of the message that the client has to complete; None without one."""
+        """The number of received bytes of the message that the client still has to complete.
+
+        None if no message is expected.
+        """
         if self._has_ended:
             return None
         gathered = self._reader.gathered
@@ -303,7 +306,7 @@ class ServedCall:
         self._fail(failure.status, failure.message)
 
     def half_close(self) -> None:
-        """The client sends nothing more."""
+        """Handle the end of the client's messages."""
         if self._has_ended:
             return
         if self._is_busy or self.is_parked:
@@ -314,19 +317,19 @@ class ServedCall:
             self._fail(Status.INTERNAL, UNREADABLE)
 
     def sent(self, unsent: int) -> None:
-        """Bytes were sent; `unsent` bytes still wait for the client."""
+        """Handle that bytes were sent; `unsent` bytes still wait for the client."""
         if self._backlog is not None:
             self._backlog.keep(unsent)
 
     def cancel(self) -> None:
-        """The client is disconnected, or has cancelled the call."""
+        """Handle a disconnection or cancellation by the client."""
         if not self._has_ended:
             handler = self._handler
             self._close()
             handler.cancel()
 
     def stop(self) -> None:
-        """The server shuts down: accept no more messages on a stream."""
+        """Accept no more messages on a stream, because the server shuts down."""
         if self._streams and not self._has_ended:
             self._handler.half_close()
 
@@ -336,7 +339,7 @@ class ServedCall:
         self._fail(Status.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
 
     def _fail(self, status: Status, message: str) -> None:
-        """End the call with an error that is not its method's."""
+        """End the call with an error that the method did not report."""
         if not self._has_ended:
             self.cancel()
             self._responder.fail(self._stream_id, status, message, opened=self._is_open)

@@ -31,10 +31,11 @@ class Chapter:
 
     Args:
         extension: Name of the extension, or of a chapter of the protocol.
-        announced: Whether the server announces it.
-        verdict: "serves"; "fails" if a case fails although the extension is required or announced;
-            "not served" if a case fails and it is not announced; "accepts" if it is not announced
-            and its parameters cause no error, possibly because they are ignored; "not tried".
+        announced: Whether the server announces the extension.
+        verdict: One of five. "fails": a case fails, and the extension is required or announced.
+            "not served": a case fails, and the extension is neither. "accepts": no case fails, but
+            the extension is not announced, and a server may just ignore its parameters.
+            "serves": at least one case holds. "not tried": no case was tried.
         findings: Results of the cases.
     """
 

@@ -28,7 +28,7 @@ _LOAD_TYPE, _FROM_FILE, _PATH, _WEIGHT_PATH, _WITHOUT_GRAPH = 1, 1, 2, 14, 28
 _KEY_BYTES: Final = 65
 _ANY_PROCESS: Final = 1
 _MISSING_BYTES: Final = 128
-"""More than the 64 bytes that a device is known to tolerate."""
+"""Bytes missing from an input buffer. Devices are known to tolerate that 64 bytes are missing."""
 _REPEATS: Final = 200
 _BEYOND_MEMORY: Final = 2**44
 """An offset larger than the memory of any card."""
@@ -64,7 +64,7 @@ def sizes_without_a_device(session: ProbeSession) -> Answer:
 
 
 def options_of_a_load(session: ProbeSession) -> Answer:
-    """Set each of the two options that pyACL may pass wrongly, and load."""
+    """Load a model with each of the two options that pyACL may pass on incorrectly."""
     session.open_device()
     folder = ctypes.create_string_buffer(str(session.folder).encode())
     options: dict[str, tuple[int, int | str]] = {
@@ -119,7 +119,7 @@ def weights_of_another_process(session: ProbeSession) -> Answer:
 
 
 def imported_weights(session: ProbeSession, key_type: str, text: str) -> Answer:
-    """The other process of `weights_of_another_process`."""
+    """Execute a model with imported weights: the other process of `weights_of_another_process`."""
     session.open_device()
     weights = session.import_memory(text if key_type == "str" else text.encode("latin-1"))
     slot = session.load(weights=weights).slot()

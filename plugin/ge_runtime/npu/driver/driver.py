@@ -1,6 +1,6 @@
-"""The port to the driver of Ascend devices: the calls that are used.
+"""The interface to the driver of Ascend devices, with the calls that this package uses.
 
-Handles are opaque integers; a call that cannot create one raises. All calls raise DriverFault. They
+Handles are opaque integers. A call that fails, or cannot create a handle, raises DriverFault. Calls
 work in the calling thread's current context, which the caller has to set (see `set_context`). They
 are synchronous unless their description says otherwise.
 """
@@ -16,7 +16,7 @@ from ge_runtime.config import Aipp
 from ge_runtime.npu.driver.cann_values import ModelDescription, ModelTensor
 
 UNKNOWN_CHIP: Final = "unknown"
-"""The name of a chip that the driver does not report."""
+"""The name that is used if the driver does not report the chip's name."""
 
 Context = NewType("Context", int)
 Stream = NewType("Stream", int)
@@ -56,7 +56,7 @@ class Produced(NamedTuple):
 
     dims: tuple[int, ...]
     address: Address
-    """Device memory: that of the dataset, or allocated by the driver if the dataset had none."""
+    """Device memory: the dataset's, or allocated by the driver if the dataset had no memory."""
 
 
 class FreeShapes(Protocol):
@@ -188,7 +188,7 @@ class Driver(Protocol):
         """Return the context that is current in this thread."""
 
     def destroy_context(self, context: Context) -> None:
-        """Destroy a context, which has no streams, events or models any more."""
+        """Destroy a context. It must not have streams, events or models any more."""
 
     def create_stream(self) -> Stream:
         """Create a stream, a queue of tasks, in the current context."""
@@ -197,7 +197,7 @@ class Driver(Protocol):
         """Wait for all tasks queued so far; raises the failure of the first failed task."""
 
     def destroy_stream(self, stream: Stream) -> None:
-        """Destroy a stream, which has no tasks any more."""
+        """Destroy a stream. It must not have tasks any more."""
 
     def create_event(self) -> Event:
         """Create an event in the current context."""
@@ -218,7 +218,7 @@ class Driver(Protocol):
         """Return whether a device reports a normal state; True if it does not report any."""
 
     def utilization(self, device: int) -> dict[str, int]:
-        """Return unit: utilization in percent, of a device. Empty if it is not reported."""
+        """Return the utilization of each unit of a device, in percent; empty if not reported."""
 
     def malloc(self, nbytes: int) -> Address:
         """Allocate device memory, aligned to 64 bytes."""
@@ -256,7 +256,10 @@ class Driver(Protocol):
         """Queue a copy. Host memory must be pinned, and both addresses multiples of 64."""
 
     def model_sizes(self, path: str) -> tuple[int, int]:
-        """Return the bytes of a model's workspace and weights; workspace 0: free shapes."""
+        """Return the sizes in bytes of a model's workspace and of its weights.
+
+        The size of the workspace is 0 for a model with free shapes.
+        """
 
     def load(
         self,
@@ -343,7 +346,7 @@ class MediaCalls(Protocol):
         """Open a channel for tasks of DVPP."""
 
     def close_channel(self, channel: Channel) -> None:
-        """Close a channel, which has no tasks any more."""
+        """Close a channel. It must not have tasks any more."""
 
     def malloc(self, nbytes: int) -> Address:
         """Allocate device memory for files and pictures."""
@@ -352,7 +355,7 @@ class MediaCalls(Protocol):
         """Free memory immediately."""
 
     def decoded_bytes(self, host: Address, nbytes: int) -> int:
-        """Return the bytes of the decoded picture of a file in host memory."""
+        """Return the size in bytes of the picture after decoding the file at `host`."""
 
     def decode_and_resize(
         self,

@@ -78,7 +78,7 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
 
     Raises:
         ProtocolError: The file is too small, its size is not sealed, or it has huge pages. The
-            other process could remove pages, and reading them would kill this process.
+            other process could then remove pages, and reading them would kill this process.
         MemoryError: A resource limit is reached, or there are not enough pages and the kernel does
             not overcommit.
     """
@@ -211,7 +211,8 @@ class SharedMemory(Device[NDArray[np.uint8]]):
             memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
             self._numbers += 1
             shared = SharedFile(self._numbers, descriptor, memory.ctypes.data, size)
-            # Before the announcement: a new service gets all files in the list.
+            # Added before the announcement: a service that starts now is sent all files of this
+            # list.
             self._keep([*self._by_address, shared])
             try:
                 self._announcer.announce(shared)

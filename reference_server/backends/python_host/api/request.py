@@ -55,7 +55,7 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
-#: The default of arguments that must be given although earlier ones need not: None is refused.
+#: The default of required arguments, which follow optional ones. Their checks refuse None.
 _REQUIRED: Any = None
 
 _new = object.__new__
@@ -130,7 +130,7 @@ class InferenceRequest(Native):
         trace: InferenceTrace = UNTRACED,
         parameters: Parameters | None = None,
     ) -> None:
-        # All TypeErrors come before the other errors, in the order of the arguments.
+        # All TypeErrors are raised before the other errors, in the order of the arguments.
         request_id = as_text(request_id, "request_id")
         if correlation_id is None:
             raise refusal("correlation_id", None, "int or str")
@@ -206,7 +206,7 @@ class InferenceRequest(Native):
 
     def requested_output_names(self) -> set[str]:
         """Return the requested outputs, in a new set: all declared ones if none was requested."""
-        if not self._request.batch_size:  # an empty slot of a sequence batch: no client
+        if not self._request.batch_size:  # an empty slot of a sequence batch: not a client's
             return set()
         return set(self._request.requested_outputs or self._senders.output_names)
 
@@ -350,7 +350,7 @@ class InferenceRequest(Native):
 
 
 class _Unanswerable:
-    """Stands for the ResponseSenders of requests that the model itself has created."""
+    """Used in place of ResponseSenders by requests that the model itself has created."""
 
     output_names = frozenset[str]()
 
@@ -365,7 +365,7 @@ class _Unanswerable:
 def bound_request(server: ServerAccess) -> type[InferenceRequest]:
     """Return the class `InferenceRequest` for the model of one instance."""
 
-    # It has no additional fields, so that `isinstance` accepts objects of either class.
+    # BoundRequest adds no fields, so that `isinstance` accepts objects of either class.
     class BoundRequest(InferenceRequest):
         __slots__ = ()
         __module__ = MODULE
