@@ -38,7 +38,7 @@ class Configuration:
     outputs: list[Tensor] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Evidence of what is no parameter."""
+    """Evidence for findings that are not parameters."""
 
     def text(self, source: str) -> str:
         """Return config.pbtxt; `source` names the graph in its first comment."""

@@ -33,7 +33,7 @@ class Rows:
     symbols: tuple[str, ...] = ()
     """Symbols of inputs that have the number of rows."""
     inputs: dict[str, int | None] = field(default_factory=dict)
-    """Input to its dim of rows; None: it has none."""
+    """Maps each input to its dim of rows; None if it has no rows."""
     outputs: dict[str, int | None] = field(default_factory=dict)
     fixed: int = 0
     """The only number of rows that the graph executes; 0 if it is free."""

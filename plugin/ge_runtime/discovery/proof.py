@@ -19,9 +19,12 @@ from ge_runtime.verification.distance import TOLERANCES, compare
 
 _REQUESTS: Final = 6
 _MARGIN: Final = 10
-"""Answers may differ by this many times the promise of their type, relative to the largest."""
+"""Allowed relative difference of answers, in multiples of their type's tolerance.
+
+Relative to the largest absolute value of the answer.
+"""
 _SMALL: Final = 256
-"""Requests of the proof have at most this size along an axis, or twice the smallest."""
+"""Maximum size of requests along an axis; if twice the axis's minimum is larger, that applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class Proof:
 
 
 def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -> Proof:
-    """Open the model with the load check, answer requests alone and together, and compare.
+    """Open the model, answer requests alone and together, and compare with ONNX Runtime.
+
+    Opening includes the load check.
 
     Raises:
         RuntimeFault: The model does not load, or an answer differs.
@@ -76,7 +81,8 @@ def _request(
         low, step = config.axis_sizes.minimums[axis], config.axis_sizes.executed(axis, 1)
         high = min(limit, max(_SMALL, 2 * low))
         low = -(-low // step)
-        # Half of the requests share a size, so that axes of equal sizes are batched as well.
+        # Half of the requests have the same size, so that requests can share an execution along
+        # `equal` axes, too.
         shared = np.random.default_rng(11)
         sizes[axis] = int((shared if seed % 2 else rng).integers(low, high // step + 1)) * step
     by_name = {port.name: port for port in study.graph.inputs}
@@ -126,7 +132,7 @@ def _plain(
 
 
 def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> float:
-    """Return the largest relative difference. Raises RuntimeFault beyond the allowed one."""
+    """Return the largest relative difference. Raises RuntimeFault if it exceeds the allowed one."""
     if isinstance(answer, RuntimeFault):
         raise answer
     assert isinstance(answer, Mapping)
