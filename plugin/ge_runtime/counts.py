@@ -84,6 +84,7 @@ class Counts:
         self.workspace_wait_seconds += more.workspace_wait_seconds
         self.isolations += more.isolations
         self.culprits += more.culprits
+        self.disabled_sizes += more.disabled_sizes
         self.departed += more.departed
         self.refused += more.refused
         self.early_answers += more.early_answers

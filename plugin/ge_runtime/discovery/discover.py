@@ -323,9 +323,14 @@ class Discovery:
             )
             found.parameters.append(Parameter(f"constant.{name}", value, why))
         for port in self.graph.inputs:
-            if port.name in generated or port.name in constants:
+            if port.name in constants:
                 continue
             at = rows.inputs.get(port.name)
+            if rows.batched and at != 0:
+                text = "none" if at is None else str(at)
+                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
+            if port.name in generated:
+                continue
             dims = [dim for place, dim in enumerate(port.dims) if not rows.batched or place != at]
             free = [by_symbol[dim] for dim in dims if isinstance(dim, str)]
             types = study.contents[port.name] is Content.TYPES
@@ -344,9 +349,6 @@ class Discovery:
                         f"axes.{port.name}", ", ".join(free), "Dims that differ between requests."
                     )
                 )
-            if rows.batched and at != 0:
-                text = "none" if at is None else str(at)
-                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
             if port.name in study.ids:
                 most = study.ids[port.name]
                 found.parameters.append(

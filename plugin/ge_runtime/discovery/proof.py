@@ -114,7 +114,7 @@ def _plain(
             )
         elif port.name in config.masks:
             shape = (1, *(sizes[axis] for axis in config.masks[port.name]))
-            inputs[port.name] = np.ones(shape, port.dtype.numpy)
+            inputs[port.name] = np.moveaxis(np.ones(shape, port.dtype.numpy), 0, at or 0)
         elif port.name in study.constants:
             shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
             inputs[port.name] = np.full(shape, study.constants[port.name], port.dtype.numpy)

@@ -240,7 +240,7 @@ class WorkspaceArena(Protocol):
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
         """Execute once, and measure the workspace that was used.
 
-        Blocks other executions in the arena. Raises what `execute` raises.
+        Blocks other executions in the arena. Raises what `execute` raises, and OutOfMemory.
 
         Args:
             execute: Executes once.

@@ -24,6 +24,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ge_runtime.errors import OutOfMemory
+
 # onnxruntime and its objects, which have no type stubs.
 Onnxruntime: TypeAlias = Any
 
@@ -137,7 +139,7 @@ class OnnxArena:
             for nbytes in (_least(4 * about_bytes), _least(16 * about_bytes)):
                 try:
                     region = self._replace(nbytes)
-                except Exception:  # more than the machine can reserve; its classes are not public
+                except OutOfMemory:
                     return None
                 execute()
                 touched = _resident_bytes(region)
@@ -181,13 +183,16 @@ class OnnxArena:
         wanted, now = nbytes * _ROOM, 0 if self._region is None else self._region.nbytes
         if self._reserves and nbytes and now < wanted:
             most = max(self._members.values(), default=0) * _ROOM
-            with suppress(Exception):
+            with suppress(OutOfMemory):
                 self._replace(_least(max(wanted, min(2 * now, most))))
 
     def _replace(self, nbytes: int) -> _Region:
-        """Replace all idle regions by one of `nbytes`."""
+        """Replace all idle regions by one of `nbytes`. Raises OutOfMemory."""
         self._shrink()
-        value = self._keeper.create_ortvalue_from_shape_and_type([nbytes], np.uint8, "cpu")
+        try:
+            value = self._keeper.create_ortvalue_from_shape_and_type([nbytes], np.uint8, "cpu")
+        except Exception as error:  # onnxruntime raises RuntimeError and MemoryError
+            raise OutOfMemory(f"workspace of {nbytes:,} bytes: {error}") from error
         self._region = _Region(value.data_ptr(), nbytes)
         return self._region
 

@@ -44,6 +44,7 @@ def parameters(config):
     return {key: own["string_value"] for key, own in config.get("parameters", {}).items()}
 
 
+@pytest.mark.brute_force
 def test_ids_with_a_mask(init):
     _, config, printed = init(attentive())
     assert config["max_batch_size"] == 16
@@ -59,12 +60,17 @@ def test_ids_with_a_mask(init):
     assert "Proven: 6 requests" in printed.out
 
 
-@pytest.mark.parametrize("graph", [ENCODER, PIXELS], ids=lambda graph: graph.name)
+@pytest.mark.parametrize(
+    "graph",
+    [ENCODER, pytest.param(PIXELS, marks=pytest.mark.brute_force)],
+    ids=lambda graph: graph.name,
+)
 def test_masks_of_one_and_two_axes(graph, init):
     _, config, _ = init(graph.onnx())
     assert any(key.startswith("mask.") for key in parameters(config))
 
 
+@pytest.mark.brute_force
 def test_strides_and_a_constant(init):
     _, config, _ = init(strided(), "--constant", "gain=0.5")
     found = parameters(config)
@@ -79,6 +85,7 @@ def test_a_number_without_rows_is_a_question(init):
     assert "--constant gain=VALUE" in printed.err
 
 
+@pytest.mark.brute_force
 def test_a_convolution_without_padding(init):
     _, config, _ = init(valid())
     found = parameters(config)
@@ -97,10 +104,14 @@ def test_an_input_that_all_rows_share(init):
     assert config["max_batch_size"] == 0 or parameters(config)["batch_axis.rate"] == "none"
 
 
+@pytest.mark.brute_force
 def test_rows_that_are_not_first(init):
     _, config, _ = init(time_major())
     assert parameters(config)["mask.mask"] == "frames"
     assert parameters(config)["batch_axis.frames"] == "1"
+    assert parameters(config)["batch_axis.mask"] == "1"
+    assert "padding.frames" not in parameters(config)
+    assert "gears.batch" not in parameters(config)
 
 
 def test_a_fixed_batch_of_one(init):
