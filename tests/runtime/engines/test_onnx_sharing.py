@@ -157,12 +157,13 @@ def reserved_bytes(arena):
 # ------------------------------------------------ what processes with several models really take
 
 SCRIPT = """
-import json, sys
+import gc, json, sys
 import numpy as np
 from ge_runtime import Runtime
 from ge_runtime.batching.gears import Gear
 
 def resident():
+    gc.collect()  # cyclic garbage of a load is not held
     with open("/proc/self/smaps_rollup") as file:
         (line,) = [line for line in file if line.startswith("Anonymous:")]
     return int(line.split()[1]) * 1024
