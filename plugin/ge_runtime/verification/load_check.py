@@ -588,7 +588,7 @@ class LoadCheck:
         several, progress = self._progress.several, self._progress
         if several[True] or not several[False] or not progress.one:
             return ""
-        reason = f"each execution of two or more rows failed: {several[False][0]}"
+        reason = f"each execution of two or more rows failed: {several[False][0].strip()}"
         if any(ROWS in axes for axes in self._config.gears):
             raise _Refused(
                 f"parameter 'gears.batch': found a graph that executes one row only: {reason}; "
