@@ -102,7 +102,11 @@ def assemble(
             f"{instance_name}: load check: {found}; it is served with one row in each execution, "
             "as with 'gears.batch: 1'"
         )
-        return replace(parts, warnings=(warning,))
+        report = tuple(
+            f"{line}; reduced to one row in each execution: {found}" if _CHECKED in line else line
+            for line in parts.report
+        )
+        return replace(parts, report=report, warnings=(warning,))
 
 
 def _assemble(
@@ -186,7 +190,7 @@ def _assemble(
         *(f"not planned: {line}" for line in unplanned),
         *overlap_lines(config, artifacts, plan),
         *(f"stays in the device service: {line}" for line in config.resident.report),
-        f"load check: {checked}",
+        f"{_CHECKED}{checked}",
         f"an execution costs: {cost_report}",
     )
     return Assembly(
@@ -208,6 +212,7 @@ def _assemble(
     )
 
 
+_CHECKED: Final = "load check: "
 _ONE_ROW: Final = {"gears.batch": "1"}
 
 

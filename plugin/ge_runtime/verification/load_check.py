@@ -59,6 +59,11 @@ all rows which the largest values alone determine, and a tie that others break."
 _UNMEASURED: Final = 100
 """Without a second arithmetic a change up to this many times the promise counts as rounding."""
 
+_INDEPENDENT: Final = "answers do not depend on the values of other requests"
+_BY_CHANCE: Final = (
+    "equal executions differ, so answers cannot be compared to the bit; beyond that difference "
+    "they do not depend on the values of other requests"
+)
 _SEPARATE_ROWS: Final = "rows that are independent of each other"
 _REPRODUCIBLE: Final = "parameter 'reproducible'"
 
@@ -93,6 +98,8 @@ class _Progress:
     """Trials of several requests, by success; failed ones with their fault."""
     one: int = 0
     """Executions of one row."""
+    by_chance: bool = False
+    """True if equal executions gave different answers."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -196,7 +203,7 @@ class LoadCheck:
         line = f"{progress.trials} of {len(plan.trials)} trial(s) in {progress.executions} "
         line += f"execution(s); {kind} of {plan.flops / 1e9:.3g} GFLOP: {trials or 'nothing'}"
         if progress.trials:
-            line += "; answers do not depend on the values of other requests"
+            line += f"; {_BY_CHANCE if progress.by_chance else _INDEPENDENT}"
             line += ", nor do the states of sequences" if self._states else ""
             line += f"; padding and rows change them by at most {progress.rounding:.2g}"
         if self._config.reproducible and progress.gears:
@@ -288,11 +295,11 @@ class LoadCheck:
             def repeated(at: int = at) -> list[Tensors]:
                 return [self._beside(trial, probes, one)[at] for _ in range(_EQUAL_EXECUTIONS)]
 
-            found = beyond_chance(
-                self._results, compare_all(self._results, answer, other), repeated
-            )
+            differences = compare_all(self._results, answer, other)
+            found = beyond_chance(self._results, differences, repeated)
             if found is not None:
                 return (at, *found)
+            self._progress.by_chance |= bool(differences)
         return None
 
     def _try_padding(self, trial: Trial) -> None:
@@ -581,7 +588,7 @@ class LoadCheck:
         several, progress = self._progress.several, self._progress
         if several[True] or not several[False] or not progress.one:
             return ""
-        reason = f"each execution of two or more rows failed: {several[False][0]}"
+        reason = f"each execution of two or more rows failed: {several[False][0].strip()}"
         if any(ROWS in axes for axes in self._config.gears):
             raise _Refused(
                 f"parameter 'gears.batch': found a graph that executes one row only: {reason}; "

@@ -16,9 +16,9 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.specs import ROWS, Relation
 
-MOST_FLOPS: Final = 10**11
-"""Floating-point operations of a plan: a core of 2024 executes them in about 2 to 5 seconds. Trials
-beyond that are left out, the most important ones last."""
+MOST_FLOPS: Final = 3 * 10**10
+"""Floating-point operations of a plan: a core of 2024 executes them in about 0.3 to 1.5 seconds.
+Trials beyond that are left out, the most important ones last."""
 
 MOST_GEARS: Final = 8
 """Gears in a plan. Models with more are checked at the smallest, the two largest, and some between

@@ -55,6 +55,8 @@ def test_a_graph_of_one_row_is_served_with_one_row_and_a_warning(tmp_path):
     onnx.save(ROWS.model(ONE_ROW), tmp_path / "model.onnx")
     runtime = Runtime.open(tmp_path, ROWS.config, instance_name="seeded_0")
     runtime.close()
+    (line,) = (line for line in runtime.report if "load check" in line)
+    assert "; reduced to one row in each execution: each execution of two or more rows " in line
     (warning,) = runtime.warnings
     assert warning.startswith("seeded_0: load check: each execution of two or more rows failed: ")
     assert warning.endswith("served with one row in each execution, as with 'gears.batch: 1'")

@@ -155,7 +155,9 @@ def test_differences_between_equal_executions_are_no_leakage():
         return own_sum(block) + (call % 2) * 1e-6
 
     _, check = check_of(by_chance)
-    assert re.search(r"change them by at most (1e-06|9.5e-07)", check.run().report)
+    report = check.run().report
+    assert re.search(r"change them by at most (1e-06|9.5e-07)", report)
+    assert "; equal executions differ, so answers cannot be compared to the bit; " in report
 
 
 def test_leakage_is_refused_if_equal_executions_are_equal():
