@@ -2,10 +2,10 @@
 
 import pytest
 
+pytest.importorskip("torch", reason="the graphs are exported from torch")
+
 from benchmarks.instruments import read_config
 from benchmarks.plain_model import GRAPHS, Turn, fill, line
-
-pytest.importorskip("torch")
 
 
 def test_each_checkout_has_a_model_beside_the_plain_one(tmp_path):
