@@ -7,19 +7,18 @@
     python -m tools.mutants compare played-before.jsonl played-after.jsonl
 
 `choose` spreads them over the folders of a room, or takes them from the files of `--only`. A mutant
-is known by the statement that it changes and by the function around it, not by its line, so that it
-can be played in a tree whose files and names have changed (`--tree`): there it is the most similar
-statement in which the same change can be made. One that is not found is told, and is for a person
-to place.
+is identified by the statement that it changes and the function around it, not by its line. So it
+can be played in a tree with other files and names (`--tree`): there it is the most similar
+statement in which the same change can be made. A mutant that is not found is reported.
 
-`map` runs the tests of the room once, and notes which of them run which lines (coverage.py). `play`
-puts one mutant at a time into the tree, runs the tests that run its lines, the quickest first,
-until one fails, and takes it out again. The tree must be a clean checkout with an environment in
-`.venv`, and nothing may be edited in it meanwhile. What is known is written as soon as it is;
-called again with the same file, `play` goes on with what is missing.
+`map` runs the tests of the room once, and stores which tests run which lines (coverage.py). `play`
+applies one mutant at a time to the tree, runs the tests of its lines, the fastest first, until one
+fails, and reverts it. The tree must be a clean checkout with an environment in `.venv`, and must
+not be edited during the run. Each result is written immediately; called again with the same file,
+`play` continues with the missing ones.
 
-`table` counts by folder. What is in `equivalent.json` survived and cannot be noticed by anyone; it
-is counted apart.
+`table` counts by folder. Mutants in `equivalent.json` survive without a visible effect and are
+counted separately.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ def record(tree: Path, room: str, result: Path) -> None:
 
     One folder or file of tests after the other: what is in `result` already is not run again.
     """
-    told = json.loads(result.read_text()) if result.exists() else {}
+    known = json.loads(result.read_text()) if result.exists() else {}
     packages = {package_of(path) for path in ROOMS[room].files}
     for path in ROOMS[room].tests:
-        if path in told:
+        if path in known:
             continue
         with tempfile.NamedTemporaryFile("r+") as part:
             include = [f"{tree}/{package}/*" for package in packages]
@@ -40,8 +40,8 @@ def record(tree: Path, room: str, result: Path) -> None:
             text = part.read()
         if not text:
             raise SystemExit(f"{path}: its tests did not run to their end: {output[-3000:]}")
-        told[path] = json.loads(text)
-        result.write_text(json.dumps(told))
+        known[path] = json.loads(text)
+        result.write_text(json.dumps(known))
 
 
 class Map:
@@ -51,11 +51,11 @@ class Map:
         self._tests: list[str] = []
         self._seconds: list[float] = []
         self._lines: dict[str, dict[str, list[int]]] = {}
-        for told in json.loads(path.read_text()).values():
+        for covered in json.loads(path.read_text()).values():
             first = len(self._tests)
-            self._tests += told["tests"]
-            self._seconds += told["seconds"]
-            for file, lines in told["lines"].items():
+            self._tests += covered["tests"]
+            self._seconds += covered["seconds"]
+            for file, lines in covered["lines"].items():
                 known = self._lines.setdefault(file, {})
                 for line, tests in lines.items():
                     known.setdefault(line, []).extend(first + test for test in tests)
@@ -88,7 +88,7 @@ def play(tree: Path, chosen: Iterable[Site], known: Map, played: Path) -> None:
     written = [json.loads(line) for line in played.read_text().splitlines()]
     missing = [line["mutant"] for line in written if line["outcome"] == "not patched"]
     for job in jobs:
-        if job["whole"] or job["told"]["mutant"] in missing:
+        if job["whole"] or job["entry"]["mutant"] in missing:
             with in_place(tree / job["file"], job["source"], job["number"]):
                 _play_alone(tree, job | {"whole": True}, played)
 
@@ -111,14 +111,14 @@ def _play_alone(tree: Path, job: dict[str, Any], played: Path) -> None:
 
 def _job(tree: Path, site: Site, known: Map, played: Path) -> dict[str, Any] | None:
     here = find(tree, site)
-    told: dict[str, Any] = {"mutant": asdict(site)}
+    entry: dict[str, Any] = {"mutant": asdict(site)}
     if here is not None:
         change = mutant((tree / here.file).read_text(), here)
         tests = known.tests(here, change)
-        told["here"] = asdict(here)
+        entry["here"] = asdict(here)
         if tests:
             return {
-                "told": told,
+                "entry": entry,
                 "number": site.line + 10_000 * site.number,
                 "file": here.file,
                 "source": change.source,
@@ -128,7 +128,9 @@ def _job(tree: Path, site: Site, known: Map, played: Path) -> dict[str, Any] | N
             }
     outcome = ("survived", "no test runs it") if here else ("not found", "")
     with played.open("a") as results:
-        print(json.dumps(told | dict(zip(("outcome", "test"), outcome, strict=True))), file=results)
+        print(
+            json.dumps(entry | dict(zip(("outcome", "test"), outcome, strict=True))), file=results
+        )
     return None
 
 
@@ -143,8 +145,8 @@ def _play(tree: Path, jobs: list[dict[str, Any]], played: Path) -> None:
         if not jobs[0]["whole"]:
             raise SystemExit(f"the tests cannot be collected: {output[-3000:]}")
         with played.open("a") as results:
-            told = {"outcome": "killed", "test": f"no collection: {output[-300:]}"}
-            print(json.dumps(jobs[0]["told"] | told), file=results)
+            outcome = {"outcome": "killed", "test": f"no collection: {output[-300:]}"}
+            print(json.dumps(jobs[0]["entry"] | outcome), file=results)
 
 
 def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
@@ -174,7 +176,7 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
 
 #: What becomes of a mutant that tests notice.
 NOTICED = ("killed", "hung")
-#: Mutants that nobody can notice, each with the reason: they were read one by one.
+#: Mutants without a visible effect, each with the reason, found by reading them.
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 
 
@@ -216,8 +218,8 @@ def shown(rooms: dict[str, Counter[str]]) -> str:
     columns = ("played", "killed", "survived", "equivalent")
     rows = [f"| Room | {' | '.join(columns).title()} | Rate |", f"|{' --- |' * 6}"]
     for room, counts in rooms.items():
-        told = counts["killed"] + counts["survived"]
-        rate = f"{100 * counts['killed'] / told:.1f} %" if told else ""
+        judged = counts["killed"] + counts["survived"]
+        rate = f"{100 * counts['killed'] / judged:.1f} %" if judged else ""
         rows.append(f"| {room} | {' | '.join(str(counts[each]) for each in columns)} | {rate} |")
     return "\n".join(rows)
 

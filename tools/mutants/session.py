@@ -106,8 +106,8 @@ class Player:
         with Path(self._order["result"]).open("a") as results:
             for job in jobs:
                 outcome, test = _play(job, session, functions)
-                told = job["told"] | {"outcome": outcome, "test": test}
-                print(json.dumps(told), file=results, flush=True)
+                entry = job["entry"] | {"outcome": outcome, "test": test}
+                print(json.dumps(entry), file=results, flush=True)
         return True
 
 
@@ -116,32 +116,32 @@ def _play(
     session: pytest.Session,
     functions: dict[tuple[str, str, int], list[FunctionType]],
 ) -> tuple[str, str]:
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     with contextlib.ExitStack() as stack:
         if not job["whole"]:
             stack.enter_context(in_place(Path(job["file"]), job["source"], job["number"]))
         child = os.fork()
         if not child:
             os.setsid()
-            os.close(told)
+            os.close(reader)
             try:
                 if job["whole"] or _patch(job, functions):
-                    os._exit(_run(session, job["items"], tell))
+                    os._exit(_run(session, job["items"], writer))
                 os._exit(NOT_PATCHED)
             except BaseException as error:
-                os.write(tell, f"{type(error).__name__}: {error}".encode()[:2000])
+                os.write(writer, f"{type(error).__name__}: {error}".encode()[:2000])
                 os._exit(KILLED)
-        os.close(tell)
+        os.close(writer)
         _, status = os.waitpid(child, 0)
         # What hangs, or stays behind, may be a process of a test's.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-    os.set_blocking(told, False)  # what stays behind may have its other end
+    os.set_blocking(reader, False)  # what stays behind may have its other end
     try:
-        test = os.read(told, 4000).decode(errors="replace")
+        test = os.read(reader, 4000).decode(errors="replace")
     except BlockingIOError:
         test = ""
-    os.close(told)
+    os.close(reader)
     code = os.waitstatus_to_exitcode(status)
     if code == KILLED and not test:  # ended by faulthandler
         return "hung", f"a test had no end after {TEST_SECONDS} s"
@@ -196,12 +196,12 @@ def _patch(job: dict[str, Any], functions: dict[tuple[str, str, int], list[Funct
     return True
 
 
-def _run(session: pytest.Session, items: list[pytest.Item], tell: int) -> int:
+def _run(session: pytest.Session, items: list[pytest.Item], writer: int) -> int:
     class FirstFailure:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed:
                 lines = str(report.longrepr).splitlines()
-                os.write(tell, f"{report.nodeid}: {lines[-1] if lines else ''}".encode()[:2000])
+                os.write(writer, f"{report.nodeid}: {lines[-1] if lines else ''}".encode()[:2000])
                 os._exit(KILLED)
 
     session.config.pluginmanager.register(FirstFailure())
