@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from triton_replay.errors import CaptureUnreadable
 from triton_replay.wire.bodies import Body, Headers
+
+if TYPE_CHECKING:  # it needs httptools, which readers of captures do not
+    from triton_replay.wire.http_messages import Message
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,22 @@ class Response:
     """Either "complete", or the side that closed the connection early: "server" or "client"."""
     parts: tuple[tuple[int, int], ...] = ()
     """Time and end position in the body of each chunk, if there are several."""
+
+    @classmethod
+    def of(cls, number: int, message: Message, end: int, ended: str) -> Response:
+        """Return the response that arrived as `message`; see the fields for the arguments."""
+        return cls(
+            number=number,
+            at=message.at,
+            end=end,
+            status=message.status,
+            headers=message.all_headers(),
+            body_size=message.size,
+            body=message.body,
+            ended=ended,
+            parts=message.chunks,
+        )
+
     redacted: bool = False
     trailers: Headers = ()
     """Trailers of gRPC, with `grpc-status`."""

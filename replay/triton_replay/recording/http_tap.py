@@ -92,19 +92,7 @@ class HttpTap:
     def _put_response(self, message: Message, ended: str = "complete") -> None:
         if not self._unanswered:
             return  # a response without a request
-        self._sink.put(
-            Response(
-                number=self._unanswered.popleft(),
-                at=message.at,
-                end=self._clock(),
-                status=message.status,
-                headers=message.all_headers(),
-                body_size=message.size,
-                body=message.body,
-                ended=ended,
-                parts=message.chunks,
-            )
-        )
+        self._sink.put(Response.of(self._unanswered.popleft(), message, self._clock(), ended))
 
     # Callbacks of httptools, for requests.
 

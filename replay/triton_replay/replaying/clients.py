@@ -83,17 +83,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer = None
 
     def _response(self, message: Message, ended: str) -> Response:
-        return Response(
-            number=self._number,
-            at=message.at,
-            end=self._clock(),
-            status=message.status,
-            headers=message.all_headers(),
-            body_size=message.size,
-            body=message.body,
-            ended=ended,
-            parts=message.chunks,
-        )
+        return Response.of(self._number, message, self._clock(), ended)
 
     def close(self) -> None:
         """Close the connection."""
