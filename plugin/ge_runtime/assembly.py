@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ge_runtime import components
 from ge_runtime.batching.admission import Admission
@@ -97,16 +97,7 @@ def assemble(
     try:
         return opened(model_config)
     except _OneRow as found:
-        parts = opened(with_parameters(model_config, _ONE_ROW))
-        warning = (
-            f"{instance_name}: load check: {found}; it is served with one row in each execution, "
-            "as with 'gears.batch: 1'"
-        )
-        report = tuple(
-            f"{line}; reduced to one row in each execution: {found}" if _CHECKED in line else line
-            for line in parts.report
-        )
-        return replace(parts, report=report, warnings=(warning,))
+        return opened(with_parameters(model_config, {"gears.batch": "1"}), one_row=str(found))
 
 
 def _assemble(
@@ -116,8 +107,12 @@ def _assemble(
     instance_name: str,
     derived: Collection[str],
     limits: ReadLimits,
+    one_row: str = "",
 ) -> Assembly:
-    """Open all parts once. Raises _OneRow if the graph executes one row only."""
+    """Open all parts once. Raises _OneRow if the graph executes one row only.
+
+    `one_row` is the reason why the configuration was reduced to one row, for the log.
+    """
     cores = cores_of_process()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
     components.prepare(config.device_kind)
@@ -180,6 +175,11 @@ def _assemble(
         kept_costs.save(costs)
     elif kept_costs is not None:
         cost_report = f"{cost_report}, kept in {kept_costs.path}"
+    reduced = f"; reduced to one row in each execution: {one_row}" if one_row else ""
+    warning = (
+        f"{instance_name}: load check: {one_row}; it is served with one row in each execution, as "
+        "with 'gears.batch: 1'"
+    )
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
         *experimental_notes(artifacts, config.device_kind),
@@ -190,7 +190,7 @@ def _assemble(
         *(f"not planned: {line}" for line in unplanned),
         *overlap_lines(config, artifacts, plan),
         *(f"stays in the device service: {line}" for line in config.resident.report),
-        f"{_CHECKED}{checked}",
+        f"load check: {checked}{reduced}",
         f"an execution costs: {cost_report}",
     )
     return Assembly(
@@ -209,20 +209,18 @@ def _assemble(
         unplanned=tuple(unplanned),
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
+        warnings=(warning,) if one_row else (),
     )
-
-
-_CHECKED: Final = "load check: "
-_ONE_ROW: Final = {"gears.batch": "1"}
 
 
 def with_parameters(
     model_config: Mapping[str, object], parameters: Mapping[str, str]
 ) -> dict[str, object]:
     """Return Triton's model configuration with these parameters added or replaced."""
-    own = model_config.get("parameters") or {}
+    given = model_config.get("parameters")
+    own = given if isinstance(given, Mapping) else {}
     added = {key: {"string_value": text} for key, text in parameters.items()}
-    return {**model_config, "parameters": {**own, **added}}  # type: ignore[dict-item]
+    return {**model_config, "parameters": {**own, **added}}
 
 
 def _with_graph_gears(

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.assembly import assemble
+from ge_runtime.assembly import assemble, with_parameters
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
 from ge_runtime.cli.inspect import version_folder
@@ -120,11 +120,10 @@ def _free(path: Path) -> dict[str, object]:
     """Return the model's configuration without gears, checks and calibration."""
     model_config = read_model_config(path)
     given = model_config.get("parameters")
-    parameters = dict(given) if isinstance(given, Mapping) else {}
-    parameters = {key: value for key, value in parameters.items() if not key.startswith("gears.")}
-    for key, value in (("load_check", "off"), ("cost", _COST), ("reproducible", "false")):
-        parameters[key] = {"string_value": value}
-    return {**model_config, "parameters": parameters}
+    own = given if isinstance(given, Mapping) else {}
+    kept = {key: value for key, value in own.items() if not key.startswith("gears.")}
+    settings = {"load_check": "off", "cost": _COST, "reproducible": "false"}
+    return with_parameters({**model_config, "parameters": kept}, settings)
 
 
 def _samples(demand: SizeDemand, gears: GearTable) -> list[Sequence[tuple[int, ...]]]:

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.assembly import Assembly, assemble, with_parameters
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.groups import equal_groups
@@ -77,14 +77,10 @@ class ModelUnderTest:
         Raises:
             RuntimeFault: The model cannot be opened, see `Runtime.open`.
         """
-        given = model_config.get("parameters")
-        entries = dict(given) if isinstance(given, Mapping) else {}
-        for key, text in {**_SETTINGS, **(parameters or {})}.items():
-            entries[key] = {"string_value": text}
         name = f"{model_config.get('name', 'model')}_conformance"
         parts = assemble(
             version_dir,
-            {**model_config, "parameters": entries},
+            with_parameters(model_config, {**_SETTINGS, **(parameters or {})}),
             instance_name=name,
             derived=derived,
         )
