@@ -94,8 +94,10 @@ class _Progress:
     gears: int = 0
     """Gears at whose places all answers had the same bits."""
     failed: list[str] = field(default_factory=list)
-    several: dict[bool, list[str]] = field(default_factory=lambda: {False: [], True: []})
-    """Trials of several requests, by success; failed ones with their fault."""
+    together: int = 0
+    """Trials of several requests that succeeded."""
+    together_fault: str = ""
+    """The fault of the first trial of several requests that failed."""
     one: int = 0
     """Executions of one row."""
     by_chance: bool = False
@@ -185,12 +187,11 @@ class LoadCheck:
             except (EngineFault, OutOfMemory) as fault:
                 progress.failed.append(f"{trial.gear}: {fault}")
                 if trial.company:
-                    progress.several[False].append(str(fault))
+                    progress.together_fault = progress.together_fault or str(fault)
                     self._try_one_row(trial)
             else:
                 progress.trials += 1
-                if trial.company:
-                    progress.several[True].append("")
+                progress.together += bool(trial.company)
         one_row = self._one_row()
         if not one_row and self._config.reproducible:
             self._check_bits()
@@ -585,10 +586,10 @@ class LoadCheck:
 
         Raises the refusal if the configuration demands more rows.
         """
-        several, progress = self._progress.several, self._progress
-        if several[True] or not several[False] or not progress.one:
+        progress = self._progress
+        if progress.together or not progress.together_fault or not progress.one:
             return ""
-        reason = f"each execution of two or more rows failed: {several[False][0].strip()}"
+        reason = f"each execution of two or more rows failed: {progress.together_fault.strip()}"
         if any(ROWS in axes for axes in self._config.gears):
             raise _Refused(
                 f"parameter 'gears.batch': found a graph that executes one row only: {reason}; "
