@@ -19,6 +19,8 @@ import onnxruntime
 
 from ge_runtime.cli.config_pbtxt import read_runtime_config
 from ge_runtime.config import PaddingRule, RuntimeConfig
+from ge_runtime.discovery.graph import ports_of
+from ge_runtime.discovery.proof import plain_inputs
 from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import ROWS, TensorSpec
 from ge_runtime.verification.distance import TOLERANCES
@@ -140,10 +142,11 @@ class _Plain:
     def __init__(self, folder: Path, config: RuntimeConfig) -> None:
         self._config = config
         levels = onnxruntime.GraphOptimizationLevel
+        path = folder / "1" / "model.onnx"
         self._sessions = [
-            _session(folder / "1" / "model.onnx", level)
-            for level in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL)
+            _session(path, level) for level in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL)
         ]
+        self._ports = ports_of(path, self._sessions[0].get_inputs())
 
     def answer(self, request: Arrays, states: Arrays) -> tuple[Arrays, dict[str, float]]:
         """Return the outputs of one request, and how far rounding may move each of them.
@@ -189,40 +192,7 @@ class _Plain:
             shape = request[spec.name].shape[1 if config.batched else 0 :]
             named = zip(spec.dims, shape, strict=True)
             sizes |= {dim: size for dim, size in named if isinstance(dim, str)}
-        return {
-            described.name: self._feed(described, request | states, sizes)
-            for described in self._sessions[0].get_inputs()
-        }
-
-    def _feed(self, described: Any, given: Arrays, sizes: Mapping[str, int]) -> np.ndarray:
-        """Return one graph input; `described` is ONNX Runtime's description of it."""
-        config, name, shape = self._config, described.name, described.shape
-        dtype = _numpy_type(described.type)
-        fixed = [size if isinstance(size, int) else 1 for size in shape]
-        if name in config.constants:
-            return np.resize(
-                np.array([float(text) for text in config.constants[name]]), fixed
-            ).astype(dtype)
-        if name in config.states.outputs:
-            return given[name] if name in given else np.zeros(fixed, dtype)
-        if name in given:
-            value = given[name]
-        elif name in config.masks:
-            lead = (1,) if config.batched else ()
-            value = np.ones((*lead, *(sizes[axis] for axis in config.masks[name])), dtype)
-        elif name in config.lengths:
-            value = np.full((1,) * len(shape), sizes[config.lengths[name]], dtype)
-        else:
-            raise NotImplementedError(
-                f"graph input '{name}': only data, constants, states, masks "
-                "and lengths can be played"
-            )
-        place = config.batch_axes.of(name)
-        if place is None:
-            return value
-        value = np.moveaxis(value, 0, place)
-        # A graph with a fixed number of rows gets copies of the row.
-        return np.repeat(value, fixed[place], place)
+        return plain_inputs(self._ports, config, request | states, sizes)
 
     def _run(self, session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
         names = self._config.results
@@ -235,12 +205,6 @@ def _session(path: Path, level: onnxruntime.GraphOptimizationLevel) -> Any:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = level
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def _numpy_type(name: str) -> np.dtype:
-    """Return the NumPy type that ONNX Runtime calls `name`, e.g. "tensor(float)"."""
-    plain = name.removeprefix("tensor(").removesuffix(")")
-    return np.dtype({"float": "float32", "double": "float64"}.get(plain, plain))
 
 
 def _rounding(spec: TensorSpec, answer: np.ndarray, other: np.ndarray) -> float:

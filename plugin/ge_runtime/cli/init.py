@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -235,14 +235,16 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
                 "gears.batch": "1",
             }
     for restriction, parameters in restrictions.items():
-        configuration = discovery.configuration()
-        have = {own.key for own in configuration.parameters}
-        configuration.parameters += [
+        have = {own.key for own in first.parameters}
+        added = [
             Parameter(key, value, "The load check refused less restricted batching, see above.")
             for key, value in parameters.items()
             if key not in have
         ]
-        yield restriction, configuration
+        yield (
+            restriction,
+            replace(first, notes=[*first.notes], parameters=[*first.parameters, *added]),
+        )
     if first.max_batch_size:
         yield "no rows", discovery.configuration(batched=False)
 

@@ -6,6 +6,7 @@ import argparse
 import http.client
 import importlib.util
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -161,11 +162,10 @@ def _shapes(config: RuntimeConfig) -> dict[str, tuple[int, ...]]:
 def _curl(name: str, config: RuntimeConfig, port: int) -> list[str]:
     url = f"http://localhost:{port}/v2/models/{name}"
     inputs = []
+    shapes = _shapes(config)
     for spec in config.inputs:
-        shape = _shapes(config)[spec.name]
-        count = 1
-        for size in shape:
-            count *= size
+        shape = shapes[spec.name]
+        count = math.prod(shape)
         if count > _SHOWN_ELEMENTS:
             return [f"curl -s {url}   # inputs and outputs"]
         data = [1 if spec.dtype.is_integer or spec.dtype is DType.BOOL else 0.5] * count
@@ -182,8 +182,9 @@ def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
         f'client = triton.InferenceServerClient("localhost:{port}")',
         "inputs = []",
     ]
+    shapes = _shapes(config)
     for spec in config.inputs:
-        shape = list(_shapes(config)[spec.name])
+        shape = list(shapes[spec.name])
         lines += [
             f'tensor = triton.InferInput("{spec.name}", {shape}, "{spec.dtype.value}")',
             f"tensor.set_data_from_numpy(np.ones({shape}, np.{spec.dtype.numpy}))",

@@ -13,7 +13,7 @@ from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
 from ge_runtime.discovery.masks import candidates, confirm
 from ge_runtime.discovery.outputs import Unfitted, fit
-from ge_runtime.discovery.study import Axis, Content, Study, first_sizes, grouped
+from ge_runtime.discovery.study import Axis, Content, Study, at_limits, first_sizes, grouped
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import ROWS, Array, DType
 
@@ -60,10 +60,7 @@ class Discovery:
     constants: Mapping[str, str] = field(default_factory=dict)
     progress: Callable[[str], None] = lambda line: None
     study: Study = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin without knowledge."""
-        self.study = Study(self.graph)
+    """The experiments of the last configuration."""
 
     def configuration(self, *, batched: bool = True) -> Configuration:
         """Return the configuration.
@@ -265,10 +262,7 @@ class Discovery:
     ) -> int:
         if not rows.batched:
             return 0
-        at = {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
-        elements = max(
-            (int(study.elements(port, at)) for port in self.graph.inputs if port.dims), default=1
-        )
+        elements = study.most_elements(at_limits(axes, sizes))
         most = self.max_batch
         while most > 1 and most * elements > _MOST_ELEMENTS:
             most //= 2

@@ -40,13 +40,12 @@ class Port:
 
 
 class Graph:
-    """An open graph. For one thread; a context manager.
+    """An open graph. For one thread.
 
     Attributes:
         inputs: Its inputs, in order.
         outputs: Its outputs, in order.
-        metadata: The metadata properties of the file.
-        executions: Number of executions so far.
+        last_error: ONNX Runtime's text of the last execution that failed.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
@@ -61,18 +60,12 @@ class Graph:
                 does not support.
         """
         self._session: Session = open_session(path, threads, ["CPUExecutionProvider"])
-        self.inputs = _ports(path, self._session.get_inputs())
-        self.outputs = _ports(path, self._session.get_outputs())
-        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
-        self.executions = 0
+        self.inputs = ports_of(path, self._session.get_inputs())
+        self.outputs = ports_of(path, self._session.get_outputs())
         self.last_error = ""
 
     def run(self, inputs: Tensors) -> dict[str, Array] | None:
-        """Execute the graph; return its outputs by name, or None if it fails.
-
-        `last_error` then has ONNX Runtime's text.
-        """
-        self.executions += 1
+        """Execute the graph; return its outputs by name, or None if it fails."""
         try:
             found = self._session.run(None, dict(inputs))
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
@@ -81,7 +74,12 @@ class Graph:
         return dict(zip((port.name for port in self.outputs), found, strict=True))
 
 
-def _ports(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
+def ports_of(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
+    """Return the inputs or outputs that a session describes; `path` is for errors.
+
+    Raises:
+        ArtifactFault: A tensor has a type that ge_runtime does not support.
+    """
     ports = []
     for argument in arguments:
         dtype = dtype_of(argument.type)

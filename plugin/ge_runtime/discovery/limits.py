@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ge_runtime.discovery.study import Axis, Content, Study
+from ge_runtime.discovery.study import Axis, Content, Study, at_limits
 from ge_runtime.specs import DType, Tensors
 
 _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -71,8 +71,7 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
 def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
     """Lower the largest sizes until an input of all of them has a reasonable size."""
     while True:
-        at = {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
-        elements = max((study.elements(port, at) for port in study.graph.inputs), default=0)
+        elements = study.most_elements(at_limits(axes, sizes))
         high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
         if high is None or elements <= _TOGETHER_MOST or high.largest < 2 * high.base:
             return

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.study import Content, Study
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
@@ -56,7 +56,7 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
     try:
         config = runtime.config
         requests = [_request(study, config, seed) for seed in range(_REQUESTS)]
-        expected = [_plain(study.graph, config, request, study) for request in requests]
+        expected = [_plain(study.graph, config, request) for request in requests]
         before = runtime.counts()
         together = runtime.infer([own for own, _ in requests])
         launches = runtime.counts().since(before).launches
@@ -75,16 +75,15 @@ def _request(
     study: Study, config: RuntimeConfig, seed: int
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """Return a request of one row with random sizes, and the sizes of its axes."""
-    rng = np.random.default_rng((7, seed))
+    rng = np.random.default_rng(11 if seed % 2 else (7, seed))
+    # Half of the requests have the same size, so that requests can share an execution along `equal`
+    # axes, too.
     sizes = {}
     for axis, limit in config.limits.items():
-        low, step = config.axis_sizes.minimums[axis], config.axis_sizes.executed(axis, 1)
+        low, step = config.axis_sizes.minimums[axis], config.axis_sizes.steps[axis]
         high = min(limit, max(_SMALL, 2 * low))
         low = -(-low // step)
-        # Half of the requests have the same size, so that requests can share an execution along
-        # `equal` axes, too.
-        shared = np.random.default_rng(11)
-        sizes[axis] = int((shared if seed % 2 else rng).integers(low, high // step + 1)) * step
+        sizes[axis] = int(rng.integers(low, high // step + 1)) * step
     by_name = {port.name: port for port in study.graph.inputs}
     given = {}
     for spec in config.inputs:
@@ -97,38 +96,70 @@ def _request(
 
 
 def _plain(
-    graph: Graph,
-    config: RuntimeConfig,
-    request: tuple[dict[str, Array], dict[str, int]],
-    study: Study,
+    graph: Graph, config: RuntimeConfig, request: tuple[dict[str, Array], dict[str, int]]
 ) -> dict[str, Array]:
-    """Execute a request in ONNX Runtime, with masks of 1 and its own lengths."""
+    """Execute a request in ONNX Runtime."""
     given, sizes = request
-    inputs = {}
-    for port in graph.inputs:
-        at = config.batch_axes.of(port.name) if config.batched else 0
-        if port.name in given:
-            array = given[port.name]
-            inputs[port.name] = (
-                np.moveaxis(array, 0, at) if at else array[0] if at is None else array
-            )
-        elif port.name in config.masks:
-            shape = (1, *(sizes[axis] for axis in config.masks[port.name]))
-            inputs[port.name] = np.moveaxis(np.ones(shape, port.dtype.numpy), 0, at or 0)
-        elif port.name in study.constants:
-            shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
-            inputs[port.name] = np.full(shape, study.constants[port.name], port.dtype.numpy)
-        else:
-            axis = config.lengths[port.name]
-            shape = (1,) * len(port.dims)
-            inputs[port.name] = np.full(shape, sizes[axis], port.dtype.numpy)
-    found = graph.run(inputs)
+    found = graph.run(plain_inputs(graph.inputs, config, given, sizes))
     if found is None:
         raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
-    return {
-        name: np.moveaxis(array, config.batch_axes.of(name) or 0, 0) if config.batched else array
-        for name, array in found.items()
-    }
+    return {name: _row(array, config, name) for name, array in found.items()}
+
+
+def _row(output: Array, config: RuntimeConfig, name: str) -> Array:
+    """Return the first row of an output, [1, *dims]; all of it if it has no rows."""
+    place = config.batch_axes.of(name) if config.batched else None
+    return output if place is None else np.moveaxis(output, place, 0)[:1]
+
+
+def plain_inputs(
+    ports: Sequence[Port], config: RuntimeConfig, given: Tensors, sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Return the inputs of a graph that is executed for one row, without padding.
+
+    Args:
+        ports: The graph's inputs.
+        config: The model.
+        given: The tensors of a request of one row, and states, by name. A state is 0 by default.
+        sizes: Axis to the request's size.
+
+    Raises:
+        RuntimeFault: An input is neither data, a state, a constant, a mask nor a length.
+    """
+    return {port.name: _plain_input(port, config, given, sizes) for port in ports}
+
+
+def _plain_input(
+    port: Port, config: RuntimeConfig, given: Tensors, sizes: Mapping[str, int]
+) -> Array:
+    name, dtype = port.name, port.dtype.numpy
+    fixed = [dim if isinstance(dim, int) else 1 for dim in port.dims]
+    if name in config.constants:
+        return np.resize(np.array([float(text) for text in config.constants[name]]), fixed).astype(
+            dtype
+        )
+    if name in config.states.outputs:
+        return given[name] if name in given else np.zeros(fixed, dtype)
+    if name in given:
+        value = given[name]
+    elif name in config.masks:
+        lead = (1,) if config.batched else ()
+        value = np.ones((*lead, *(sizes[axis] for axis in config.masks[name])), dtype)
+    elif name in config.lengths:
+        value = np.full((1,) * len(port.dims), sizes[config.lengths[name]], dtype)
+    else:
+        raise RuntimeFault(
+            f"graph input '{name}': found nothing that gives its value, expected data, a state, a "
+            "constant, a mask or a length"
+        )
+    if not config.batched:
+        return value
+    place = config.batch_axes.of(name)
+    if place is None:
+        row: Array = value[0]
+        return row
+    # A graph with a fixed number of rows gets copies of the row.
+    return np.repeat(np.moveaxis(value, 0, place), fixed[place], place)
 
 
 def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> float:

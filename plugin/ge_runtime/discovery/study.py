@@ -83,6 +83,11 @@ class Axis:
     """ONNX Runtime's text for a size above `largest`; empty if no size failed."""
 
 
+def at_limits(axes: Iterable[Axis], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes with all axes at their largest."""
+    return {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
+
+
 @dataclass(slots=True)
 class Study:
     """A graph with what is known of it. For one thread."""
@@ -146,9 +151,10 @@ class Study:
         """Execute the graph with `values`; None if it fails."""
         return self.graph.run(self.values(sizes, seed, true, behind))
 
-    def elements(self, port: Port, sizes: Mapping[str, int]) -> int:
-        """Return the number of elements of an input at these sizes."""
-        return math.prod(port.shape(sizes))
+    def most_elements(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of elements of the largest input at these sizes."""
+        shapes = (port.shape(sizes) for port in self.graph.inputs)
+        return max(map(math.prod, shapes), default=0)
 
     def works(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the graph executes at these sizes."""
@@ -220,8 +226,7 @@ def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
         study.integers = limit
         for size in ladder:
             sizes = {symbol: 1 if symbol in rows else size for symbol in symbols}
-            shapes = (port.shape(sizes) for port in study.graph.inputs)
-            if all(np.prod(shape) <= _ELEMENTS_MOST for shape in shapes) and study.works(sizes):
+            if study.most_elements(sizes) <= _ELEMENTS_MOST and study.works(sizes):
                 return sizes
     return None
 
@@ -242,11 +247,9 @@ def grouped(study: Study, sizes: Mapping[str, int], rows: Sequence[str]) -> list
     groups: list[tuple[str, ...]] = [(symbol,) for symbol in others if symbol not in bound]
     while bound:
         first, *rest = bound
-        partners = [one for one in rest if _changes(study, sizes, [first, one])]
-        group = [first, *partners[:1]] if partners else [first, *rest]
-        # More than two symbols may belong together: add those that the pair does not exclude.
-        if not partners and not _changes(study, sizes, group):
-            group = [first]  # a dim that has only one size
+        tried = [*([first, one] for one in rest), bound]
+        # Without a group that changes, the dim has one size only.
+        group = next((one for one in tried if _changes(study, sizes, one)), [first])
         groups.append(tuple(group))
         bound = [one for one in bound if one not in group]
     return groups

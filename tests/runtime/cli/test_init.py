@@ -120,6 +120,14 @@ def test_a_fixed_batch_of_one(init):
     assert "the graph has a fixed batch of 1" in printed.out
 
 
+@pytest.mark.brute_force
+def test_a_fixed_batch_of_two(init):
+    code, config, printed = init(valid(batch=2))
+    assert code == 0
+    assert config["max_batch_size"] == 16
+    assert "the graph has a fixed batch of 2" in printed.out
+
+
 def test_a_graph_that_fails_with_two_rows(init):
     model = onnx_model(
         [
