@@ -143,7 +143,7 @@ def _usage(repository: Path, models: Sequence[str], ports: Mapping[str, int]) ->
         "",
         *_curl(name, config, ports["http"]),
         "",
-        *_python(name, config, ports["http"]),
+        *_python(name, config, ports["grpc"]),
         "",
         "Ctrl-C stops the server.",
     ]
@@ -175,9 +175,10 @@ def _curl(name: str, config: RuntimeConfig, port: int) -> list[str]:
 
 
 def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
+    """Return a program that sends a request; the server's package installs its gRPC client."""
     lines = [
         "import numpy as np",
-        "import tritonclient.http as triton",
+        "import tritonclient.grpc as triton",
         "",
         f'client = triton.InferenceServerClient("localhost:{port}")',
         "inputs = []",

@@ -218,7 +218,7 @@ def test_an_existing_folder_is_kept(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_serve_prints_a_request_that_works(tmp_path):
+def test_serve_prints_requests_that_work(tmp_path):
     onnx.save(attentive(), tmp_path / "encoder.onnx")
     ports = [str(port) for port in free_ports(3)]
     flags = zip(("--http-port", "--grpc-port", "--metrics-port"), ports, strict=True)
@@ -234,9 +234,14 @@ def test_serve_prints_a_request_that_works(tmp_path):
         start_new_session=True,
     )
     try:
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith("Ctrl-C"):
+                break
         url, body = next(
             found.groups()
-            for line in process.stdout
+            for line in printed
             if (found := re.match(r"curl -s http://localhost:\d+(\S+) -d '(.*)'", line))
         )
         with closing(http.client.HTTPConnection("127.0.0.1", int(ports[0]))) as connection:
@@ -245,6 +250,10 @@ def test_serve_prints_a_request_that_works(tmp_path):
             answer = json.loads(response.read())
         assert response.status == 200
         assert answer["outputs"]
+        program = "".join(printed[printed.index("import numpy as np\n") : -1])
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.startswith("[")
     finally:
         os.kill(process.pid, signal.SIGTERM)
         process.communicate()
