@@ -104,6 +104,17 @@ def test_the_live_page_shows_models_errors_and_the_log(live):
     assert live.complaints == []
 
 
+def test_the_root_of_the_http_port_links_to_both_pages(opened):
+    server, page = opened
+    page.complaints.clear()
+    page.open(f"http://{server.http}/")
+    page.wait_for("document.getElementById('server').textContent.startsWith('triton')")
+    links = page.evaluate("[...document.links].filter((link) => link.offsetParent).map(String)")
+    assert f"http://{server.metrics}/" in links
+    assert f"http://{server.http}/try" in links
+    assert page.complaints == []
+
+
 def test_a_card_links_to_the_form_at_the_http_port(live, opened):
     link = live.evaluate("[...document.links].find((link) => link.text.includes('spell')).href")
     assert link == f"http://{opened[0].http}/try#spell"
