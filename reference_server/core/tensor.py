@@ -160,7 +160,7 @@ class Tensor:
         if self._raw is not None:
             return len(self._raw)
         assert self._array is not None
-        return sum(map(len, self._array.flat))
+        return sum(map(len, self._array.ravel().tolist()))
 
     def string_count(self) -> int:
         """Return the number of strings in a BYTES tensor, which can differ from its shape.
