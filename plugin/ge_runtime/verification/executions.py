@@ -71,7 +71,7 @@ class Executions:
         self._executor = executor
         self._config = config
         self._gears = gears
-        self._shared = _Shared() if like is None else like._shared
+        self._shared: _Shared = _Shared() if like is None else like._shared
         self.values = Values(config, states)
         # States are compared like outputs, under names that no output has.
         self.results = (
@@ -155,7 +155,9 @@ class Executions:
         if self._shared.arithmetics is None:
             self._shared.arithmetics = []
             engine = getattr(self._executor, "engine", None)
-            for seed in range(_ARITHMETICS) if isinstance(engine, Perturbable) else ():
+            if not isinstance(engine, Perturbable):
+                return []
+            for seed in range(_ARITHMETICS):
                 with suppress(RuntimeFault, MemoryError):
                     other = engine.perturbed(seed)
                     if other is not None:
@@ -230,7 +232,7 @@ class Executions:
 def _digest(block: Block) -> str:
     """Return a hash of a request's content."""
     digest = hashlib.blake2b()
-    for name, array in sorted((block.tensors | (block.state or {})).items()):
+    for name, array in sorted({**block.tensors, **(block.state or {})}.items()):
         digest.update(f"{name} {array.dtype} {array.shape};".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

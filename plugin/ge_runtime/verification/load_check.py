@@ -40,7 +40,9 @@ class Checked:
     """The result of a check that found no fault."""
 
     report: str
-    """One line for the log."""
+    """One line for the log: a function of the model, its configuration and the libraries."""
+    measured: str
+    """One line with what rounding changes, which depends on the number of threads."""
     one_row: str = ""
     """The reason why the graph executes one row only; empty if it executes more."""
 
@@ -57,6 +59,7 @@ class LoadCheck:
         others: Sequence[Executor] = (),
         states: Sequence[TensorSpec] = (),
         flops: Callable[[Gear], int | None] = lambda _: None,
+        weights_bytes: int = 0,
         reconfigure: Reconfigure | None = None,
         like: Executions | None = None,
     ) -> None:
@@ -70,6 +73,7 @@ class LoadCheck:
                 have the same bits.
             states: Tensors kept between the requests of a sequence, by graph input.
             flops: See `plan_of`.
+            weights_bytes: See `plan_of`.
             reconfigure: Used to try cures; without it they are only named.
             like: See `Executions`.
         """
@@ -78,6 +82,7 @@ class LoadCheck:
         self._gears = gears
         self._states = tuple(states)
         self._flops = flops
+        self._weights_bytes = weights_bytes
         self._reconfigure = reconfigure
         self._executions = Executions(executor, config, gears, states, like=like)
         self._leakage = Leakage(self._executions, config)
@@ -104,7 +109,7 @@ class LoadCheck:
             self._executions.close()
 
     def _run(self) -> Checked:
-        plan = plan_of(self._config, self._gears, self._flops)
+        plan = plan_of(self._config, self._gears, self._flops, self._weights_bytes)
         for trial in plan.trials:
             try:
                 self._leakage.check(trial, special=trial in plan.special)
@@ -121,18 +126,22 @@ class LoadCheck:
             self._equal_gears = check_bits(
                 self._executions, self._config, self._gears, self._executors
             )
-        return Checked(self._report(plan), one_row)
+        measured = (
+            f"padding and rows change answers by at most {self._leakage.rounding:.2g}, measured in "
+            f"{self._executions.count} execution(s)"
+        )
+        return Checked(self._report(plan), measured, one_row)
 
     def _report(self, plan: Plan) -> str:
         leakage = self._leakage
         trials = ", ".join(dict.fromkeys(f"{trial.gear}" for trial in plan.trials))
         kind = "reduced plan" if plan.reduced else "plan"
-        line = f"{self._passed} of {len(plan.trials)} trial(s) in {self._executions.count} "
-        line += f"execution(s); {kind} of {plan.flops / 1e9:.3g} GFLOP: {trials or 'nothing'}"
+        line = f"{self._passed} of {len(plan.trials)} trial(s); {kind} of {plan.flops / 1e9:.3g} "
+        line += "GFLOP" if plan.analysed else "GFLOP by weights and positions"
+        line += f": {trials or 'nothing'}"
         if self._passed:
             line += f"; {_BY_CHANCE if leakage.by_chance else _INDEPENDENT}"
             line += ", nor do the states of sequences" if self._states else ""
-            line += f"; padding and rows change them by at most {leakage.rounding:.2g}"
         if self._equal_gears:
             line += f"; equal to the bit at all places of {self._equal_gears} gear(s)"
         left = [f"left out: {', '.join(plan.left_out)}"] if plan.left_out else []
@@ -151,6 +160,7 @@ class LoadCheck:
             others=others,
             states=self._states,
             flops=self._flops,
+            weights_bytes=self._weights_bytes,
             like=self._executions,
         )
         try:
