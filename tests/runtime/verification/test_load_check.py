@@ -195,6 +195,31 @@ def test_a_change_by_padding_beyond_rounding_is_refused():
         check.run()
 
 
+@pytest.mark.parametrize(("change", "refused"), [(2e-4, True), (2e-6, False)])
+def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused):
+    def padded(block, blocks, gear, call):
+        return own_sum(block) + change * (gear.extents["n"] > block.sizes["n"])
+
+    _, check = check_of(padded)
+    if refused:
+        with pytest.raises(ConfigFault, match="whose answer changes when it is padded"):
+            check.run()
+    else:
+        check.run()
+
+
+def test_without_a_second_arithmetic_sensitive_answers_may_change_with_their_inputs():
+    def sensitive(block, blocks, gear, call):
+        # Padding changes it about as much as the last bits of the inputs.
+        return np.sin(
+            1e5 * block.tensors["x"].astype(np.float64).sum()
+            + 0.01 * (gear.extents["n"] > block.sizes["n"])
+        )
+
+    _, check = check_of(sensitive)
+    check.run()
+
+
 def test_integer_outputs_are_compared_only_if_there_are_no_float_outputs():
     def turned(block, blocks, gear, call):
         return float(gear.extents["n"])  # by sizes alone, as an argmax near a tie
