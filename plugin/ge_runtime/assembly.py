@@ -131,7 +131,7 @@ def _assemble(
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
         found = limits()  # before planned memory counts as used
         rules = BatchRules.of(config, contract)
-        admission = _admission(config, gearing)
+        admission = _admission(config, gearing, one_row=bool(one_row))
         largest = [footprint.shapes(gear) for gear in gearing.planned]
         executors = tuple(
             Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
@@ -304,7 +304,7 @@ def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int)
     return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
 
 
-def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
+def _admission(config: RuntimeConfig, gearing: Gearing, *, one_row: bool) -> Admission:
     return Admission(
         config.sources,
         config.limits,
@@ -319,6 +319,7 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         equal=config.equal_axes,
         ranges=config.ranges,
         shared=config.batch_axes.without,
+        one_row=one_row,
     )
 
 

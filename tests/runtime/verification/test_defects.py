@@ -55,7 +55,11 @@ ONE_ROW = "s = Constant <value: tensor = int64[2] {1, 4}> () r = Reshape (x, s) 
 def test_a_graph_of_one_row_is_served_with_one_row_and_a_warning(tmp_path):
     onnx.save(ROWS.model(ONE_ROW), tmp_path / "model.onnx")
     runtime = Runtime.open(tmp_path, ROWS.config, instance_name="seeded_0")
+    (refused,) = runtime.infer([{"x": np.zeros((2, 4), np.float32)}])
     runtime.close()
+    assert str(refused) == (
+        "input 'x': found 2 rows in shape [2, 4], expected 1: the graph executes one row only"
+    )
     (line,) = (line for line in runtime.report if "load check" in line)
     assert "; reduced to one row in each execution: each execution of two or more rows " in line
     (warning,) = runtime.warnings
