@@ -135,6 +135,13 @@ class Trial:
         first = [self.folder.name, self.opset, *loads, str(len(self.verdicts)), seconds]
         return [*first, *shown, self.result]
 
+    def play(self, count: int, seed: int) -> None:
+        """Play requests in a process of its own."""
+        played = in_process(play, self.folder, count, seed, self.is_served)
+        if not isinstance(played, dict):
+            played = dict.fromkeys(("alone", "together"), f"0/{count} {played}")
+        self.played |= played
+
     def page_row(self, repeated: bool) -> list[str]:
         """Return the cells of a table of the page."""
         *_, idle, busy, verdicts, seconds, alone, together, result = self.row(("alone", "together"))
@@ -174,6 +181,11 @@ def load(folder: Path) -> Load:
             verdict = "; ".join(line for line in runtime.report if "load check: " in line)
             runtime.close()
         return Load(loaded, verdict, time.perf_counter() - started, _cpu_s() - cpu_s)
+
+
+def _loads(trial: Trial, count: int) -> list[Load]:
+    found = (in_process(load, trial.folder) for _ in range(count))
+    return [each if isinstance(each, Load) else Load(False, each, 0.0) for each in found]
 
 
 def _cpu_s() -> float:
@@ -321,28 +333,20 @@ def main() -> None:
     folders = [path.parent for at in options.graphs for path in sorted(at.glob("*/config.pbtxt"))]
     names = options.models or [folder.name for folder in folders]
     trials = [Trial.of(folder) for folder in folders if folder.name in names]
-    loops = (0, options.busy) if options.busy else (0,)
-    for count in loops:
-        with busy_loops(count):
+    for trial in trials:
+        trial.idle += _loads(trial, options.loads)
+        if options.requests:
+            trial.play(options.requests, options.seed)
+        write(options, [own for own in trials if own.idle])
+    if options.busy:
+        with busy_loops(options.busy):
             for trial in trials:
-                loads = trial.busy if count else trial.idle
-                for _ in range(options.loads):
-                    found = in_process(load, trial.folder)
-                    loads.append(found if isinstance(found, Load) else Load(False, found, 0.0))
-    for trial in trials if options.requests else ():
-        played = in_process(play, trial.folder, options.requests, options.seed, trial.is_served)
-        if not isinstance(played, dict):
-            played = dict.fromkeys(("alone", "together"), f"0/{options.requests} {played}")
-        trial.played |= played
-    write(options.markdown, trials, options.servers)
+                trial.busy += _loads(trial, options.loads)
+                write(options, trials)
     for name in options.servers:
         served = [trial for trial in trials if trial.is_served]
         play_served(name, served, options.requests, options.seed)
-        write(options.markdown, trials, options.servers)
-    if options.page is not None:
-        heading = "Repeated loads" if options.busy else "Graphs"
-        rows = [trial.page_row(bool(options.busy)) for trial in trials]
-        replace_table(options.page, heading, PAGE_HEADINGS[heading], rows)
+        write(options, trials)
     print_table(*table(trials, options.servers))
 
 
@@ -414,10 +418,14 @@ def table(trials: Sequence[Trial], servers: Sequence[str]) -> tuple[list[str], l
     return headings, [trial.row(ways) for trial in trials]
 
 
-def write(file: Path | None, trials: Sequence[Trial], servers: Sequence[str]) -> None:
-    """Write the Markdown if a file is given; results so far are kept if a server then fails."""
-    if file is not None:
-        file.write_text(markdown(*table(trials, servers), trials))
+def write(options: argparse.Namespace, trials: Sequence[Trial]) -> None:
+    """Write the Markdown and the page, if files are given: results so far are kept."""
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(*table(trials, options.servers), trials))
+    if options.page is not None:
+        heading = "Repeated loads" if options.busy else "Graphs"
+        rows = [trial.page_row(bool(options.busy)) for trial in trials]
+        replace_table(options.page, heading, PAGE_HEADINGS[heading], rows)
 
 
 def markdown(

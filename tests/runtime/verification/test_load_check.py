@@ -169,6 +169,19 @@ def test_leakage_is_refused_if_equal_executions_are_equal():
         check.run()
 
 
+def test_a_request_is_executed_alone_once():
+    alone = []
+
+    def watched(block, blocks, gear, call):
+        if len(blocks) == gear.rows == 1:
+            alone.append((block.tensors["x"].tobytes(), gear.extents["n"]))
+        return own_sum(block)
+
+    _, check = check_of(watched)
+    assert "GFLOP by weights and positions: " in check.run().report
+    assert len(alone) == len({*alone}) > 1
+
+
 def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
     def rounding(block, blocks, gear, call):
         return own_sum(block) + 1e-5 * gear.rows
