@@ -179,8 +179,7 @@ class _Pending:
         self.forming = Forming(sizes)
         self.joined: Batch = []
         self.passed = 0  # requests of the queue, including cancelled ones
-        self.expiry_ns = 0
-        """When the first of them expires; 0: never."""
+        self.expiry_ns = 0  # the earliest expiry; 0: never
         self._last = 0, False  # the level of the last one, and whether it is delayed
 
     def join(self, level: int, waiting: _Waiting) -> bool:
@@ -208,7 +207,8 @@ class PolicyBatcher:
     prepared ahead. While an idle instance waits for more requests, the batcher looks at the queue
     only at certain moments, as Triton does (`GetDynamicBatch` in its core's
     src/dynamic_batch_scheduler.cc): when the delay ends, when a request of the pending batch
-    expires, and when the waiting requests have enough rows for the next preferred size.
+    expires, and when the waiting requests have enough rows for the next preferred size. Requests
+    that it refuses before it waits again are answered at the end of this wait.
 
     Args:
         max_rows: The largest batch.
@@ -230,9 +230,10 @@ class PolicyBatcher:
         self._due_ns: int | None = None  # the next look, if an idle instance waits for it
         self._wanted_rows = 0  # waiting rows that cause an earlier look
         self._refused: list[Refusal] = []
+        self._refused_next: list[Refusal] = []  # answered after the next look
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._refused_next)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Add a request. Raises ServerError UNAVAILABLE if its queue is full."""
@@ -249,6 +250,8 @@ class PolicyBatcher:
         if self._due_ns is not None and now_ns < self._due_ns:
             return None
         self._due_ns = None
+        refused, self._refused_next = self._refused_next, []
+        self._refused += refused
         while self._look(now_ns):
             pending, self._pending = self._pending, _Pending(self._sizes)
             batch = pending.joined[: pending.forming.count(now_ns, self._delay_ns)]
@@ -261,19 +264,21 @@ class PolicyBatcher:
         if self._pending.expiry_ns <= now_ns:
             self._pending = _Pending(self._sizes)
         pending = self._pending
-        self._refused += self._queue.expire(now_ns, delays=True)
+        refused = self._queue.expire(now_ns, delays=True)
         if not pending.joined:
-            self._drop_cancelled()
+            refused += self._cancelled()
         for level, waiting in itertools.islice(self._queue, pending.passed, None):
             if not pending.join(level, waiting):
                 break
-        if pending.forming.count(now_ns, self._delay_ns):
-            return True
-        if pending.joined:
+        sends = pending.forming.count(now_ns, self._delay_ns) > 0
+        if pending.joined and not sends:
             due_ns = pending.forming.due_ns(self._delay_ns)
             self._due_ns = min(due_ns, pending.expiry_ns) if pending.expiry_ns else due_ns
             self._wanted_rows = self._sizes.next_preferred(pending.forming.rows)
-        return False
+            self._refused_next = refused
+        else:
+            self._refused += refused
+        return sends
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Do nothing: no decision depends on it."""
@@ -301,11 +306,14 @@ class PolicyBatcher:
         """Return False: requests are not bound to instances."""
         return False
 
-    def _drop_cancelled(self) -> None:
+    def _cancelled(self) -> list[Refusal]:
+        """Remove the cancelled requests at the front of the queue."""
+        refused: list[Refusal] = []
         while (first := next(iter(self._queue), None)) is not None:
             if not first[1].request.cancellation.is_cancelled:
-                return
-            self._refused.append(Refusal(self._queue.pop(), CANCELLED))
+                break
+            refused.append(Refusal(self._queue.pop(), CANCELLED))
+        return refused
 
     def _removed(self, batch: Batch) -> Batch:
         """Remove a batch from the queue; refuse its cancelled requests and those between them."""
