@@ -482,7 +482,7 @@ def test_version_names_this_server_and_the_emulated_tritonservers(capsys):
     assert exited.value.code == 0
     assert (
         capsys.readouterr().out
-        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.73.0; "
+        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.75.0; "
         f"{'compiled' if IS_COMPILED else 'not compiled'})\n"
     )
 
