@@ -48,6 +48,8 @@ class TritonProfile:
     newer_model_api: bool
     """model.py can set parameters of responses (2.55), cancel an iterator of them, and read the
     codes of errors that other models return (2.57)."""
+    splits_log: bool
+    """INFO and verbose lines of the log go to stdout, WARNING and ERROR lines to stderr (2.59)."""
     newer_metrics: bool
     """Metrics of load durations (2.52) and first responses (2.65)."""
     newer_config_fields: bool
@@ -66,6 +68,7 @@ V2_51 = TritonProfile(
     newer_shared_memory=False,
     newer_readiness=False,
     newer_model_api=False,
+    splits_log=False,
     newer_metrics=False,
     newer_config_fields=False,
 )
@@ -83,6 +86,7 @@ NEWEST = TritonProfile(
     newer_shared_memory=True,
     newer_readiness=True,
     newer_model_api=True,
+    splits_log=True,
     newer_metrics=True,
     newer_config_fields=True,
 )
