@@ -203,9 +203,16 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
 def _derive(file: Path, model: Path, options: InitOptions) -> int:
     """Derive, prove, write and print; return the exit code."""
     progress = Progress()
+    is_archive = file.suffix == PT2 or zipfile.is_zipfile(file)
+    # An archive is opened without its pickles.
+    graph = Graph(
+        copy_graph(file, model / "1") if is_archive else file,
+        threads=len(os.sched_getaffinity(0)),
+    )
+    if not is_archive:
+        copy_graph(file, model / "1")
+    sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
     try:
-        graph = Graph(copy_graph(file, model / "1"), threads=len(os.sched_getaffinity(0)))
-        sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
         discovery = Discovery(
             graph,
             options.max_batch,

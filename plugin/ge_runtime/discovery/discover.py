@@ -205,7 +205,7 @@ class Discovery:
         taken = {ROWS}
         axes = []
         for symbols in grouped(study, sizes, rows.symbols):
-            name = _axis_name(symbols[0], self.graph.inputs, taken)
+            name = _axis_name(symbols[0], self.graph.inputs, taken, batched=rows.batched)
             taken.add(name)
             axes.append(Axis(name, symbols, sizes[symbols[0]]))
         study.measured = axes[0].symbols if axes else ()
@@ -560,14 +560,14 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str]) -> str:
+def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str], *, batched: bool) -> str:
     """Return a name for an axis: its symbol where that is a name, else from the input's type."""
     name = re.sub(r"\W+", "_", symbol).strip("_").lower()
     generic = "." in symbol or re.match(r"unk__|dynamic_axes|DynamicDimension|p2o|s\d+$", symbol)
     if generic or not name.isidentifier() or keyword.iskeyword(name) or len(name) == 1:
         port = next(port for port in ports if symbol in port.dims)
         place = port.dims.index(symbol)
-        if place == 0 and len(port.dims) > 1:
+        if place == 0 and len(port.dims) > 1 and not batched:
             name = "rows"
         elif port.dtype.is_integer and len(port.symbols) <= 2:
             name = "tokens"
@@ -578,6 +578,8 @@ def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str]) -> str:
             name = "samples"
         else:
             name = "frames"
+    if name == ROWS:
+        name = "rows"
     if name in ("min", "max"):
         name += "_size"
     unique, number = name, 2

@@ -193,8 +193,7 @@ def _plain_input(
         return value
     place = config.batch_axes.of(name)
     if place is None:
-        row: Array = value[0]
-        return row
+        return np.asarray(value[0])
     # A graph with a fixed number of rows gets copies of the row.
     return np.repeat(np.moveaxis(value, 0, place), fixed[place], place)
 
