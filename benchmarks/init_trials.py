@@ -7,7 +7,7 @@ GRAPHS is a folder of model folders, as benchmarks.graph_trials takes it; only t
 comments `# source:` are read. An `init.args` beside config.pbtxt has arguments of `init`. What
 `init` wrote is played by `graph_trials.play`, a second comparison beside the proof that `init`
 itself makes: other requests, other sizes, costs at which all requests that may share an execution
-do. A configuration that loads and answers differently is wrong.
+do. Sizes are small: see `PLAYED_SIZE`. A configuration that loads and answers differently is wrong.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from benchmarks.plain_answers import one_line
 from ge_runtime.cli.config_pbtxt import read_model_config
 
 LONGEST_S = 180
+PLAYED_SIZE = 256
+"""The largest size along an axis in the second comparison, or four times the axis's minimum."""
 HEADINGS = ["graph", "source", "decided", "proof of init", "alone", "together", "CPU s"]
 
 
@@ -97,12 +99,30 @@ def tried(folder: Path, requests: int) -> Result:
         result.decided = decided(written)
         if graph.suffix != ".onnx":
             return result
+        _lower_limits(written / "config.pbtxt")
         played = in_process(play, written, requests, 0, True)
         if isinstance(played, dict):
             result.alone, result.together = played["alone"], played["together"]
         else:
             result.alone = result.together = f"0/{requests} {one_line(played, 300)}"
     return result
+
+
+def _lower_limits(config: Path) -> None:
+    """Lower the limits of axes, which are choices, so that played requests are of moderate size."""
+    text = config.read_text()
+    value = r'"{}\.(\S+)" value {{ string_value: "(\d+)"'
+    lows = dict(re.findall(value.format("min"), text))
+    steps = dict(re.findall(value.format("align"), text))
+    for axis, limit in re.findall(value.format("limit"), text):
+        step = int(steps.get(axis, 1))
+        most = max(PLAYED_SIZE, 4 * int(lows.get(axis, 1))) // step * step
+        if int(limit) > most:
+            text = text.replace(
+                f'"limit.{axis}" value {{ string_value: "{limit}"',
+                f'"limit.{axis}" value {{ string_value: "{most}"',
+            )
+    config.write_text(text)
 
 
 def decided(folder: Path) -> str:

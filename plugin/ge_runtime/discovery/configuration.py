@@ -113,3 +113,8 @@ def _parameter(key: str, value: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks, for a comment."""
+    return " ".join(text.split())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from ge_runtime.discovery.configuration import Configuration, Parameter, Question
 from ge_runtime.discovery.graph import Graph, Port
-from ge_runtime.discovery.study import Study
+from ge_runtime.discovery.study import Axis, Study
 from ge_runtime.specs import Array
 
 _WORDS: Final = re.compile(
@@ -31,6 +32,53 @@ class State:
     named: bool
     """True if the names of the two belong together."""
     evidence: str
+
+
+def decide_states(
+    study: Study,
+    axes: Sequence[Axis],
+    sizes: Mapping[str, int],
+    rows: Mapping[str, int | None],
+    found: Configuration,
+) -> dict[str, str]:
+    """Return the states that are kept between requests: input to output."""
+    larger = {
+        **sizes,
+        **{
+            one: min(4 * axis.base, axis.largest) // axis.multiple * axis.multiple
+            for axis in axes
+            for one in axis.symbols
+        },
+    }
+    states = find_states(study, sizes, larger, rows)
+    named = [state for state in states if state.named]
+    for state in named:
+        why = f"Names, and confirmed by experiment: {state.evidence}."
+        found.parameters.append(Parameter(f"state.{state.input}", state.output, why))
+    if named:
+        inputs = " and ".join(f"'{state.input}'" for state in named)
+        found.keeps_states = True
+        found.questions.append(
+            Question(
+                f"Does the server keep {inputs} between the requests of a sequence?",
+                "yes: requests have a sequence id, and flags for its start and end; leave the "
+                "file as it is",
+                "no: each request sends them; run init again with --no-states",
+            )
+        )
+    others = [state for state in states if not state.named]
+    for state in others:
+        found.questions.append(
+            Question(
+                f"Does output '{state.output}' become input '{state.input}' at the next "
+                f"request of a sequence? {state.evidence}.",
+                "no: each request sends it; leave the file as it is",
+                f"yes: delete input '{state.input}' and output '{state.output}', replace "
+                "dynamic_batching by `sequence_batching { oldest { } }`, and add this line",
+                (Parameter(f"state.{state.input}", state.output, ""),),
+            )
+        )
+    return {state.input: state.output for state in named}
 
 
 def named_pairs(graph: Graph) -> list[tuple[str, str]]:

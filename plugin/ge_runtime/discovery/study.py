@@ -118,6 +118,8 @@ class Study:
     """Symbols that inputs of content LENGTH measure; empty for all."""
     unnamed: set[str] = field(default_factory=set)
     """Inputs that may be lengths, though their names do not say so."""
+    rejected: set[str] = field(default_factory=set)
+    """Inputs that may mark the end of the data, but did not in an experiment."""
     constants: dict[str, float] = field(default_factory=dict)
     """Input to the value of all its elements."""
 

@@ -146,6 +146,36 @@ def test_padding_that_is_neutral_only_as_0_is_a_question(discover):
     assert [own.key for own in question.added] == ["padding.frames"]
 
 
+def test_padding_is_not_neutral_beside_a_rejected_length(discover):
+    """The length that experiments invent may hide all data, so their answers prove nothing."""
+    model = onnx_model(
+        [
+            node("Unsqueeze", ["n", "one"], ["column"]),
+            node("Cast", ["column"], ["count"], to=FLOAT),
+            node("Unsqueeze", ["count", "one"], ["wide"]),
+            node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
+            node("Add", ["mean", "wide"], ["offset"]),
+            node("Add", ["x", "offset"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", "frames", 4]), ("n", INT64, ["batch"])],
+        [("y", FLOAT, ["batch", "frames", 4])],
+        {"one": np.array([1])},
+    )
+    found = discover(model)
+    assert names(found.inputs) == ["x", "n"]
+    assert not {"padding.frames", "lengths.n"} & parameters(found).keys()
+
+
+def test_an_answer_without_data_proves_nothing(discover):
+    model = onnx_model(
+        [node("Mul", ["x", "none"], ["nothing"])],
+        [("x", FLOAT, ["batch", "frames", 4])],
+        [("nothing", FLOAT, ["batch", "frames", 4])],
+        {"none": np.float32(0)},
+    )
+    assert "padding.frames" not in parameters(discover(model))
+
+
 # -- rows, axes, limits
 
 
