@@ -171,6 +171,25 @@ def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]
     return labels
 
 
+#: The parameter of OpenVINO models that names a library.
+_EXTENSION = "CPU_EXTENSION_PATH"
+
+
+def check_sent_libraries(config: ConfigProto, folder: Path) -> None:
+    """Check that libraries named by the configuration of a load request are in the model's folder.
+
+    The code of a library runs when the model is loaded. A config.pbtxt may name any library, as in
+    Triton: who can write it can add code anyway.
+
+    Raises:
+        ServerError: INVALID_ARG, with the field and the path.
+    """
+    for library in config.model_operations.op_library_filename:
+        within(folder, folder / library, "model_operations.op_library_filename")
+    if _EXTENSION in config.parameters:
+        within(folder, folder / config.parameters[_EXTENSION].string_value, _EXTENSION)
+
+
 def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[str, bytes]:
     """Return the wire form of each initial state that is read from a file, by input name.
 

@@ -1,5 +1,6 @@
 """Paths in a configuration cannot reach files outside the model's folder."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,30 @@ def test_path_outside_the_folder_is_refused(folder, tmp_path, field, form):
         pass
     assert caught.value.code is Code.INTERNAL
     assert f"{field.rpartition('.')[2]}: found '" in caught.value.message
+
+
+@pytest.mark.parametrize("library", ["/outside.so", "../outside.so", "1/../../outside.so"])
+@pytest.mark.parametrize(
+    ("field", "sent"),
+    [
+        (
+            "model_operations.op_library_filename",
+            '{"model_operations": {"op_library_filename": [%s]}}',
+        ),
+        ("CPU_EXTENSION_PATH", '{"parameters": {"CPU_EXTENSION_PATH": {"string_value": %s}}}'),
+    ],
+)
+def test_a_sent_configuration_names_no_library_outside_the_folder(
+    folder, field, sent, library, caplog
+):
+    (folder / "config.pbtxt").write_text('backend: "python"')
+    with open_repository(folder.parent) as models:
+        config = {"backend": "python"} | json.loads(sent % json.dumps(library))
+        with pytest.raises(ServerError, match="failed to poll from model repository"):
+            models.load("m", config=config)
+        assert f"{field}: found '" in caplog.text
+        inside = {"backend": "python"} | json.loads(sent % '"1/inside.so"')
+        models.load("m", config=inside)
 
 
 def test_is_within_with_and_without_following_links(tmp_path):
