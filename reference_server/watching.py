@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -128,7 +129,8 @@ def _address(text: str) -> str:
 
 _PENDING = "nv_inference_pending_request_count"
 _LINE = re.compile(rf"^({'|'.join((_PENDING, *RUNTIME_FAMILIES))})\{{(.*)\}} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# A match starts at the beginning of a name only: a long label is read once.
+_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 _PARTS = {
     "queue": "queue",
@@ -151,7 +153,7 @@ class RemoteStatus:
         self._metrics = metrics
         self._read_at = -_STATUS_S
         self._status: Mapping[str, Any] = {}
-        self._instances: dict[tuple[str, str], tuple[float, int]] = {}
+        self._instances: dict[tuple[str, str], tuple[float, int | None]] = {}
 
     def read(self) -> Mapping[str, Any]:
         """Return the status, as `StatusGateway.read`. Blocks.
@@ -215,12 +217,21 @@ class RemoteStatus:
             **own,
         }
 
-    def _instances_of(self, of: tuple[str, str], now: float) -> int:
+    def _instances_of(self, of: tuple[str, str], now: float) -> int | None:
+        """Return the number of instances; None if the server does not report it.
+
+        Triton does not decode percent-encoding, so a name with a blank has no URL there.
+        """
         read_at, count = self._instances.get(of, (-_CONFIG_S, 0))
         if now - read_at >= _CONFIG_S:
-            config = self._call("GET", f"/v2/models/{of[0]}/versions/{of[1]}/config")
-            groups = config.get("instance_group", [])
-            count = sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
+            name, version = map(quote, of)
+            try:
+                config = self._call("GET", f"/v2/models/{name}/versions/{version}/config")
+            except ServerError:
+                count = None
+            else:
+                groups = config.get("instance_group", [])
+                count = sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
             self._instances[of] = now, count
         return count
 

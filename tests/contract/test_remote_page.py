@@ -127,6 +127,35 @@ def test_nothing_but_looking_is_possible(watched: tuple[Server, str]):
         caught.value.close()
 
 
+def test_a_name_without_a_url_is_shown_without_instances(monkeypatch: pytest.MonkeyPatch):
+    entry = {"name": "two words", "version": "1", "state": "READY"}
+    parts = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+    times = {part: {"count": 0, "ns": 0} for part in parts}
+    replies = {
+        "/v2": {"name": "triton", "version": "2"},
+        "/v2/models/stats": {
+            "model_stats": [entry | {"inference_stats": times, "batch_stats": []}]
+        },
+        "/v2/repository/index": [entry],
+    }
+
+    def fetch(address: str, method: str, path: str) -> bytes:
+        if path not in replies:
+            raise OSError(f"404 {path}")
+        return json.dumps(replies[path]).encode()
+
+    monkeypatch.setattr(watching, "_fetch", fetch)
+    (model,) = watching.RemoteStatus("a:1", "a:2").read()["models"]
+    assert (model["name"], model["state"], model["instances"]) == ("two words", "READY", None)
+
+
+def test_a_long_label_is_read_once():
+    page = f'nv_inference_pending_request_count{{model="m",{"x" * 1_000_000}}} 1\n'
+    assert list(watching._parsed(page)) == [
+        ("nv_inference_pending_request_count", {"model": "m"}, 1)
+    ]
+
+
 @needs_chromium
 def test_a_browser_shows_it(watched: tuple[Server, str], tmp_path: Path):
     server, page = watched
