@@ -19,7 +19,11 @@ from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.discovery.configuration import Configuration, Parameter
 from ge_runtime.discovery.discover import Discovery
+from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.labels import find_labels
+from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES, Pipeline
+from ge_runtime.discovery.pipeline_proof import prove_pipeline
 from ge_runtime.discovery.proof import Proof, prove
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import ArtifactFault, RuntimeFault
@@ -109,18 +113,24 @@ def _constant(text: str) -> tuple[str, str]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    file: Path = given.graph
-    if not file.is_file():
-        found = "a folder" if file.is_dir() else "nothing"
-        raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
-    folder: Path = given.into / (given.name or file.stem)
-    if given.in_process:
-        return _derive(file, folder, init_options(given))
-    if folder.exists():
+    source: Path = given.graph
+    export = Export.read(source) if source.is_dir() else None
+    if export is None and not source.is_file():
+        found = "a folder" if source.is_dir() else "nothing"
         raise RuntimeFault(
-            f"{folder}: found a folder, expected none; choose another --name or --into"
+            f"{source}: found {found}, expected an .onnx file, or a folder with model.onnx and "
+            "tokenizer.json or preprocessor_config.json"
         )
-    return write_model(file, folder, init_options(given))
+    folder: Path = given.into / (given.name or model_name(source))
+    if given.in_process:
+        return _derive(source, folder, init_options(given))
+    for suffix in SUFFIXES if export else ("",):
+        own = folder.with_name(folder.name + suffix)
+        if own.exists():
+            raise RuntimeFault(
+                f"{own}: found a folder, expected none; choose another --name or --into"
+            )
+    return write_model(source, folder, init_options(given))
 
 
 COMMAND: Final = Command(
@@ -133,15 +143,21 @@ COMMAND: Final = Command(
 )
 
 
-def write_model(file: Path, folder: Path, options: InitOptions) -> int:
+def model_name(source: Path) -> str:
+    """Return the name of the model of a file or a folder."""
+    return source.resolve().name if source.is_dir() else source.stem
+
+
+def write_model(source: Path, folder: Path, options: InitOptions) -> int:
     """Write the folder of a model and print its configuration.
 
     Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
     or need more memory than the machine has.
 
     Args:
-        file: The .onnx file.
-        folder: The folder to write; nothing is written unless the configuration is proven.
+        source: The .onnx file, or the folder of an export.
+        folder: The folder to write; those of the steps of an export are beside it. Nothing is
+            written unless the configuration is proven.
         options: Options of the derivation.
 
     Returns:
@@ -149,9 +165,8 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     """
     constants = [f"--constant={name}={value}" for name, value in options.constants.items()]
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
-        model = Path(scratch, folder.name)
         command = [
-            *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
+            *(sys.executable, "-m", "ge_runtime.cli", "init", str(source), _IN_PROCESS),
             *(f"--into={scratch}", f"--name={folder.name}", f"--max-batch={options.max_batch}"),
             *constants,
         ]
@@ -159,30 +174,52 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
         if code < 0:
             end = signal.Signals(-code).name
             print(
-                f"ge-runtime: {file}: found ONNX Runtime to end with {end} while the graph was "
+                f"ge-runtime: {source}: found ONNX Runtime to end with {end} while the graph was "
                 "executed, expected an execution or an error; write config.pbtxt by hand",
                 file=sys.stderr,
             )
         if code:
             return max(code, EXIT_NO)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(model), folder)
-    print(f"Written: {folder}")
+        written = sorted(Path(scratch).iterdir())
+        for model in written:
+            shutil.move(str(model), folder.with_name(model.name))
+    print("Written: " + ", ".join(str(folder.with_name(model.name)) for model in written))
     return 0
 
 
-def _derive(file: Path, model: Path, options: InitOptions) -> int:
+def _derive(source: Path, folder: Path, options: InitOptions) -> int:
     """Derive, prove, write and print; return the exit code."""
+    export = Export.read(source) if source.is_dir() else None
+    file = export.graph if export else source
     graph = Graph(file, threads=len(os.sched_getaffinity(0)))
-    copy_graph(file, model / "1")
-    discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+    model = folder.with_name(folder.name + GRAPH) if export else folder
     try:
-        configuration, proof = proven(discovery, model, file.name)
-    except ArtifactFault as fault:
-        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
+        if export:
+            export.fix_sizes(graph)
+        copy_graph(file, model / "1")
+        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+        configuration, proof = proven(discovery, model, source.name)
+        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        labels = find_labels(export.folder if export else file.parent, graph.metadata)
+        named = labels.attach(configuration) if labels else False
+        if export:
+            _progress("steps")
+            pipeline = Pipeline(export, folder.name, configuration, labels)
+            texts = pipeline.write(folder.parent)
+            configs = {name: {"name": name, **parse(text)} for name, text in texts.items()}
+            _progress("load and compare all models")
+            proof = prove_pipeline(pipeline, graph, folder.parent, configs)
+        else:
+            texts = {model.name: configuration.text(source.name)}
+            if labels and named:
+                labels.write(model)
+                (model / "config.pbtxt").write_text(texts[model.name], encoding="utf-8")
+    except RuntimeFault as fault:
+        print(f"ge-runtime: {source}: {fault}", file=sys.stderr)
         return EXIT_NO
-    (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-    print(configuration.text(file.name))
+    for name, text in texts.items():
+        print(f"{name}/config.pbtxt:\n{text}" if export else text)
     print(f"Proven: {proof}.")
     return 0
 

@@ -18,6 +18,7 @@ class Tensor:
     dims: tuple[int, ...]
     ragged: bool = False
     optional: bool = False
+    label_filename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Parameter:
     key: str
     value: str
     evidence: str
+    alternative: str = ""
+    """The value of a second choice, which is written as a comment."""
 
 
 @dataclass(slots=True)
@@ -45,8 +48,8 @@ class Configuration:
         lines = [f"# Written by `ge-runtime init {source}`.", 'backend: "python"']
         lines += [f"max_batch_size: {self.max_batch_size}", ""]
         lines += [f"# {note}" for note in self.notes]
-        lines += _section("input", self.inputs)
-        lines += _section("output", self.outputs)
+        lines += section("input", self.inputs)
+        lines += section("output", self.outputs)
         if self.max_batch_size > 1:
             lines.append("dynamic_batching { }")
         evidence = ""
@@ -55,12 +58,17 @@ class Configuration:
                 lines += ["", f"# {own.evidence}"]
             evidence = own.evidence
             lines.append(_parameter(own.key, own.value))
+            if own.alternative:
+                lines.append("# " + _parameter(own.key, own.alternative))
         return "\n".join(lines) + "\n"
 
 
 _FAMILIES: Final = (
-    *("axes", "limit", "min", "align", "mask", "lengths", "constant", "range", "batch_axis"),
-    *("padding", "gears"),
+    *("axes", "axis_length", "limit", "min", "align", "mask", "lengths", "constant", "range"),
+    *("batch_axis", "padding", "gears"),
+    # Those of the steps before and after a graph.
+    *("max_tokens", "truncation", "prompt", "clean", "pooling", "normalize", "scores", "blank"),
+    "delimiter",
 )
 """The order in which the parameters are written."""
 
@@ -69,13 +77,15 @@ def _order(parameter: Parameter) -> tuple[int, str]:
     return _FAMILIES.index(parameter.key.split(".")[0]), parameter.evidence
 
 
-def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+def section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+    """Return the lines of the section `input` or `output`."""
     lines = [f"{kind} ["]
     for at, tensor in enumerate(tensors):
         dims = ", ".join(map(str, tensor.dims or (1,)))
         extra = "" if tensor.dims else " reshape { shape: [ ] }"
         extra += " allow_ragged_batch: true" if tensor.ragged else ""
         extra += " optional: true" if tensor.optional else ""
+        extra += f' label_filename: "{tensor.label_filename}"' if tensor.label_filename else ""
         comma = "," if at + 1 < len(tensors) else ""
         lines.append(
             f'  {{ name: "{_escaped(tensor.name)}" data_type: {tensor.dtype.config_name} '

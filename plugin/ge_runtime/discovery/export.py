@@ -1,0 +1,124 @@
+"""A folder as optimum, transformers and sentence-transformers export it: its graph and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from ge_runtime.discovery.graph import Graph
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.steps.pictures import ImageProcessor, read_fields
+from ge_runtime.steps.samples import EXTRACTOR, reads_normalization
+from ge_runtime.steps.texts import read_tokenizer
+
+_GRAPHS: Final = ("model.onnx", "onnx/model.onnx")
+_PARTS: Final = ("encoder_model.onnx", "decoder_model.onnx", "text_model.onnx", "vision_model.onnx")
+PREPROCESSOR: Final = "preprocessor_config.json"
+TOKENIZER: Final = "tokenizer.json"
+
+
+class Kind(Enum):
+    """What clients send; the value is the name of the graph's input."""
+
+    TEXT = "input_ids"
+    IMAGE = "pixel_values"
+    AUDIO = "input_values"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The files of an exported model."""
+
+    folder: Path
+    graph: Path
+    kind: Kind
+    config: Mapping[str, Any]
+    """The fields of config.json; none if the file is missing."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Export | None:
+        """Return the export in a folder; None for any other folder.
+
+        Raises:
+            ArtifactFault: A file is damaged, or describes what is not supported.
+        """
+        graph = next((folder / name for name in _GRAPHS if (folder / name).is_file()), None)
+        fields = read_fields(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
+        described = fields is not None or (folder / TOKENIZER).is_file()
+        if graph is None:
+            parts = [name for name in _PARTS if list(folder.rglob(name))]
+            if described and parts:
+                raise ArtifactFault(
+                    f"{folder}: found {', '.join(parts)}, expected one graph, model.onnx; models of "
+                    "several graphs are not supported"
+                )
+            return None
+        config = folder / "config.json"
+        fields_of_config = read_fields(config) if config.is_file() else {}
+        if fields is None and not described:
+            if (folder / "tokenizer_config.json").is_file():
+                raise ArtifactFault(
+                    f"{folder}: found no {TOKENIZER}, expected one; write it with "
+                    "`AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers"
+                )
+            return None
+        kind = Kind.TEXT
+        if fields is not None:
+            extractor = fields.get("feature_extractor_type")
+            kind = Kind.AUDIO if extractor == EXTRACTOR else Kind.IMAGE
+        if kind is Kind.IMAGE:
+            ImageProcessor.read(folder / PREPROCESSOR)
+            if (folder / TOKENIZER).is_file():
+                raise ArtifactFault(
+                    f"{folder}: found {TOKENIZER} and {PREPROCESSOR}, expected one of them; models "
+                    "of texts and images together are not supported"
+                )
+        elif kind is Kind.AUDIO:
+            reads_normalization(folder / PREPROCESSOR)
+        else:
+            read_tokenizer(folder / TOKENIZER)
+        return cls(folder, graph, kind, fields_of_config)
+
+    def fields(self, name: str) -> Mapping[str, Any]:
+        """Return the object of a JSON file of the folder; empty if it is missing."""
+        file = self.folder / name
+        return read_fields(file) if file.is_file() else {}
+
+    def is_for(self, task: str) -> bool:
+        """Return whether config.json names an architecture for a task, e.g. CTC."""
+        named = self.config.get("architectures") or ()
+        return any(str(own).endswith(f"For{task}") for own in named)
+
+    def fix_sizes(self, graph: Graph) -> None:
+        """Fix the dims of images to the size that the image processor makes.
+
+        Exporters leave all of them free, the channels as well, and no experiment finds these.
+
+        Raises:
+            ArtifactFault: The graph has another input, or one of another size.
+        """
+        names = [port.name for port in graph.inputs]
+        if self.kind.value not in names:
+            raise ArtifactFault(
+                f"{self.graph}: found inputs {', '.join(names)}, expected '{self.kind.value}'"
+            )
+        if self.kind is not Kind.IMAGE:
+            return
+        (port, *others) = graph.inputs
+        height, width = ImageProcessor.read(self.folder / PREPROCESSOR).size
+        last = port.dims[-1] == 3 and port.dims[1] != 3  # noqa: PLR2004 - red, green, blue
+        sides = (height, width, 3) if last else (3, height, width)
+        fits = len(port.dims) == 4 and all(  # noqa: PLR2004 - rows and `sides`
+            isinstance(dim, str) or dim == side
+            for dim, side in zip(port.dims[1:], sides, strict=False)
+        )
+        if not fits or others:
+            found = [list(one.dims) for one in graph.inputs]
+            raise ArtifactFault(
+                f"{self.graph}: found inputs of {found}, expected one of "
+                f"{[port.dims[0], *sides]}, by {PREPROCESSOR}"
+            )
+        graph.inputs = (replace(port, dims=(port.dims[0], *sides)),)

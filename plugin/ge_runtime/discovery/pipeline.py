@@ -1,0 +1,439 @@
+"""The models of an exported folder: a step before the graph, the graph, a step after it, and the
+ensemble that connects them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, section
+from ge_runtime.discovery.export import PREPROCESSOR, TOKENIZER, Export, Kind
+from ge_runtime.discovery.labels import Labels
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import DType
+from ge_runtime.steps.answers import LENGTHS, POOLINGS, VALUES
+from ge_runtime.steps.texts import read_tokenizer
+
+MODEL: Final = '''"""{title}"""
+
+import triton_python_backend_utils as pb_utils
+
+from ge_runtime.adapters.triton import {function}
+from ge_runtime.steps.{module} import {step}
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._step = {step}.open(args)
+
+    def execute(self, requests):
+        return {function}(pb_utils, requests, self._step)
+'''
+_BEFORE: Final = {
+    Kind.TEXT: ("Convert texts to token ids.", "answer_batch", "texts", "TextStep"),
+    Kind.IMAGE: ("Convert image files to pixels.", "answer_each", "pictures", "PictureStep"),
+    Kind.AUDIO: ("Convert PCM samples for the graph.", "answer_each", "samples", "SampleStep"),
+}
+_AFTER: Final = ("Convert the graph's values to an answer.", "answer_each", "answers", "AnswerStep")
+BEFORE: Final = "_input"
+GRAPH: Final = "_graph"
+AFTER: Final = "_output"
+SUFFIXES: Final = ("", BEFORE, GRAPH, AFTER)
+"""What follows the name of the ensemble in the names of its models."""
+_NO_LIMIT: Final = 10**6
+"""Values of model_max_length from here on mean that there is none."""
+_PARTS: Final = ("Transformer", "Pooling", "Normalize")
+"""The modules of sentence-transformers that are supported."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A model of the ensemble."""
+
+    name: str
+    configuration: Configuration
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Input of the model to the tensor of the ensemble."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """Output of the model to the tensor of the ensemble."""
+    model: tuple[str, str, str, str] | None = None
+    """Title, function, module and class of model.py; None for the graph."""
+    files: list[Path] = field(default_factory=list)
+    """Files to copy beside model.py."""
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The models of an export. `steps` are in the order of execution.
+
+    Raises ArtifactFault if the export and the configuration of its graph do not match.
+    """
+
+    export: Export
+    name: str
+    graph: Configuration
+    labels: Labels | None
+    rows: int = field(init=False)
+    inputs: list[Tensor] = field(init=False)
+    outputs: list[Tensor] = field(init=False)
+    notes: list[str] = field(default_factory=list)
+    steps: list[Step] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Decide on the steps."""
+        if self.graph.max_batch_size < 1:
+            raise ArtifactFault("found a graph without rows, expected inputs whose first dim is rows")
+        self.rows = self.graph.max_batch_size
+        kind = self.export.kind
+        before = Step(self.name + BEFORE, Configuration(self.rows), model=_BEFORE[kind])
+        executed = Step(self.name + GRAPH, self.graph)
+        self.steps = [before, executed]
+        if kind is Kind.TEXT:
+            self._texts(before, executed)
+        else:
+            self._media(before)
+        after = Step(self.name + AFTER, Configuration(self.rows), model=_AFTER)
+        source = self._answer(after)
+        if source is None:
+            executed.outputs = {own.name: own.name for own in self.graph.outputs}
+            self.outputs = list(self.graph.outputs)
+        else:
+            self._connect(after, source)
+            self.outputs = list(after.configuration.outputs)
+        if any(own.name == "token" for own in before.configuration.outputs):
+            self.outputs.insert(0, Tensor("token", DType.BYTES, (-1,)))
+        before.configuration.max_batch_size = self.rows
+        after.configuration.max_batch_size = self.rows
+        for own in (before, executed):
+            own.inputs = {one.name: one.name for one in own.configuration.inputs}
+        before.outputs = {one.name: one.name for one in before.configuration.outputs}
+
+    def _texts(self, before: Step, executed: Step) -> None:
+        """Add the inputs and outputs of the tokenizer step."""
+        found, step = self.graph, before.configuration
+        known = ("input_ids", "attention_mask", "token_type_ids")
+        for tensor in found.inputs:
+            if tensor.name not in known:
+                raise ArtifactFault(
+                    f"input '{tensor.name}': found no file that says what it is, expected inputs "
+                    f"{', '.join(known)}"
+                )
+            if tensor.dims != (-1,):
+                raise ArtifactFault(
+                    f"input '{tensor.name}': found dims {list(tensor.dims)}, expected one free dim; "
+                    "export the graph with dynamic axes"
+                )
+            step.outputs.append(replace(tensor, ragged=False, optional=False))
+        own = {parameter.key: parameter for parameter in found.parameters}
+        axis = own[f"axes.{Kind.TEXT.value}"].value
+        self._check_vocabulary(own.get(f"range.{Kind.TEXT.value}"))
+        step.outputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
+        marked = any(
+            key.startswith(("mask.", "lengths.")) and parameter.value == axis
+            for key, parameter in own.items()
+        )
+        if marked and f"padding.{axis}" not in own:
+            found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
+            why = "The step before pads the texts of a request to one length."
+            found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
+        else:
+            self.rows = 1
+            self.notes.append("One text in a request: padding is not neutral for the graph.")
+        step.inputs.append(Tensor("text", DType.BYTES, (1,)))
+        if self._is_of_pairs():
+            step.inputs.append(Tensor("text_pair", DType.BYTES, (1,)))
+        self.inputs = list(step.inputs)
+        limit = own[f"limit.{axis}"]
+        tokens, why = self._max_tokens(int(limit.value))
+        found.parameters[found.parameters.index(limit)] = replace(limit, value=str(tokens))
+        step.parameters = [Parameter("max_tokens", str(tokens), why), *self._cleaning()]
+        truncation = self.export.fields(TOKENIZER).get("truncation") or {}
+        side = self.export.fields("tokenizer_config.json").get(
+            "truncation_side", str(truncation.get("direction", "right")).lower()
+        )
+        if side != "right":
+            step.parameters.append(Parameter("truncation", side, "From the tokenizer's files."))
+        before.files = [self.export.folder / TOKENIZER]
+
+    def _check_vocabulary(self, accepted: Parameter | None) -> None:
+        vocabulary = read_tokenizer(self.export.folder / TOKENIZER).get_vocab(True)  # noqa: FBT003
+        largest = max(vocabulary.values(), default=0)
+        if accepted and largest > int(accepted.value.rpartition("..")[2]):
+            raise ArtifactFault(
+                f"{TOKENIZER}: found the id {largest}, expected at most "
+                f"{accepted.value.rpartition('..')[2]}, the largest that the graph accepts; the "
+                "tokenizer belongs to another model"
+            )
+
+    def _max_tokens(self, limit: int) -> tuple[int, str]:
+        """Return the number of tokens at which texts are truncated, and why."""
+        truncation = self.export.fields(TOKENIZER).get("truncation") or {}
+        for source, tokens in (
+            ("max_seq_length", self.export.fields("sentence_bert_config.json").get("max_seq_length")),
+            ("model_max_length", self.export.fields("tokenizer_config.json").get("model_max_length")),
+            ("truncation in tokenizer.json", truncation.get("max_length")),
+        ):
+            if tokens and tokens < _NO_LIMIT and tokens <= limit:
+                return int(tokens), f"{source}; the graph's limit is {limit}."
+        return limit, "The graph's limit."
+
+    def _cleaning(self) -> list[Parameter]:
+        """Return what sentence-transformers does to texts before it tokenizes them."""
+        found = []
+        prompts = self.export.fields("config_sentence_transformers.json")
+        named = prompts.get("default_prompt_name")
+        if named and prompts.get("prompts", {}).get(named):
+            why = f"The default prompt '{named}' in config_sentence_transformers.json."
+            found.append(Parameter("prompt", prompts["prompts"][named], why))
+        if (self.export.folder / "modules.json").is_file():
+            lower = self.export.fields("sentence_bert_config.json").get("do_lower_case")
+            clean = "strip, lower" if lower else "strip"
+            found.append(Parameter("clean", clean, "As sentence-transformers does."))
+        return found
+
+    def _is_of_pairs(self) -> bool:
+        """Return whether the model compares two texts, and note a question if that is a guess."""
+        if not self.export.is_for("SequenceClassification"):
+            return False
+        if self.labels and any("entail" in name.lower() for name in self.labels.names):
+            return True
+        if not any(own.dims == (1,) for own in self.graph.outputs):
+            return False
+        keys = ("sentence_transformers", "sbert_ce_default_activation_function")
+        if not any(key in self.export.config for key in keys):
+            self.notes += [
+                "Question: one score for a pair of texts, or for one text? Choice 1 (written): a pair,",
+                f"as in rerankers. Choice 2: delete text_pair here and in {self.name}_input.",
+            ]
+        return True
+
+    def _media(self, before: Step) -> None:
+        """Add the inputs and outputs of a step for images or samples."""
+        kind, step = self.export.kind, before.configuration
+        if [own.name for own in self.graph.inputs] != [kind.value]:
+            found = ", ".join(own.name for own in self.graph.inputs)
+            raise ArtifactFault(f"found inputs {found}, expected '{kind.value}' only")
+        (target,) = self.graph.inputs
+        before.files = [self.export.folder / PREPROCESSOR]
+        if kind is Kind.IMAGE:
+            step.inputs = [Tensor("image", DType.BYTES, (1,))]
+        else:
+            step.inputs = [Tensor("audio", DType.FP32, target.dims, ragged=target.ragged)]
+            step.notes = [
+                "Question: which samples do clients send? Choice 1 (written): TYPE_FP32, -1 to 1.",
+                f"Choice 2: replace it by TYPE_INT16, here and in {self.name}.",
+            ]
+        step.outputs = [replace(target, ragged=False)]
+        self.inputs = [replace(own, ragged=False) for own in step.inputs]
+
+    def _answer(self, after: Step) -> Tensor | None:
+        """Add the outputs of the last step; return the graph's output that it reads.
+
+        Returns None if the graph's own outputs are the answer.
+        """
+        step, outputs = after.configuration, self.graph.outputs
+        count = len(self.labels.names) if self.labels else 0
+        named = next((own for own in outputs if own.label_filename), None)
+        if named or (self.export.is_for("SequenceClassification") and outputs[0].dims == (1,)):
+            source = named or outputs[0]
+            step.outputs = [replace(source, name="score")]
+            if source.dims != (1,):
+                step.outputs.append(Tensor("label", DType.BYTES, (1,)))
+            step.parameters.append(self._scores(source.dims[0]))
+            return source
+        each = [own for own in outputs if len(own.dims) == 2 and own.dims[0] == -1]  # noqa: PLR2004
+        if self.export.kind is Kind.AUDIO and self.export.is_for("CTC") and each:
+            return self._characters(after, each[0])
+        if self.export.kind is not Kind.TEXT:
+            return None
+        if self.export.is_for("TokenClassification") and count:
+            source = next((own for own in each if own.dims[1] == count), None)
+            if source is not None:
+                step.outputs = [
+                    replace(source, name="score", dims=(-1,)),
+                    Tensor("label", DType.BYTES, (-1,)),
+                ]
+                step.parameters.append(self._scores(count))
+                self.steps[0].configuration.outputs.append(Tensor("token", DType.BYTES, (-1,)))
+                return source
+        if self.export.config.get("architectures") and any(
+            "For" in str(own) for own in self.export.config["architectures"]
+        ):
+            self.notes.append("The outputs are those of the graph: no rule is known for its task.")
+            return None
+        return self._embedding(step, each)
+
+    def _scores(self, count: int | str) -> Parameter:
+        config = self.export.config
+        problem = config.get("problem_type")
+        activation = str(
+            (config.get("sentence_transformers") or {}).get("activation_fn")
+            or config.get("sbert_ce_default_activation_function")
+            or ""
+        )
+        if activation.endswith(("Identity", "Sigmoid")):
+            name = "none" if activation.endswith("Identity") else "sigmoid"
+            return Parameter("scores", name, "The activation in config.json.")
+        if problem == "regression":
+            return Parameter("scores", "none", "problem_type in config.json.")
+        if problem == "multi_label_classification" or count == 1:
+            return Parameter("scores", "sigmoid", "As the pipelines of transformers do.")
+        return Parameter("scores", "softmax", "As the pipelines of transformers do.")
+
+    def _characters(self, after: Step, source: Tensor) -> Tensor | None:
+        vocabulary = self.export.fields("vocab.json")
+        if not vocabulary:
+            return None
+        if len(vocabulary) > int(source.dims[1]):
+            raise ArtifactFault(
+                f"vocab.json: found {len(vocabulary)} characters, expected at most "
+                f"{source.dims[1]}, the size of output '{source.name}'"
+            )
+        fields = self.export.fields("tokenizer_config.json")
+        blank = fields.get("pad_token") or "<pad>"
+        blank = blank["content"] if isinstance(blank, Mapping) else blank
+        if blank not in vocabulary or not all(type(own) is int for own in vocabulary.values()):
+            raise ArtifactFault(f"vocab.json: found no number of '{blank}', expected the blank")
+        why = "From tokenizer_config.json, or the default of transformers."
+        after.configuration.parameters = [
+            Parameter("blank", blank, why),
+            Parameter("delimiter", fields.get("word_delimiter_token") or "|", why),
+        ]
+        if fields.get("do_lower_case"):
+            after.configuration.parameters.append(Parameter("clean", "lower", why))
+        after.configuration.outputs = [Tensor("text", DType.BYTES, (1,))]
+        after.files = [self.export.folder / "vocab.json"]
+        return source
+
+    def _embedding(self, step: Configuration, each: Sequence[Tensor]) -> Tensor:
+        pooling, normalize = self._modules()
+        whole = [own for own in self.graph.outputs if len(own.dims) == 1 and own.dims[0] != -1]
+        done = next((own for own in whole if own.name == "sentence_embedding"), None)
+        if done is None and (not each or not pooling) and whole:
+            # pooler_output is not what sentence-transformers computes.
+            done = next((own for own in whole if own.name != "pooler_output" or not each), None)
+        if done is not None:
+            source, why = done, "The graph pools."
+            step.notes.append(f"Output '{source.name}' of the graph has one vector for each text.")
+        elif not each:
+            raise ArtifactFault("found no output with a vector for each text or token, expected one")
+        else:
+            source = each[0]
+            question = (
+                "Question: how do the vectors of tokens become one? No file says it. Choice 1: the "
+                "mean. Choice 2: that of the first token."
+            )
+            why = "From the configuration of the module Pooling."
+            step.parameters.append(
+                Parameter("pooling", pooling, why)
+                if pooling
+                else Parameter("pooling", "mean", question, alternative="cls")
+            )
+        step.outputs = [replace(source, name="embedding", dims=source.dims[-1:])]
+        if normalize:
+            step.parameters.append(Parameter("normalize", "true", "From modules.json."))
+        return source
+
+    def _modules(self) -> tuple[str, bool]:
+        """Return the pooling, "" if no file describes it, and whether vectors are normalized."""
+        listed = self.export.folder / "modules.json"
+        folder, normalize = self.export.folder / "1_Pooling", False
+        if listed.is_file():
+            modules = _read_list(listed)
+            kinds = [str(own.get("type", "")).rpartition(".")[2] for own in modules]
+            unknown = next((own for own in kinds if own not in _PARTS), None)
+            if unknown:
+                raise ArtifactFault(
+                    f"{listed}: found the module '{unknown}', expected only {', '.join(_PARTS)}"
+                )
+            normalize = "Normalize" in kinds
+            if "Pooling" not in kinds:
+                return "", normalize
+            folder = self.export.folder / str(modules[kinds.index("Pooling")].get("path", ""))
+        file = folder / "config.json"
+        if not file.is_file():
+            return "", normalize
+        fields = self.export.fields(str(file.relative_to(self.export.folder)))
+        prefix = "pooling_mode_"
+        found = [
+            key.removeprefix(prefix).removesuffix("_tokens").removesuffix("_token")
+            for key, value in fields.items()
+            if key.startswith(prefix) and value is True
+        ] or [str(fields.get("pooling_mode", ""))]
+        if len(found) != 1 or found[0] not in POOLINGS:
+            raise ArtifactFault(
+                f"{file}: found pooling mode {', '.join(found) or 'none'}, expected one of: "
+                f"{', '.join(POOLINGS)}"
+            )
+        return found[0], normalize
+
+    def _connect(self, after: Step, source: Tensor) -> None:
+        """Connect the last step with an output of the graph."""
+        ragged = -1 in source.dims
+        step = after.configuration
+        step.inputs = [Tensor(VALUES, source.dtype, source.dims, ragged=ragged)]
+        after.inputs[VALUES] = source.name
+        if ragged and self.export.kind is Kind.TEXT:
+            step.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
+            after.inputs[LENGTHS] = LENGTHS
+        self.steps[1].outputs = {source.name: source.name}
+        after.outputs = {own.name: own.name for own in step.outputs}
+        self.steps.append(after)
+
+    def write(self, repository: Path) -> dict[str, str]:
+        """Write all models; return the text of each config.pbtxt by the name of its model.
+
+        The graph and its model.py are in their folder already.
+
+        Args:
+            repository: The folder of the models.
+        """
+        source = self.export.folder.name
+        texts = {self.name: self._text()}
+        for step in self.steps:
+            texts[step.name] = step.configuration.text(source)
+            version = repository / step.name / "1"
+            version.mkdir(parents=True, exist_ok=True)
+            if step.model:
+                fields = zip(("title", "function", "module", "step"), step.model, strict=True)
+                (version / "model.py").write_text(MODEL.format(**dict(fields)), encoding="utf-8")
+            for file in step.files:
+                shutil.copyfile(file, version / file.name)
+        (repository / self.name / "1").mkdir(parents=True)
+        for name in (self.name, *(step.name for step in self.steps[1:])):
+            if self.labels:
+                self.labels.write(repository / name)
+        for name, text in texts.items():
+            (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
+        return texts
+
+    def _text(self) -> str:
+        lines = [f"# Written by `ge-runtime init {self.export.folder.name}`."]
+        lines += ['platform: "ensemble"', f"max_batch_size: {self.rows}", ""]
+        lines += [f"# {note}" for note in self.notes]
+        lines += [*section("input", self.inputs), *section("output", self.outputs)]
+        lines += ["ensemble_scheduling {", "  step ["]
+        for at, step in enumerate(self.steps):
+            lines += ["    {", f'      model_name: "{step.name}"', "      model_version: -1"]
+            for key, names in (("input_map", step.inputs), ("output_map", step.outputs)):
+                lines += [
+                    f'      {key} {{ key: "{name}" value: "{tensor}" }}'
+                    for name, tensor in names.items()
+                ]
+            lines.append("    }" if at + 1 == len(self.steps) else "    },")
+        return "\n".join([*lines, "  ]", "}"]) + "\n"
+
+
+def _read_list(file: Path) -> list[dict[str, Any]]:
+    import json
+
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ArtifactFault(f"{file}: found no JSON ({error}), expected a list") from error
+    if not isinstance(found, list) or not all(isinstance(own, dict) for own in found):
+        raise ArtifactFault(f"{file}: found no list of modules, expected one")
+    return found
