@@ -21,7 +21,7 @@ from ge_runtime.discovery.configuration import Configuration, Parameter
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import Graph
-from ge_runtime.discovery.labels import find_labels
+from ge_runtime.discovery.labels import Labels, find_labels
 from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES, Pipeline
 from ge_runtime.discovery.pipeline_proof import prove_pipeline
 from ge_runtime.discovery.proof import Proof, prove
@@ -204,12 +204,7 @@ def _derive(source: Path, folder: Path, options: InitOptions) -> int:
         labels = find_labels(export.folder if export else file.parent, graph.metadata)
         named = labels.attach(configuration) if labels else False
         if export:
-            _progress("steps")
-            pipeline = Pipeline(export, folder.name, configuration, labels)
-            texts = pipeline.write(folder.parent)
-            configs = {name: {"name": name, **parse(text)} for name, text in texts.items()}
-            _progress("load and compare all models")
-            proof = prove_pipeline(pipeline, graph, folder.parent, configs)
+            texts, proof = _proven_pipeline(export, folder, configuration, labels, graph)
         else:
             texts = {model.name: configuration.text(source.name)}
             if labels and named:
@@ -222,6 +217,32 @@ def _derive(source: Path, folder: Path, options: InitOptions) -> int:
         print(f"{name}/config.pbtxt:\n{text}" if export else text)
     print(f"Proven: {proof}.")
     return 0
+
+
+def _proven_pipeline(
+    export: Export,
+    folder: Path,
+    configuration: Configuration,
+    labels: Labels | None,
+    graph: Graph,
+) -> tuple[dict[str, str], Proof]:
+    """Write the models of an export, and prove them; return each config.pbtxt.
+
+    Raises:
+        RuntimeFault: No configuration was found.
+    """
+    reason = ""
+    while True:
+        pipeline = Pipeline(export, folder.name, configuration, labels, reason)
+        texts = pipeline.write(folder.parent)
+        configs = {name: {"name": name, **parse(text)} for name, text in texts.items()}
+        _progress("load and compare all models" + (", requests of one row" if reason else ""))
+        try:
+            return texts, prove_pipeline(pipeline, graph, folder.parent, configs)
+        except RuntimeFault as fault:
+            if reason or pipeline.rows == 1:
+                raise
+            reason = " ".join(str(fault).split())
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:

@@ -122,8 +122,8 @@ class PillowDecoder:
         if max(picture.size) > MOST_SIDE:
             width, height = picture.size
             raise RequestFault(
-                f"found a {picture.format} file of {width} x {height} pixels, expected at most {MOST_SIDE} "
-                "each way"
+                f"found a {picture.format} file of {width} x {height} pixels, expected at most "
+                f"{MOST_SIDE} each way"
             )
         return picture
 

@@ -1,4 +1,4 @@
-"""A folder as optimum, transformers and sentence-transformers export it: its graph and its files."""
+"""A folder as optimum, transformers and sentence-transformers export it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Export:
             parts = [name for name in _PARTS if list(folder.rglob(name))]
             if described and parts:
                 raise ArtifactFault(
-                    f"{folder}: found {', '.join(parts)}, expected one graph, model.onnx; models of "
-                    "several graphs are not supported"
+                    f"{folder}: found {', '.join(parts)}, expected one graph, model.onnx; models "
+                    "of several graphs are not supported"
                 )
             return None
         config = folder / "config.json"
@@ -88,9 +88,9 @@ class Export:
         return read_fields(file) if file.is_file() else {}
 
     def is_for(self, task: str) -> bool:
-        """Return whether config.json names an architecture for a task, e.g. CTC."""
-        named = self.config.get("architectures") or ()
-        return any(str(own).endswith(f"For{task}") for own in named)
+        """Return whether config.json names an architecture for a task, e.g. CTC; "" for any."""
+        named = [str(own) for own in self.config.get("architectures") or ()]
+        return any("For" in own and own.endswith(task) for own in named)
 
     def fix_sizes(self, graph: Graph) -> None:
         """Fix the dims of images to the size that the image processor makes.
@@ -109,9 +109,9 @@ class Export:
             return
         (port, *others) = graph.inputs
         height, width = ImageProcessor.read(self.folder / PREPROCESSOR).size
-        last = port.dims[-1] == 3 and port.dims[1] != 3  # noqa: PLR2004 - red, green, blue
+        last = port.dims[-1] == 3 and port.dims[1] != 3
         sides = (height, width, 3) if last else (3, height, width)
-        fits = len(port.dims) == 4 and all(  # noqa: PLR2004 - rows and `sides`
+        fits = len(port.dims) == 4 and all(
             isinstance(dim, str) or dim == side
             for dim, side in zip(port.dims[1:], sides, strict=False)
         )

@@ -98,10 +98,12 @@ def _peak_bytes() -> int:
 
 
 def _multiple(base: int, works: Callable[[int], bool]) -> int:
-    """Return the smallest step, a power of two, by which sizes above `base` may differ."""
+    """Return the smallest step, a power of two, by which sizes near `base` may differ."""
     for step in _MULTIPLES:
-        if base % step == 0 and works(base + step) and works(base + 3 * step):
-            return step
+        # `base` may be the largest size.
+        for near in (step, -step) if base % step == 0 else ():
+            if base + 3 * near > 0 and works(base + near) and works(base + 3 * near):
+                return step
     return base
 
 
@@ -132,7 +134,8 @@ def find_ids(study: Study, sizes: Mapping[str, int]) -> None:
     ids up refuses those outside its table, so the last accepted one is found by bisection.
     """
     for port in study.graph.inputs:
-        if not port.dtype.is_integer or study.contents[port.name] is not Content.VALUES:
+        looked_up = study.contents[port.name] in (Content.VALUES, Content.TYPES)
+        if not port.dtype.is_integer or not looked_up:
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
             continue  # pixels, or small enough that every value is accepted or an index

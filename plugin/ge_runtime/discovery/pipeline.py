@@ -1,5 +1,7 @@
-"""The models of an exported folder: a step before the graph, the graph, a step after it, and the
-ensemble that connects them."""
+"""The models of an exported folder.
+
+They are a step before the graph, the graph, a step after it, and the ensemble that connects them.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +78,8 @@ class Pipeline:
     name: str
     graph: Configuration
     labels: Labels | None
+    single: str = ""
+    """Why requests have one row only; empty if they may have more."""
     rows: int = field(init=False)
     inputs: list[Tensor] = field(init=False)
     outputs: list[Tensor] = field(init=False)
@@ -85,8 +89,14 @@ class Pipeline:
     def __post_init__(self) -> None:
         """Decide on the steps."""
         if self.graph.max_batch_size < 1:
-            raise ArtifactFault("found a graph without rows, expected inputs whose first dim is rows")
-        self.rows = self.graph.max_batch_size
+            raise ArtifactFault(
+                "found a graph without rows, expected inputs whose first dim is rows"
+            )
+        own = self.graph
+        self.graph = replace(own, inputs=[*own.inputs], parameters=[*own.parameters])
+        self.rows = 1 if self.single else own.max_batch_size
+        if self.single:
+            self.notes.append(f"One row in a request: {self.single}")
         kind = self.export.kind
         before = Step(self.name + BEFORE, Configuration(self.rows), model=_BEFORE[kind])
         executed = Step(self.name + GRAPH, self.graph)
@@ -123,32 +133,29 @@ class Pipeline:
                 )
             if tensor.dims != (-1,):
                 raise ArtifactFault(
-                    f"input '{tensor.name}': found dims {list(tensor.dims)}, expected one free dim; "
-                    "export the graph with dynamic axes"
+                    f"input '{tensor.name}': found dims {list(tensor.dims)}, expected one free "
+                    "dim; export the graph with dynamic axes"
                 )
             step.outputs.append(replace(tensor, ragged=False, optional=False))
         own = {parameter.key: parameter for parameter in found.parameters}
         axis = own[f"axes.{Kind.TEXT.value}"].value
         self._check_vocabulary(own.get(f"range.{Kind.TEXT.value}"))
         step.outputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
-        marked = any(
-            key.startswith(("mask.", "lengths.")) and parameter.value == axis
-            for key, parameter in own.items()
-        )
-        if marked and f"padding.{axis}" not in own:
+        if not self.single:
             found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
             why = "The step before pads the texts of a request to one length."
             found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
-        else:
-            self.rows = 1
-            self.notes.append("One text in a request: padding is not neutral for the graph.")
         step.inputs.append(Tensor("text", DType.BYTES, (1,)))
         if self._is_of_pairs():
             step.inputs.append(Tensor("text_pair", DType.BYTES, (1,)))
         self.inputs = list(step.inputs)
         limit = own[f"limit.{axis}"]
         tokens, why = self._max_tokens(int(limit.value))
-        found.parameters[found.parameters.index(limit)] = replace(limit, value=str(tokens))
+        multiple = int(own[f"align.{axis}"].value) if f"align.{axis}" in own else 1
+        if tokens < int(limit.value) and tokens % multiple == 0:
+            why = f"Texts are truncated to it; {limit.evidence[0].lower()}{limit.evidence[1:]}"
+            limit_by_files = replace(limit, value=str(tokens), evidence=why)
+            found.parameters[found.parameters.index(limit)] = limit_by_files
         step.parameters = [Parameter("max_tokens", str(tokens), why), *self._cleaning()]
         truncation = self.export.fields(TOKENIZER).get("truncation") or {}
         side = self.export.fields("tokenizer_config.json").get(
@@ -159,7 +166,7 @@ class Pipeline:
         before.files = [self.export.folder / TOKENIZER]
 
     def _check_vocabulary(self, accepted: Parameter | None) -> None:
-        vocabulary = read_tokenizer(self.export.folder / TOKENIZER).get_vocab(True)  # noqa: FBT003
+        vocabulary = read_tokenizer(self.export.folder / TOKENIZER).get_vocab(True)
         largest = max(vocabulary.values(), default=0)
         if accepted and largest > int(accepted.value.rpartition("..")[2]):
             raise ArtifactFault(
@@ -172,8 +179,14 @@ class Pipeline:
         """Return the number of tokens at which texts are truncated, and why."""
         truncation = self.export.fields(TOKENIZER).get("truncation") or {}
         for source, tokens in (
-            ("max_seq_length", self.export.fields("sentence_bert_config.json").get("max_seq_length")),
-            ("model_max_length", self.export.fields("tokenizer_config.json").get("model_max_length")),
+            (
+                "max_seq_length",
+                self.export.fields("sentence_bert_config.json").get("max_seq_length"),
+            ),
+            (
+                "model_max_length",
+                self.export.fields("tokenizer_config.json").get("model_max_length"),
+            ),
             ("truncation in tokenizer.json", truncation.get("max_length")),
         ):
             if tokens and tokens < _NO_LIMIT and tokens <= limit:
@@ -205,8 +218,9 @@ class Pipeline:
         keys = ("sentence_transformers", "sbert_ce_default_activation_function")
         if not any(key in self.export.config for key in keys):
             self.notes += [
-                "Question: one score for a pair of texts, or for one text? Choice 1 (written): a pair,",
-                f"as in rerankers. Choice 2: delete text_pair here and in {self.name}_input.",
+                "Question: is the score that of a pair of texts, or of one text? Choice 1 (written):",
+                "a pair, as in rerankers. Choice 2: delete text_pair here and in "
+                f"{self.name}{BEFORE}.",
             ]
         return True
 
@@ -244,24 +258,21 @@ class Pipeline:
                 step.outputs.append(Tensor("label", DType.BYTES, (1,)))
             step.parameters.append(self._scores(source.dims[0]))
             return source
-        each = [own for own in outputs if len(own.dims) == 2 and own.dims[0] == -1]  # noqa: PLR2004
+        each = [own for own in outputs if len(own.dims) == 2 and own.dims[0] == -1]
         if self.export.kind is Kind.AUDIO and self.export.is_for("CTC") and each:
             return self._characters(after, each[0])
         if self.export.kind is not Kind.TEXT:
             return None
-        if self.export.is_for("TokenClassification") and count:
-            source = next((own for own in each if own.dims[1] == count), None)
-            if source is not None:
-                step.outputs = [
-                    replace(source, name="score", dims=(-1,)),
-                    Tensor("label", DType.BYTES, (-1,)),
-                ]
-                step.parameters.append(self._scores(count))
-                self.steps[0].configuration.outputs.append(Tensor("token", DType.BYTES, (-1,)))
-                return source
-        if self.export.config.get("architectures") and any(
-            "For" in str(own) for own in self.export.config["architectures"]
-        ):
+        named_each = [own for own in each if own.dims[1] == count]
+        if self.export.is_for("TokenClassification") and named_each:
+            step.outputs = [
+                replace(named_each[0], name="score", dims=(-1,)),
+                Tensor("label", DType.BYTES, (-1,)),
+            ]
+            step.parameters.append(self._scores(count))
+            self.steps[0].configuration.outputs.append(Tensor("token", DType.BYTES, (-1,)))
+            return named_each[0]
+        if self.export.is_for("") and not (self.export.folder / "modules.json").is_file():
             self.notes.append("The outputs are those of the graph: no rule is known for its task.")
             return None
         return self._embedding(step, each)
@@ -319,7 +330,9 @@ class Pipeline:
             source, why = done, "The graph pools."
             step.notes.append(f"Output '{source.name}' of the graph has one vector for each text.")
         elif not each:
-            raise ArtifactFault("found no output with a vector for each text or token, expected one")
+            raise ArtifactFault(
+                "found no output with a vector for each text or token, expected one"
+            )
         else:
             source = each[0]
             question = (
@@ -402,7 +415,7 @@ class Pipeline:
                 (version / "model.py").write_text(MODEL.format(**dict(fields)), encoding="utf-8")
             for file in step.files:
                 shutil.copyfile(file, version / file.name)
-        (repository / self.name / "1").mkdir(parents=True)
+        (repository / self.name / "1").mkdir(parents=True, exist_ok=True)
         for name in (self.name, *(step.name for step in self.steps[1:])):
             if self.labels:
                 self.labels.write(repository / name)

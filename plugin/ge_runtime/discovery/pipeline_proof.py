@@ -83,9 +83,7 @@ def prove_pipeline(
 Model = Callable[[Sequence[Tensors]], Sequence[Any]]
 
 
-def _opened(
-    step: Step, repository: Path, configs: Mapping[str, Mapping[str, Any]]
-) -> Model | None:
+def _opened(step: Step, repository: Path, configs: Mapping[str, Mapping[str, Any]]) -> Model | None:
     """Return the function of a model without a graph, from a batch to its results."""
     if step.model is None:
         return None
@@ -161,9 +159,7 @@ class _Plain:
         if pipeline.export.kind is Kind.TEXT:
             from tokenizers import Tokenizer
 
-            parameters = {
-                own.key: own.value for own in pipeline.steps[0].configuration.parameters
-            }
+            parameters = {own.key: own.value for own in pipeline.steps[0].configuration.parameters}
             self._clean = parameters.get("clean", "")
             self._prompt = parameters.get("prompt", "")
             self._tokenizer = Tokenizer.from_file(str(pipeline.export.folder / TOKENIZER))
@@ -233,7 +229,7 @@ class _Plain:
 
     def _results(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return the outputs of the last step for the values of one row."""
-        if len(self._pipeline.steps) < 3:  # noqa: PLR2004 - the graph's outputs are the answer
+        if len(self._pipeline.steps) < 3:
             return {}
         after = self._pipeline.steps[2]
         own = values[after.inputs["values"]].astype(np.float64)

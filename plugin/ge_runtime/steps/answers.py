@@ -26,7 +26,8 @@ _SMALLEST: Final = 1e-12
 
 
 def _mean(vectors: Array, mask: Array) -> Array:
-    return np.where(mask, vectors, 0).sum(1) / mask.sum(1)
+    mean: Array = np.where(mask, vectors, 0).sum(1) / mask.sum(1)
+    return mean
 
 
 def _last(vectors: Array, mask: Array) -> Array:
@@ -45,7 +46,8 @@ POOLINGS: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
 
 def _softmax(values: Array) -> Array:
     powers = np.exp(values - values.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    scores: Array = powers / powers.sum(-1, keepdims=True)
+    return scores
 
 
 SCORES: Final[Mapping[str, Callable[[Array], Array]]] = {

@@ -82,7 +82,9 @@ class ImageProcessor:
             return cls._of(kind, fields)
         except (KeyError, TypeError, ValueError) as error:
             found = f"no field {error}" if isinstance(error, KeyError) else str(error)
-            raise ArtifactFault(f"{file}: found {found}, expected a {kind}ImageProcessor") from error
+            raise ArtifactFault(
+                f"{file}: found {found}, expected a {kind}ImageProcessor"
+            ) from error
 
     @classmethod
     def _of(cls, kind: str, fields: Mapping[str, Any]) -> ImageProcessor:
@@ -106,7 +108,7 @@ class ImageProcessor:
         mean = std = None
         if _switch(fields, "do_normalize", kind != "MobileViT"):
             mean, std = (tuple(map(float, fields[name])) for name in ("image_mean", "image_std"))
-            if not len(mean) == len(std) == 3 or not all(std):  # noqa: PLR2004 - red, green, blue
+            if not len(mean) == len(std) == 3 or not all(std):
                 raise ValueError(f"image_mean {mean} and image_std {std}")
         resample = fields["resample"]
         if resample not in range(6):
@@ -188,7 +190,7 @@ class PictureStep:
         folder = Path(args["model_repository"], args["model_version"])
         processor = ImageProcessor.read(folder / "preprocessor_config.json")
         dtype = DType.of_config(output["data_type"])
-        return cls(processor, output["name"], dtype, last=int(output["dims"][-1]) == 3)  # noqa: PLR2004
+        return cls(processor, output["name"], dtype, last=int(output["dims"][-1]) == 3)
 
     def __call__(self, inputs: Tensors) -> Tensors:
         """Return the pixels of a request's files. Raises RequestFault."""
@@ -213,7 +215,7 @@ def read_fields(file: Path) -> dict[str, Any]:
     return found
 
 
-def _switch(fields: Mapping[str, Any], name: str, default: bool = True) -> bool:  # noqa: FBT001, FBT002
+def _switch(fields: Mapping[str, Any], name: str, default: bool = True) -> bool:
     value = fields.get(name)
     return default if value is None else bool(value)
 
@@ -227,13 +229,13 @@ def _size(value: object, *, square: bool) -> Size | int:
         if keys == {"shortest_edge"}:
             return _side(value["shortest_edge"])
         raise ValueError(f"size {dict(value)}")
-    if isinstance(value, list) and len(value) == 2:  # noqa: PLR2004 - height and width
+    if isinstance(value, list) and len(value) == 2:
         return _side(value[0]), _side(value[1])
     side = _side(value)
     return (side, side) if square else side
 
 
 def _side(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 8192:  # noqa: PLR2004
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 8192:
         raise ValueError(f"size {value!r}")
     return value

@@ -113,7 +113,9 @@ class TextStep:
         )
         tokens = given.get("max_tokens", "")
         if not tokens.isdecimal() or int(tokens) < _FEWEST_TOKENS:
-            fault = f"parameter 'max_tokens': found '{tokens}', expected a whole number of 3 or more"
+            fault = (
+                f"parameter 'max_tokens': found '{tokens}', expected a whole number of 3 or more"
+            )
             raise ConfigFault(config["name"], [fault])
         step.truncate(int(tokens), given.get("truncation", "right"))
         return step
