@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,12 +11,15 @@ from typing import Any, Final
 
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.steps.answers import POOLINGS
 from ge_runtime.steps.pictures import ImageProcessor, read_fields
 from ge_runtime.steps.samples import EXTRACTOR, reads_normalization
 from ge_runtime.steps.texts import read_tokenizer
 
 _GRAPHS: Final = ("model.onnx", "onnx/model.onnx")
 _PARTS: Final = ("encoder_model.onnx", "decoder_model.onnx", "text_model.onnx", "vision_model.onnx")
+_MODULES: Final = ("Transformer", "Pooling", "Normalize")
+"""The modules of sentence-transformers that are supported."""
 PREPROCESSOR: Final = "preprocessor_config.json"
 TOKENIZER: Final = "tokenizer.json"
 
@@ -80,7 +84,9 @@ class Export:
             reads_normalization(folder / PREPROCESSOR)
         else:
             read_tokenizer(folder / TOKENIZER)
-        return cls(folder, graph, kind, fields_of_config)
+        found = cls(folder, graph, kind, fields_of_config)
+        found.pooling()
+        return found
 
     def fields(self, name: str) -> Mapping[str, Any]:
         """Return the object of a JSON file of the folder; empty if it is missing."""
@@ -91,6 +97,43 @@ class Export:
         """Return whether config.json names an architecture for a task, e.g. CTC; "" for any."""
         named = [str(own) for own in self.config.get("architectures") or ()]
         return any("For" in own and own.endswith(task) for own in named)
+
+    def pooling(self) -> tuple[str, bool]:
+        """Return the pooling, "" if no file describes it, and whether vectors are normalized.
+
+        Raises:
+            ArtifactFault: A file of sentence-transformers describes what is not supported.
+        """
+        listed = self.folder / "modules.json"
+        folder, normalize = self.folder / "1_Pooling", False
+        if listed.is_file():
+            modules = _read_list(listed)
+            kinds = [str(own.get("type", "")).rpartition(".")[2] for own in modules]
+            unknown = next((own for own in kinds if own not in _MODULES), None)
+            if unknown:
+                raise ArtifactFault(
+                    f"{listed}: found the module '{unknown}', expected only {', '.join(_MODULES)}"
+                )
+            normalize = "Normalize" in kinds
+            if "Pooling" not in kinds:
+                return "", normalize
+            folder = self.folder / str(modules[kinds.index("Pooling")].get("path", ""))
+        file = folder / "config.json"
+        if not file.is_file():
+            return "", normalize
+        fields = self.fields(str(file.relative_to(self.folder)))
+        prefix = "pooling_mode_"
+        found = [
+            key.removeprefix(prefix).removesuffix("_tokens").removesuffix("_token")
+            for key, value in fields.items()
+            if key.startswith(prefix) and value is True
+        ] or [str(fields.get("pooling_mode", ""))]
+        if len(found) != 1 or found[0] not in POOLINGS:
+            raise ArtifactFault(
+                f"{file}: found pooling mode {', '.join(found) or 'none'}, expected one of: "
+                f"{', '.join(POOLINGS)}"
+            )
+        return found[0], normalize
 
     def fix_sizes(self, graph: Graph) -> None:
         """Fix the dims of images to the size that the image processor makes.
@@ -122,3 +165,13 @@ class Export:
                 f"{[port.dims[0], *sides]}, by {PREPROCESSOR}"
             )
         graph.inputs = (replace(port, dims=(port.dims[0], *sides)),)
+
+
+def _read_list(file: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ArtifactFault(f"{file}: found no JSON ({error}), expected a list") from error
+    if not isinstance(found, list) or not all(isinstance(own, dict) for own in found):
+        raise ArtifactFault(f"{file}: found no list of modules, expected one")
+    return found

@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, section
 from ge_runtime.discovery.export import PREPROCESSOR, TOKENIZER, Export, Kind
 from ge_runtime.discovery.labels import Labels
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
-from ge_runtime.steps.answers import LENGTHS, POOLINGS, VALUES
+from ge_runtime.steps.answers import LENGTHS, VALUES
 from ge_runtime.steps.texts import read_tokenizer
 
 MODEL: Final = '''"""{title}"""
@@ -47,8 +47,6 @@ SUFFIXES: Final = ("", BEFORE, GRAPH, AFTER)
 """What follows the name of the ensemble in the names of its models."""
 _NO_LIMIT: Final = 10**6
 """Values of model_max_length from here on mean that there is none."""
-_PARTS: Final = ("Transformer", "Pooling", "Normalize")
-"""The modules of sentence-transformers that are supported."""
 
 
 @dataclass(slots=True)
@@ -153,9 +151,9 @@ class Pipeline:
         tokens, why = self._max_tokens(int(limit.value))
         multiple = int(own[f"align.{axis}"].value) if f"align.{axis}" in own else 1
         if tokens < int(limit.value) and tokens % multiple == 0:
-            why = f"Texts are truncated to it; {limit.evidence[0].lower()}{limit.evidence[1:]}"
-            limit_by_files = replace(limit, value=str(tokens), evidence=why)
-            found.parameters[found.parameters.index(limit)] = limit_by_files
+            reason = f"Texts are truncated to it; {limit.evidence[0].lower()}{limit.evidence[1:]}"
+            lower = replace(limit, value=str(tokens), evidence=reason)
+            found.parameters[found.parameters.index(limit)] = lower
         step.parameters = [Parameter("max_tokens", str(tokens), why), *self._cleaning()]
         truncation = self.export.fields(TOKENIZER).get("truncation") or {}
         side = self.export.fields("tokenizer_config.json").get(
@@ -218,9 +216,8 @@ class Pipeline:
         keys = ("sentence_transformers", "sbert_ce_default_activation_function")
         if not any(key in self.export.config for key in keys):
             self.notes += [
-                "Question: is the score that of a pair of texts, or of one text? Choice 1 (written):",
-                "a pair, as in rerankers. Choice 2: delete text_pair here and in "
-                f"{self.name}{BEFORE}.",
+                "Question: is the score that of a pair of texts, or of one? Choice 1 (written): a",
+                f"pair, as in rerankers. Choice 2: delete text_pair, also in {self.name}{BEFORE}.",
             ]
         return True
 
@@ -253,9 +250,9 @@ class Pipeline:
         named = next((own for own in outputs if own.label_filename), None)
         if named or (self.export.is_for("SequenceClassification") and outputs[0].dims == (1,)):
             source = named or outputs[0]
-            step.outputs = [replace(source, name="score")]
-            if source.dims != (1,):
-                step.outputs.append(Tensor("label", DType.BYTES, (1,)))
+            label = Tensor("label", DType.BYTES, (1,))
+            step.outputs = [label] if source.dims != (1,) else []
+            step.outputs.append(replace(source, name="score"))
             step.parameters.append(self._scores(source.dims[0]))
             return source
         each = [own for own in outputs if len(own.dims) == 2 and own.dims[0] == -1]
@@ -266,8 +263,8 @@ class Pipeline:
         named_each = [own for own in each if own.dims[1] == count]
         if self.export.is_for("TokenClassification") and named_each:
             step.outputs = [
-                replace(named_each[0], name="score", dims=(-1,)),
                 Tensor("label", DType.BYTES, (-1,)),
+                replace(named_each[0], name="score", dims=(-1,)),
             ]
             step.parameters.append(self._scores(count))
             self.steps[0].configuration.outputs.append(Tensor("token", DType.BYTES, (-1,)))
@@ -320,7 +317,7 @@ class Pipeline:
         return source
 
     def _embedding(self, step: Configuration, each: Sequence[Tensor]) -> Tensor:
-        pooling, normalize = self._modules()
+        pooling, normalize = self.export.pooling()
         whole = [own for own in self.graph.outputs if len(own.dims) == 1 and own.dims[0] != -1]
         done = next((own for own in whole if own.name == "sentence_embedding"), None)
         if done is None and (not each or not pooling) and whole:
@@ -349,39 +346,6 @@ class Pipeline:
         if normalize:
             step.parameters.append(Parameter("normalize", "true", "From modules.json."))
         return source
-
-    def _modules(self) -> tuple[str, bool]:
-        """Return the pooling, "" if no file describes it, and whether vectors are normalized."""
-        listed = self.export.folder / "modules.json"
-        folder, normalize = self.export.folder / "1_Pooling", False
-        if listed.is_file():
-            modules = _read_list(listed)
-            kinds = [str(own.get("type", "")).rpartition(".")[2] for own in modules]
-            unknown = next((own for own in kinds if own not in _PARTS), None)
-            if unknown:
-                raise ArtifactFault(
-                    f"{listed}: found the module '{unknown}', expected only {', '.join(_PARTS)}"
-                )
-            normalize = "Normalize" in kinds
-            if "Pooling" not in kinds:
-                return "", normalize
-            folder = self.export.folder / str(modules[kinds.index("Pooling")].get("path", ""))
-        file = folder / "config.json"
-        if not file.is_file():
-            return "", normalize
-        fields = self.export.fields(str(file.relative_to(self.export.folder)))
-        prefix = "pooling_mode_"
-        found = [
-            key.removeprefix(prefix).removesuffix("_tokens").removesuffix("_token")
-            for key, value in fields.items()
-            if key.startswith(prefix) and value is True
-        ] or [str(fields.get("pooling_mode", ""))]
-        if len(found) != 1 or found[0] not in POOLINGS:
-            raise ArtifactFault(
-                f"{file}: found pooling mode {', '.join(found) or 'none'}, expected one of: "
-                f"{', '.join(POOLINGS)}"
-            )
-        return found[0], normalize
 
     def _connect(self, after: Step, source: Tensor) -> None:
         """Connect the last step with an output of the graph."""
@@ -438,15 +402,3 @@ class Pipeline:
                 ]
             lines.append("    }" if at + 1 == len(self.steps) else "    },")
         return "\n".join([*lines, "  ]", "}"]) + "\n"
-
-
-def _read_list(file: Path) -> list[dict[str, Any]]:
-    import json
-
-    try:
-        found = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ArtifactFault(f"{file}: found no JSON ({error}), expected a list") from error
-    if not isinstance(found, list) or not all(isinstance(own, dict) for own in found):
-        raise ArtifactFault(f"{file}: found no list of modules, expected one")
-    return found
