@@ -187,8 +187,8 @@ class Pipeline:
             ),
             ("truncation in tokenizer.json", truncation.get("max_length")),
         ):
-            if tokens and tokens < _NO_LIMIT and tokens <= limit:
-                return int(tokens), f"{source}; the graph's limit is {limit}."
+            if tokens and tokens < _NO_LIMIT:
+                return min(int(tokens), limit), f"{source}; the graph's limit is {limit}."
         return limit, "The graph's limit."
 
     def _cleaning(self) -> list[Parameter]:

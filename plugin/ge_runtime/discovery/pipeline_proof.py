@@ -24,12 +24,14 @@ from ge_runtime.steps.samples import SampleStep
 from ge_runtime.steps.texts import TextStep
 from ge_runtime.verification.distance import TOLERANCES
 
+_LONG: Final = "word "
+"""Repeated until it has more tokens than the model allows."""
 _TEXTS: Final = (
     "Where is my parcel?",
     "a",
     "It was charged twice, and the second payment has not been returned since last Tuesday. " * 3,
     "退款已经十天了还没有到账。 Où est mon colis ?",
-    "word " * 5000,
+    _LONG,
     "Thank you!",
 )
 _SIDES: Final = ((60, 80), (300, 200), (33, 31))
@@ -114,7 +116,7 @@ def _requests(pipeline: Pipeline, runtime: Runtime) -> list[dict[str, Array]]:
             shapes = [(rows, int(rng.integers(least, most + 1))) for rows in (1, count, 1)]
         return [{"audio": rng.uniform(-1, 1, shape).astype(np.float32)} for shape in shapes]
     items: list[bytes] = (
-        [text.encode() for text in _TEXTS]
+        [text.encode() for text in _texts(pipeline)]
         if kind is Kind.TEXT
         else [_png(rng.integers(0, 256, (*sides, 3)).astype(np.uint8)) for sides in _SIDES]
     )
@@ -126,6 +128,12 @@ def _requests(pipeline: Pipeline, runtime: Runtime) -> list[dict[str, Array]]:
         for rows in {1, count}
         if start + rows <= len(items)
     ]
+
+
+def _texts(pipeline: Pipeline) -> list[str]:
+    parameters = pipeline.steps[0].configuration.parameters
+    (tokens,) = (int(own.value) for own in parameters if own.key == "max_tokens")
+    return [text * 2 * tokens if text is _LONG else text for text in _TEXTS]
 
 
 def _png(pixels: Array) -> bytes:

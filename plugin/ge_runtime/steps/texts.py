@@ -90,6 +90,7 @@ class TextStep:
         self.tokenizer = read_tokenizer(file)
         self._inputs, self._outputs = tuple(inputs), dict(outputs)
         self._prompt, self._clean = prompt, tuple(clean)
+        self._truncation: tuple[int, str] | None = None
 
     @classmethod
     def open(cls, args: Mapping[str, str]) -> TextStep:
@@ -122,14 +123,17 @@ class TextStep:
 
     def truncate(self, max_tokens: int, direction: str = "right") -> None:
         """Truncate longer texts from now on; `direction` is the end that is cut off."""
-        self.tokenizer.enable_truncation(max_tokens, direction=direction)
+        self._truncation = max_tokens, direction
+        if len(self._inputs) == 1:
+            self.tokenizer.enable_truncation(max_tokens, direction=direction)
 
     def __call__(self, batch: Sequence[Tensors]) -> list[Tensors | Exception]:
         """Return the outputs of each request, or its RequestFault."""
         requests = [self._texts(inputs) for inputs in batch]
         texts = [text for request in requests if isinstance(request, list) for text in request]
         # One call for all requests: it uses all cores and releases the GIL.
-        encodings = iter(self.tokenizer.encode_batch(texts))
+        encode = self.tokenizer.encode_batch if len(self._inputs) == 1 else self._pairs
+        encodings = iter(encode(texts))
         return [
             self._padded([next(encodings) for _ in request])
             if isinstance(request, list)
@@ -153,6 +157,27 @@ class TextStep:
         if "strip" in self._clean:
             text = text.strip()
         return text.lower() if "lower" in self._clean else text
+
+    def _pairs(self, texts: Sequence[tuple[str, str]]) -> list[Encoding]:
+        """Return the encodings of pairs.
+
+        tokenizers keeps what it cuts off, for a pair each combination of both texts' parts: long
+        pairs take minutes and gigabytes. Here each text is truncated before they are joined.
+        """
+        both = [
+            self.tokenizer.encode_batch(list(column), add_special_tokens=False)
+            for column in zip(*texts, strict=True)
+        ]
+        pairs = list(zip(*both, strict=True))
+        if self._truncation is not None:
+            most, direction = self._truncation
+            room = max(most - self.tokenizer.num_special_tokens_to_add(True), 0)
+            for pair in pairs:
+                # Tokens of the longer text are dropped until both are equally long.
+                shorter, longer = sorted(pair, key=len)
+                shorter.truncate(min(len(shorter), room // 2), direction=direction)
+                longer.truncate(min(len(longer), room - len(shorter)), direction=direction)
+        return [self.tokenizer.post_process(*pair) for pair in pairs]
 
     def _padded(self, encodings: Sequence[Encoding]) -> Tensors | RequestFault:
         lengths = np.array([len(one) for one in encodings], np.int32)[:, None]

@@ -1,9 +1,13 @@
 """Texts become padded token ids; the example models' tests cover their own tokenizer."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from runtime.support import exports
 
 from ge_runtime.errors import ArtifactFault
@@ -50,6 +54,24 @@ def test_pairs_have_token_types_and_share_the_limit(opened):
     assert found["input_ids"].tolist() == [[2, 4, 5, 6, 3, 11, 5, 3], [2, 8, 3, 11, 3, 0, 0, 0]]
     assert found["token_type_ids"].tolist() == [[0] * 5 + [1] * 3, [0, 0, 0, 1, 1, 0, 0, 0]]
     assert found["lengths"].tolist() == [[8], [5]]
+
+
+@given(
+    st.integers(3, 12), st.sampled_from(["left", "right"]), st.integers(1, 14), st.integers(1, 14)
+)
+def test_pairs_are_truncated_as_the_package_does(most, direction, first, second):
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "tokenizer.json")
+        exports.tokenizer().save(str(file))
+        step = TextStep(file, inputs=("text", "text_pair"))
+    texts = " ".join(exports.WORDS[4:] * 2).split()
+    pair = " ".join(texts[:first]), " ".join(texts[-second:])
+    step.truncate(most, direction)
+    (found,) = step([{"text": column(pair[0]), "text_pair": column(pair[1])}])
+    plain = exports.tokenizer()
+    plain.no_padding()
+    plain.enable_truncation(most, direction=direction)
+    assert found["input_ids"].tolist() == [plain.encode(*pair).ids]
 
 
 def test_other_outputs(opened):

@@ -158,8 +158,8 @@ def write(folder: Path, graph: onnx.ModelProto, files, *, nested=False) -> Path:
     return folder
 
 
-def sentences(folder: Path, **changed) -> Path:
-    """Write a folder as sentence-transformers has it."""
+def sentences(folder: Path, changed=None) -> Path:
+    """Write a folder as sentence-transformers has it; `changed` files replace its own."""
     kinds = ("Transformer", "Pooling", "Normalize")
     paths = ("", "1_Pooling", "2_Normalize")
     prefix = "sentence_transformers.models."
@@ -178,8 +178,9 @@ def sentences(folder: Path, **changed) -> Path:
             "pooling_mode_mean_tokens": True,
         },
     }
-    files.update({name.replace("__", "/"): own for name, own in changed.items()})
-    return write(folder, encoder(), {k: v for k, v in files.items() if v is not None}, nested=True)
+    files.update(changed or {})
+    kept = {name: own for name, own in files.items() if own is not None}
+    return write(folder, encoder(), kept, nested=True)
 
 
 def classifier(folder: Path, architecture="BertForSequenceClassification", **config) -> Path:
