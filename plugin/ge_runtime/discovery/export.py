@@ -25,7 +25,7 @@ TOKENIZER: Final = "tokenizer.json"
 
 
 class Kind(Enum):
-    """What clients send; the value is the name of the graph's input."""
+    """The content of requests; the value is the name of the graph's input."""
 
     TEXT = "input_ids"
     IMAGE = "pixel_values"

@@ -44,9 +44,9 @@ BEFORE: Final = "_input"
 GRAPH: Final = "_graph"
 AFTER: Final = "_output"
 SUFFIXES: Final = ("", BEFORE, GRAPH, AFTER)
-"""What follows the name of the ensemble in the names of its models."""
+"""Endings of the names of models, behind the name of the ensemble."""
 _NO_LIMIT: Final = 10**6
-"""Values of model_max_length from here on mean that there is none."""
+"""From this value on, model_max_length is not a limit."""
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class Pipeline:
             self.outputs.insert(0, Tensor("token", DType.BYTES, (-1,)))
         before.configuration.max_batch_size = self.rows
         after.configuration.max_batch_size = self.rows
-        for own in (before, executed):
-            own.inputs = {one.name: one.name for one in own.configuration.inputs}
+        for step in (before, executed):
+            step.inputs = {one.name: one.name for one in step.configuration.inputs}
         before.outputs = {one.name: one.name for one in before.configuration.outputs}
 
     def _texts(self, before: Step, executed: Step) -> None:

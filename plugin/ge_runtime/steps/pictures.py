@@ -44,7 +44,7 @@ Size: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessor:
-    """What preprocessor_config.json says; None for a step that it switches off."""
+    """The settings in preprocessor_config.json; None for a step that it switches off."""
 
     resize: Size | int
     """Height and width, or the length of the shortest edge."""

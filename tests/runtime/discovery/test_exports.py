@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from runtime.support import exports
 from runtime.support.graphs import onnx_model
+from tokenizers import Tokenizer
 
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import read_model_config
@@ -19,6 +23,10 @@ from ge_runtime.discovery.labels import Labels, find_labels
 from ge_runtime.discovery.pipeline import Pipeline
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
+from reference_server.testing import open_model
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+FLOAT = TensorProto.FLOAT
 
 IDS = Tensor("input_ids", DType.INT64, (-1,), ragged=True)
 VECTORS = Tensor("last_hidden_state", DType.FP32, (-1, exports.WIDTH))
@@ -97,6 +105,37 @@ def test_pairs_have_labels_in_label_files(init, tmp_path):
         assert tuple(lines) == exports.LABELS
 
 
+@pytest.mark.slow
+def test_the_encoder_of_this_project_answers_as_it_was_published(init, tmp_path):
+    """The graph pools and normalizes; here it ends before, and the last step does both."""
+    encoder = REPOSITORY / "text_encoder" / "1" / "model.onnx"
+    tokenizer = REPOSITORY / "tokenizer" / "1" / "tokenizer.json"
+    if not encoder.is_file():
+        pytest.skip("the model is not there: `make models`")
+    folder = exports.sentences(
+        tmp_path / "minilm", {"tokenizer.json": tokenizer.read_text(encoding="utf-8")}
+    )
+    model = onnx.load(encoder)
+    (last,) = (own.input[0] for own in model.graph.node if own.output[0] == "Mul_322")
+    model.graph.node.append(helper.make_node("Identity", [last], ["last_hidden_state"]))
+    dims = ["batch", "tokens", 384]
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("last_hidden_state", FLOAT, dims))
+    onnx.save(model, folder / "onnx" / "model.onnx")
+    code, into, _ = init(folder)
+    assert code == 0
+    with open_model(into / "minilm") as opened:
+        texts = [b"Where is my parcel?", b"Hello", b"word " * 300]
+        found = opened.infer({"text": np.array([texts], object).T}).outputs["embedding"]
+    session = onnxruntime.InferenceSession(encoder)
+    plain = Tokenizer.from_file(str(tokenizer))
+    plain.enable_truncation(16)
+    for row, text in zip(found, texts, strict=True):
+        ids = np.array([plain.encode(text.decode()).ids])
+        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        np.testing.assert_allclose(row, session.run(None, given)[0][0], atol=2e-6)
+
+
 @pytest.mark.brute_force
 def test_each_token_has_a_label(init, tmp_path):
     folder = exports.classifier(tmp_path / "ner", "BertForTokenClassification", labels=("O", "B"))
@@ -112,6 +151,7 @@ def test_images_have_the_size_of_the_image_processor(init, tmp_path):
     assert tensors(into / "cats", "output") == {"label": [1], "score": [3]}
 
 
+@pytest.mark.slow
 def test_speech_becomes_text(init, tmp_path):
     code, into, printed = init(exports.speech(tmp_path / "speech"))
     assert code == 0
@@ -311,8 +351,8 @@ def test_labels_without_numbers_in_order_are_refused(tmp_path, named):
 def test_a_graph_gets_the_labels_beside_it(tmp_path, capfd, names, used):
     model = onnx_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", TensorProto.FLOAT, ["batch", 4])],
-        [("y", TensorProto.FLOAT, ["batch", 3])],
+        [("x", FLOAT, ["batch", 4])],
+        [("y", FLOAT, ["batch", 3])],
         {"w": exports.random(4, 3)},
     )
     onnx.save(model, tmp_path / "graph.onnx")
@@ -379,6 +419,7 @@ def test_a_graph_that_does_not_match_its_files_is_refused(tmp_path, changed, fou
         pipeline(exports.sentences(tmp_path / "own"), *outputs, **changed)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_exceeds_the_embedding_leaves_nothing(tmp_path, capfd):
     larger = exports.tokenizer((*exports.WORDS, "more"))
     folder = exports.sentences(tmp_path / "own", {"tokenizer.json": larger})
