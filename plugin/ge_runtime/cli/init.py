@@ -1,4 +1,4 @@
-"""`ge-runtime init`: writes a model folder for an ONNX graph, and proves its configuration."""
+"""`ge-runtime init`: writes the models of an ONNX graph or an exported folder, and proves them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 
 _DESCRIPTION: Final = """\
-Write a model folder for an ONNX graph.
+Write a model folder for an ONNX graph, or the models of an exported folder.
 
 The command executes the graph at different sizes, with and without padding, and derives
 config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
 the sizes of outputs. A comment above each line has the evidence. Then it loads the model, with the
 load check, and compares its answers with ONNX Runtime's, for requests alone and together. Nothing
 is written unless all answers are equal.
+
+For a folder that optimum, transformers or sentence-transformers has exported, with model.onnx and
+tokenizer.json or preprocessor_config.json, it also writes the steps before and after the graph, and
+an ensemble of them.
 """
 
 _EPILOG: Final = """\
@@ -43,6 +47,7 @@ examples:
   ge-runtime init model.onnx
   ge-runtime init encoder.onnx --into model_repository --name encoder --max-batch 64
   ge-runtime init vad.onnx --constant sr=16000
+  ge-runtime init all-MiniLM-L6-v2
 
 Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or input.
 """
@@ -54,7 +59,7 @@ _IN_PROCESS: Final = "--in-process"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("graph", type=Path, metavar="GRAPH", help="the .onnx file")
+    add("graph", type=Path, metavar="GRAPH", help="the .onnx file, or the exported folder")
     add(
         "--into",
         type=Path,
@@ -63,7 +68,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model repository that gets the folder (default: %(default)s)",
     )
     add(_IN_PROCESS, action="store_true", help=argparse.SUPPRESS)
-    add("--name", metavar="NAME", help="name of the model (default: that of the file)")
+    add("--name", metavar="NAME", help="name of the model (default: that of the file or folder)")
     add_init_options(parser)
 
 
@@ -135,7 +140,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COMMAND: Final = Command(
     name="init",
-    help="write and prove a model folder for an ONNX graph",
+    help="write and prove a model folder for an ONNX graph or an exported folder",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,

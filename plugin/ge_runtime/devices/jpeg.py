@@ -136,7 +136,7 @@ def _pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        cure = "expected it for jpeg.<tensor>: `pip install 'ge-runtime[jpeg]'`"
+        cure = "expected it for images: `pip install 'ge-runtime[jpeg]'`"
         raise ArtifactFault(f"found no package Pillow ({error}), {cure}") from error
     return Image
 

@@ -248,10 +248,11 @@ class Pipeline:
         step, outputs = after.configuration, self.graph.outputs
         count = len(self.labels.names) if self.labels else 0
         named = next((own for own in outputs if own.label_filename), None)
-        if named or (self.export.is_for("SequenceClassification") and outputs[0].dims == (1,)):
-            source = named or outputs[0]
+        whole = [own for own in outputs if len(own.dims) == 1 and own.dims[0] != -1]
+        if named or (self.export.is_for("Classification") and whole):
+            source = named or whole[0]
             label = Tensor("label", DType.BYTES, (1,))
-            step.outputs = [label] if source.dims != (1,) else []
+            step.outputs = [label] if named and source.dims != (1,) else []
             step.outputs.append(replace(source, name="score"))
             step.parameters.append(self._scores(source.dims[0]))
             return source
@@ -272,7 +273,7 @@ class Pipeline:
         if self.export.is_for("") and not (self.export.folder / "modules.json").is_file():
             self.notes.append("The outputs are those of the graph: no rule is known for its task.")
             return None
-        return self._embedding(step, each)
+        return self._embedding(step, whole, each)
 
     def _scores(self, count: int | str) -> Parameter:
         config = self.export.config
@@ -316,9 +317,10 @@ class Pipeline:
         after.files = [self.export.folder / "vocab.json"]
         return source
 
-    def _embedding(self, step: Configuration, each: Sequence[Tensor]) -> Tensor:
+    def _embedding(
+        self, step: Configuration, whole: Sequence[Tensor], each: Sequence[Tensor]
+    ) -> Tensor:
         pooling, normalize = self.export.pooling()
-        whole = [own for own in self.graph.outputs if len(own.dims) == 1 and own.dims[0] != -1]
         done = next((own for own in whole if own.name == "sentence_embedding"), None)
         if done is None and (not each or not pooling) and whole:
             # pooler_output is not what sentence-transformers computes.
@@ -368,7 +370,7 @@ class Pipeline:
         Args:
             repository: The folder of the models.
         """
-        source = self.export.folder.name
+        source = self.export.folder.resolve().name
         texts = {self.name: self._text()}
         for step in self.steps:
             texts[step.name] = step.configuration.text(source)
@@ -388,7 +390,7 @@ class Pipeline:
         return texts
 
     def _text(self) -> str:
-        lines = [f"# Written by `ge-runtime init {self.export.folder.name}`."]
+        lines = [f"# Written by `ge-runtime init {self.export.folder.resolve().name}`."]
         lines += ['platform: "ensemble"', f"max_batch_size: {self.rows}", ""]
         lines += [f"# {note}" for note in self.notes]
         lines += [*section("input", self.inputs), *section("output", self.outputs)]

@@ -118,11 +118,13 @@ class AnswerStep:
         """Return the outputs of a request."""
         values = inputs[VALUES]
         if "embedding" in self._outputs:
-            return {"embedding": self._embedding(values, inputs)}
+            # FP16 would lose digits in sums.
+            vectors = self._embedding(values.astype(np.float32), inputs)
+            return {"embedding": vectors.astype(values.dtype)}
         if "text" in self._outputs:
             texts = [self._text(row).encode() for row in values.argmax(-1)]
             return {"text": np.array([*texts, None], object)[:-1, None]}
-        scores = self._scores(values)
+        scores = self._scores(values.astype(np.float32)).astype(values.dtype)
         found = {"score": scores}
         if "label" in self._outputs:
             names = np.array([name.encode() for name in self._labels] + [None], object)[:-1]
@@ -138,7 +140,7 @@ class AnswerStep:
     def _embedding(self, values: Array, inputs: Tensors) -> Array:
         if self._pooling is not None:
             mask = np.arange(values.shape[1]) < inputs[LENGTHS]
-            values = self._pooling(values, mask[..., None]).astype(values.dtype)
+            values = self._pooling(values, mask[..., None])
         if self._normalize:
             length = np.linalg.norm(values, axis=-1, keepdims=True)
             values = values / np.maximum(length, _SMALLEST)

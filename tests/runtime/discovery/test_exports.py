@@ -292,6 +292,7 @@ def test_which_output_is_the_embedding(tmp_path, outputs, source):
         ({"problem_type": "multi_label_classification"}, ("a", "b"), "sigmoid"),
         ({"problem_type": "regression"}, (), "none"),
         ({}, (), "sigmoid"),
+        ({"num_labels": 4}, (), "softmax"),
         ({"sentence_transformers": {"activation_fn": "torch.nn.Identity"}}, (), "none"),
         ({"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, ("a", "b"), "sigmoid"),
     ],
@@ -299,15 +300,15 @@ def test_which_output_is_the_embedding(tmp_path, outputs, source):
 )
 def test_scores_of_classifiers(tmp_path, config, labels, scores):
     folder = exports.classifier(tmp_path / "own", labels=labels, **config)
-    logits = Tensor("logits", DType.FP32, (len(labels) or 1,))
-    found = pipeline(folder, logits, labels=labels)
+    count = config.get("num_labels", len(labels) or 1)
+    found = pipeline(folder, Tensor("logits", DType.FP32, (count,)), labels=labels)
     (rule,) = found.steps[2].configuration.parameters
     assert (rule.key, rule.value) == ("scores", scores)
     assert [own.name for own in found.outputs] == (["label", "score"] if labels else ["score"])
     # One score is that of a pair.
-    assert len(found.inputs) == (1 if labels else 2)
+    assert len(found.inputs) == (2 if count == 1 else 1)
     asked = any("Question: is the score that of a pair" in note for note in found.notes)
-    assert asked is (not labels and "sentence_transformers" not in config)
+    assert asked is (count == 1 and "sentence_transformers" not in config)
 
 
 def test_outputs_of_another_task_are_those_of_the_graph(tmp_path):
