@@ -22,14 +22,16 @@ _MODULES: Final = ("Transformer", "Pooling", "Normalize")
 """The modules of sentence-transformers that are supported."""
 PREPROCESSOR: Final = "preprocessor_config.json"
 TOKENIZER: Final = "tokenizer.json"
+IDS: Final = "input_ids"
+"""The graph's input of token ids."""
 
 
 class Kind(Enum):
-    """The content of requests; the value is the name of the graph's input."""
+    """The content of requests."""
 
-    TEXT = "input_ids"
-    IMAGE = "pixel_values"
-    AUDIO = "input_values"
+    TEXT = "text"
+    IMAGE = "image"
+    AUDIO = "audio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,8 @@ class Export:
             ArtifactFault: The graph has another input, or one of another size.
         """
         names = [port.name for port in graph.inputs]
-        if self.kind.value not in names:
-            raise ArtifactFault(
-                f"{self.graph}: found inputs {', '.join(names)}, expected '{self.kind.value}'"
-            )
+        if self.kind is Kind.TEXT and IDS not in names:
+            raise ArtifactFault(f"{self.graph}: found inputs {', '.join(names)}, expected '{IDS}'")
         if self.kind is not Kind.IMAGE:
             return
         (port, *others) = graph.inputs

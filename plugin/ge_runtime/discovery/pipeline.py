@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, section
-from ge_runtime.discovery.export import PREPROCESSOR, TOKENIZER, Export, Kind
+from ge_runtime.discovery.export import IDS, PREPROCESSOR, TOKENIZER, Export, Kind
 from ge_runtime.discovery.labels import Labels
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
@@ -136,14 +136,14 @@ class Pipeline:
                 )
             step.outputs.append(replace(tensor, ragged=False, optional=False))
         own = {parameter.key: parameter for parameter in found.parameters}
-        axis = own[f"axes.{Kind.TEXT.value}"].value
-        self._check_vocabulary(own.get(f"range.{Kind.TEXT.value}"))
+        axis = own[f"axes.{IDS}"].value
+        self._check_vocabulary(own.get(f"range.{IDS}"))
         step.outputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
         if not self.single:
             found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
             why = "The step before pads the texts of a request to one length."
             found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
-        step.inputs.append(Tensor("text", DType.BYTES, (1,)))
+        step.inputs.append(Tensor(Kind.TEXT.value, DType.BYTES, (1,)))
         if self._is_of_pairs():
             step.inputs.append(Tensor("text_pair", DType.BYTES, (1,)))
         self.inputs = list(step.inputs)
@@ -224,15 +224,15 @@ class Pipeline:
     def _media(self, before: Step) -> None:
         """Add the inputs and outputs of a step for images or samples."""
         kind, step = self.export.kind, before.configuration
-        if [own.name for own in self.graph.inputs] != [kind.value]:
+        if len(self.graph.inputs) != 1:
             found = ", ".join(own.name for own in self.graph.inputs)
-            raise ArtifactFault(f"found inputs {found}, expected '{kind.value}' only")
+            raise ArtifactFault(f"found inputs {found}, expected one input of data")
         (target,) = self.graph.inputs
         before.files = [self.export.folder / PREPROCESSOR]
         if kind is Kind.IMAGE:
-            step.inputs = [Tensor("image", DType.BYTES, (1,))]
+            step.inputs = [Tensor(kind.value, DType.BYTES, (1,))]
         else:
-            step.inputs = [Tensor("audio", DType.FP32, target.dims, ragged=target.ragged)]
+            step.inputs = [Tensor(kind.value, DType.FP32, target.dims, ragged=target.ragged)]
             step.notes = [
                 "Question: which samples do clients send? Choice 1 (written): TYPE_FP32, -1 to 1.",
                 f"Choice 2: replace it by TYPE_INT16, here and in {self.name}.",

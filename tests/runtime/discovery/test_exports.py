@@ -151,6 +151,15 @@ def test_images_have_the_size_of_the_image_processor(init, tmp_path):
     assert tensors(into / "cats", "output") == {"label": [1], "score": [3]}
 
 
+def test_channels_may_be_last_and_the_input_may_have_any_name(init, tmp_path):
+    folder = exports.images(tmp_path / "keras", labels=())
+    onnx.save(exports.patches("x", last=True), folder / "model.onnx")
+    code, into, _ = init(folder)
+    assert code == 0
+    assert tensors(into / "keras_input", "output") == {"x": [24, 32, 3]}
+    assert tensors(into / "keras", "output") == {"score": [3]}
+
+
 @pytest.mark.slow
 def test_speech_becomes_text(init, tmp_path):
     code, into, printed = init(exports.speech(tmp_path / "speech"))

@@ -107,20 +107,23 @@ def encoder(output="last_hidden_state", classes=0, *, masked=True) -> onnx.Model
     )
 
 
-def patches(last: bool = False, classes: int = 3) -> onnx.ModelProto:
-    """Return logits of 24 x 32 images; all dims are free, as optimum exports them."""
+def patches(name="pixel_values", *, last=False, classes=3) -> onnx.ModelProto:
+    """Return logits of 24 x 32 images.
+
+    All dims are free, as optimum exports them; if channels are `last`, their number is fixed.
+    """
     node = helper.make_node
+    order = [0, 3, 1, 2] if last else [0, 1, 2, 3]
+    sides = ["height", "width", 3] if last else ["channels", "height", "width"]
     return onnx_model(
         [
-            node("Transpose", ["pixel_values"], ["first"], perm=[0, 3, 1, 2] if last else None)
-            if last
-            else node("Identity", ["pixel_values"], ["first"]),
+            node("Transpose", [name], ["first"], perm=order),
             node("Conv", ["first", "kernel"], ["patches"], strides=[8, 8]),
             node("Tanh", ["patches"], ["bent"]),
             node("Flatten", ["bent"], ["flat"]),
             node("MatMul", ["flat", "head"], ["logits"]),
         ],
-        [("pixel_values", FLOAT, ["batch", "channels", "height", "width"])],
+        [(name, FLOAT, ["batch", *sides])],
         [("logits", FLOAT, ["batch", classes])],
         {"kernel": random(4, 3, 8, 8) / 8, "head": random(4 * 3 * 4, classes)},
     )
