@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from ge_runtime.discovery.proof import MARGIN, Proof, plain_inputs, row_of
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.specs import Array, DType, Tensors
-from ge_runtime.steps.answers import LENGTHS, AnswerStep
+from ge_runtime.steps.answers import LENGTHS, VALUES, AnswerStep
 from ge_runtime.steps.pictures import PictureStep
 from ge_runtime.steps.samples import SampleStep
 from ge_runtime.steps.texts import TextStep
@@ -71,7 +70,7 @@ def prove_pipeline(
         together = _answers(pipeline, models, requests)
         launches = runtime.counts().since(before).launches
         alone = [_answers(pipeline, models, [request])[0] for request in requests]
-        plain = _Plain(pipeline, graph, runtime, models[0])
+        plain = _Plain(pipeline, graph, runtime, models)
         distance = max(
             plain.distance(request, answer)
             for answers in (together, alone)
@@ -161,9 +160,11 @@ def _answers(
 class _Plain:
     """The answer for one row, by the package tokenizers, ONNX Runtime and NumPy."""
 
-    def __init__(self, pipeline: Pipeline, graph: Graph, runtime: Runtime, before: Model) -> None:
+    def __init__(
+        self, pipeline: Pipeline, graph: Graph, runtime: Runtime, models: Sequence[Model]
+    ) -> None:
         self._pipeline, self._graph, self._config = pipeline, graph, runtime.config
-        self._before, self._tokenizer = before, None
+        self._models, self._tokenizer = models, None
         if pipeline.export.kind is Kind.TEXT:
             from tokenizers import Tokenizer
 
@@ -189,20 +190,18 @@ class _Plain:
                     found = found[:count]
                 largest = max(largest, _close(output, found, values[output]))
                 values[output] = found
-            for name, expected in self._results(values).items():
-                found = answer[name][row]
-                if found.dtype == object:
-                    found, expected = found.tolist()[: len(expected)], [*expected]
-                    if found != expected:
-                        raise RuntimeFault(f"output '{name}': found {found}, expected {expected}")
-                else:
-                    largest = max(largest, _close(name, found[: len(expected)], expected))
+            for name, expected in self._results(values, count).items():
+                found = answer[name][row][: len(expected)]
+                if found.dtype != object:
+                    largest = max(largest, _close(name, found, expected))
+                elif found.tolist() != expected.tolist():
+                    raise RuntimeFault(f"output '{name}': found {found}, expected {expected}")
         return largest
 
     def _given(self, row: Tensors) -> Tensors:
         """Return the graph's inputs for one row."""
         if self._tokenizer is None:
-            (found,) = self._before([row])
+            (found,) = self._models[0]([row])
             own: Tensors = found
             return own
         texts = [column[0, 0].decode() for column in row.values()]
@@ -235,44 +234,23 @@ class _Plain:
             raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {self._graph.last_error}")
         return {name: row_of(own, self._config, name)[0] for name, own in found.items()}
 
-    def _results(self, values: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the outputs of the last step for the values of one row."""
-        if len(self._pipeline.steps) < 3:
+    def _results(self, values: Tensors, count: int) -> Tensors:
+        """Return the outputs of the last step for the values of one row with `count` tokens."""
+        if len(self._models) < 3:  # the graph's outputs are the answer
             return {}
         after = self._pipeline.steps[2]
-        own = values[after.inputs["values"]].astype(np.float64)
+        own = values[after.inputs[VALUES]]
         rules = {one.key: one.value for one in after.configuration.parameters}
-        outputs = [one.name for one in after.configuration.outputs]
-        if "embedding" in outputs:
-            pool = {"cls": own[0], "lasttoken": own[-1]}
-            if "pooling" in rules:
-                pool |= {"mean": own.mean(0), "max": own.max(0)}
-                own = pool[rules["pooling"]]
-            length = float(np.sqrt((own**2).sum())) if "normalize" in rules else 1.0
-            return {"embedding": own / length}
-        if "text" in outputs:
-            return {"text": [self._text(own, rules).encode()]}
-        highest = np.exp(own - own.max(-1, keepdims=True))
-        scores = {
-            "softmax": highest / highest.sum(-1, keepdims=True),
-            "sigmoid": 1 / (1 + np.exp(-own)),
-            "none": own,
-        }[rules["scores"]]
-        if "label" not in outputs:
-            return {"score": scores}
-        assert self._pipeline.labels is not None  # ensured by Pipeline
-        names = [name.encode() for name in self._pipeline.labels.names]
-        if own.ndim == 1:
-            return {"score": scores, "label": [names[int(own.argmax())]]}
-        return {"score": scores.max(-1), "label": [names[place] for place in own.argmax(-1)]}
-
-    def _text(self, values: Array, rules: Mapping[str, str]) -> str:
-        numbers = self._pipeline.export.fields("vocab.json")
-        by_number = {number: name for name, number in numbers.items()}
-        named = [name for name, _ in groupby(by_number.get(int(own.argmax())) for own in values)]
-        joined = "".join(name for name in named if name not in (None, rules["blank"]))
-        text = joined.replace(rules["delimiter"], " ").strip()
-        return text.lower() if rules.get("clean") else text
+        if not any(one.name == "embedding" for one in after.configuration.outputs):
+            given = {VALUES: own[None], LENGTHS: np.array([[count]], np.int32)}
+            (found,) = self._models[2]([{name: given[name] for name in after.inputs}])
+            return {name: one[0] for name, one in found.items()}
+        own = own.astype(np.float64)
+        if "pooling" in rules:
+            pooled = {"mean": own.mean(0), "max": own.max(0), "cls": own[0], "lasttoken": own[-1]}
+            own = pooled[rules["pooling"]]
+        length = float(np.sqrt((own**2).sum())) if "normalize" in rules else 1.0
+        return {"embedding": own / length}
 
 
 def _close(name: str, found: Array, expected: Array) -> float:

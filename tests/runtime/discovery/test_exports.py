@@ -23,6 +23,7 @@ from ge_runtime.discovery.labels import Labels, find_labels
 from ge_runtime.discovery.pipeline import Pipeline
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
+from ge_runtime.steps.answers import POOLINGS
 from reference_server.testing import open_model
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
@@ -103,6 +104,21 @@ def test_pairs_have_labels_in_label_files(init, tmp_path):
         )
         lines = (into / name / output["label_filename"]).read_text().splitlines()
         assert tuple(lines) == exports.LABELS
+
+
+def test_a_step_that_computes_something_else_is_not_written(init, tmp_path, monkeypatch):
+    monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors[:, 0])
+    code, _, printed = init(exports.sentences(tmp_path / "minilm"))
+    assert code == 1
+    assert "output 'embedding': found an answer that differs from the plain" in printed.err
+
+
+def test_padding_that_reaches_the_answer_leaves_one_text_in_a_request(init, tmp_path, monkeypatch):
+    monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors.mean(1))
+    code, into, printed = init(exports.sentences(tmp_path / "minilm"))
+    assert code == 0
+    assert "# One row in a request: output 'embedding': found an answer that" in printed.out
+    assert read_model_config(into / "minilm")["max_batch_size"] == 1
 
 
 @pytest.mark.slow
