@@ -16,6 +16,7 @@ from runtime.support.graphs import onnx_model
 from tokenizers import Tokenizer
 
 from ge_runtime import cli
+from ge_runtime.cli import serve
 from ge_runtime.cli.config_pbtxt import read_model_config
 from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
 from ge_runtime.discovery.export import Export
@@ -194,6 +195,27 @@ def test_a_mask_without_effect_leaves_one_text_in_a_request(init, tmp_path):
     assert read_model_config(into / "leaks")["max_batch_size"] == 1
     assert tensors(into / "leaks_input", "output")["attention_mask"] == [-1]
     assert "lengths" not in tensors(into / "leaks_graph", "input")
+
+
+def test_serve_shows_requests_for_each_kind_of_input(tmp_path):
+    ports = {"http": 8000, "grpc": 8001, "metrics": 8002}
+    shown = {}
+    for kind, dims in (("text", [1]), ("image", [1]), ("audio", [-1])):
+        data_type = "TYPE_FP32" if kind == "audio" else "TYPE_STRING"
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.pbtxt").write_text(
+            f'platform: "ensemble" max_batch_size: 4 '
+            f'input [ {{ name: "{kind}" data_type: {data_type} dims: {dims} }} ] '
+            f'output [ {{ name: "label" data_type: TYPE_STRING dims: [ 1 ] }} ]'
+        )
+        shown[kind] = "\n".join(serve._usage(tmp_path, [kind], ports))
+        program = shown[kind].partition("import numpy")[2].partition("Ctrl-C")[0]
+        compile("import numpy" + program, "shown", "exec")
+    assert """/text/generate -d '{"text": "Where is my parcel?"}'""" in shown["text"]
+    assert "np.array([['Where is my parcel?'.encode()]], object)" in shown["text"]
+    assert 'np.array([[open("image.jpg", "rb").read()]], object)' in shown["image"]
+    assert "np.ones([1, 16000], np.float32)" in shown["audio"]
+    assert all('.as_numpy("label")' in own for own in shown.values())
 
 
 # -- decisions ---------------------------------------------------------------------------------
