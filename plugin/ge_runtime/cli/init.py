@@ -1,4 +1,4 @@
-"""`ge-runtime init`: writes the models of an ONNX graph or an exported folder, and proves them."""
+"""`ge-runtime init`: writes a model folder for an ONNX graph, and proves its configuration."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Final
 from ge_runtime.cli.backend import MODEL
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.cli.init_export import proven_pipeline
 from ge_runtime.discovery.configuration import Configuration, Parameter
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import Graph
-from ge_runtime.discovery.labels import Labels, find_labels
-from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES, Pipeline
-from ge_runtime.discovery.pipeline_proof import prove_pipeline
+from ge_runtime.discovery.labels import find_labels
+from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES
 from ge_runtime.discovery.proof import Proof, prove
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import ArtifactFault, RuntimeFault
@@ -118,24 +118,25 @@ def _constant(text: str) -> tuple[str, str]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    source: Path = given.graph
-    export = Export.read(source) if source.is_dir() else None
-    if export is None and not source.is_file():
-        found = "a folder" if source.is_dir() else "nothing"
+    file: Path = given.graph
+    export = Export.read(file) if file.is_dir() else None
+    if export is None and not file.is_file():
+        found = "a folder" if file.is_dir() else "nothing"
         raise RuntimeFault(
-            f"{source}: found {found}, expected an .onnx file, or a folder with model.onnx and "
+            f"{file}: found {found}, expected an .onnx file, or a folder with model.onnx and "
             "tokenizer.json or preprocessor_config.json"
         )
-    folder: Path = given.into / (given.name or model_name(source))
+    folder: Path = given.into / (given.name or model_name(file))
     if given.in_process:
-        return _derive(source, folder, init_options(given))
+        options = init_options(given)
+        return _derive_export(export, folder, options) if export else _derive(file, folder, options)
     for suffix in SUFFIXES if export else ("",):
         own = folder.with_name(folder.name + suffix)
         if own.exists():
             raise RuntimeFault(
                 f"{own}: found a folder, expected none; choose another --name or --into"
             )
-    return write_model(source, folder, init_options(given))
+    return write_model(file, folder, init_options(given))
 
 
 COMMAND: Final = Command(
@@ -149,20 +150,20 @@ COMMAND: Final = Command(
 
 
 def model_name(source: Path) -> str:
-    """Return the name of the model of a file or a folder."""
+    """Return the name of the model of a file or an exported folder."""
     return source.resolve().name if source.is_dir() else source.stem
 
 
-def write_model(source: Path, folder: Path, options: InitOptions) -> int:
+def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     """Write the folder of a model and print its configuration.
 
     Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
     or need more memory than the machine has.
 
     Args:
-        source: The .onnx file, or the folder of an export.
-        folder: The folder to write; those of the steps of an export are beside it. Nothing is
-            written unless the configuration is proven.
+        file: The .onnx file, or the exported folder.
+        folder: The folder to write; the other models of an export are beside it. Nothing is written
+            unless the configuration is proven.
         options: Options of the derivation.
 
     Returns:
@@ -171,7 +172,7 @@ def write_model(source: Path, folder: Path, options: InitOptions) -> int:
     constants = [f"--constant={name}={value}" for name, value in options.constants.items()]
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         command = [
-            *(sys.executable, "-m", "ge_runtime.cli", "init", str(source), _IN_PROCESS),
+            *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
             *(f"--into={scratch}", f"--name={folder.name}", f"--max-batch={options.max_batch}"),
             *constants,
         ]
@@ -179,75 +180,60 @@ def write_model(source: Path, folder: Path, options: InitOptions) -> int:
         if code < 0:
             end = signal.Signals(-code).name
             print(
-                f"ge-runtime: {source}: found ONNX Runtime to end with {end} while the graph was "
+                f"ge-runtime: {file}: found ONNX Runtime to end with {end} while the graph was "
                 "executed, expected an execution or an error; write config.pbtxt by hand",
                 file=sys.stderr,
             )
         if code:
             return max(code, EXIT_NO)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        written = sorted(Path(scratch).iterdir())
-        for model in written:
-            shutil.move(str(model), folder.with_name(model.name))
-    print("Written: " + ", ".join(str(folder.with_name(model.name)) for model in written))
+        models = [folder.with_name(model.name) for model in sorted(Path(scratch).iterdir())]
+        for model in models:
+            shutil.move(str(Path(scratch, model.name)), model)
+    print(f"Written: {', '.join(map(str, models))}")
     return 0
 
 
-def _derive(source: Path, folder: Path, options: InitOptions) -> int:
+def _derive(file: Path, model: Path, options: InitOptions) -> int:
     """Derive, prove, write and print; return the exit code."""
-    export = Export.read(source) if source.is_dir() else None
-    file = export.graph if export else source
     graph = Graph(file, threads=len(os.sched_getaffinity(0)))
-    model = folder.with_name(folder.name + GRAPH) if export else folder
+    copy_graph(file, model / "1")
+    discovery = Discovery(graph, options.max_batch, options.constants, _progress)
     try:
-        if export:
-            export.fix_sizes(graph)
-        copy_graph(file, model / "1")
-        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
-        configuration, proof = proven(discovery, model, source.name)
-        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-        labels = find_labels(export.folder if export else file.parent, graph.metadata)
-        named = labels.attach(configuration) if labels else False
-        if export:
-            texts, proof = _proven_pipeline(export, folder, configuration, labels, graph)
-        else:
-            texts = {model.name: configuration.text(source.name)}
-            if labels and named:
-                labels.write(model)
-                (model / "config.pbtxt").write_text(texts[model.name], encoding="utf-8")
-    except RuntimeFault as fault:
-        print(f"ge-runtime: {source}: {fault}", file=sys.stderr)
+        configuration, proof = proven(discovery, model, file.name)
+    except ArtifactFault as fault:
+        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
         return EXIT_NO
-    for name, text in texts.items():
-        print(f"{name}/config.pbtxt:\n{text}" if export else text)
+    (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+    labels = find_labels(file.parent, file)
+    if labels and labels.attach(configuration):
+        labels.write(model)
+        (model / "config.pbtxt").write_text(configuration.text(file.name), encoding="utf-8")
+    print(configuration.text(file.name))
     print(f"Proven: {proof}.")
     return 0
 
 
-def _proven_pipeline(
-    export: Export,
-    folder: Path,
-    configuration: Configuration,
-    labels: Labels | None,
-    graph: Graph,
-) -> tuple[dict[str, str], Proof]:
-    """Write the models of an export, and prove them; return each config.pbtxt.
-
-    Raises:
-        RuntimeFault: No configuration was found.
-    """
-    reason = ""
-    while True:
-        pipeline = Pipeline(export, folder.name, configuration, labels, reason)
-        texts = pipeline.write(folder.parent)
-        configs = {name: {"name": name, **parse(text)} for name, text in texts.items()}
-        _progress("load and compare all models" + (", requests of one row" if reason else ""))
-        try:
-            return texts, prove_pipeline(pipeline, graph, folder.parent, configs)
-        except RuntimeFault as fault:
-            if reason or pipeline.rows == 1:
-                raise
-            reason = " ".join(str(fault).split())
+def _derive_export(export: Export, folder: Path, options: InitOptions) -> int:
+    """Derive, prove, write and print the models of an exported folder; return the exit code."""
+    graph = Graph(export.graph, threads=len(os.sched_getaffinity(0)))
+    model = folder.with_name(folder.name + GRAPH)
+    try:
+        export.fix_sizes(graph)
+        copy_graph(export.graph, model / "1")
+        discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+        found, _ = proven(discovery, model, export.folder.name)
+        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        labels = find_labels(export.folder, export.graph)
+        if labels:
+            labels.attach(found)
+        text, proof = proven_pipeline(export, folder, found, labels, graph, _progress)
+    except RuntimeFault as fault:
+        print(f"ge-runtime: {export.folder}: {fault}", file=sys.stderr)
+        return EXIT_NO
+    print(text)
+    print(f"Proven: {proof}.")
+    return 0
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:

@@ -28,8 +28,6 @@ class Parameter:
     key: str
     value: str
     evidence: str
-    alternative: str = ""
-    """The value of a second choice, which is written as a comment."""
 
 
 @dataclass(slots=True)
@@ -48,8 +46,8 @@ class Configuration:
         lines = [f"# Written by `ge-runtime init {source}`.", 'backend: "python"']
         lines += [f"max_batch_size: {self.max_batch_size}", ""]
         lines += [f"# {note}" for note in self.notes]
-        lines += section("input", self.inputs)
-        lines += section("output", self.outputs)
+        lines += _section("input", self.inputs)
+        lines += _section("output", self.outputs)
         if self.max_batch_size > 1:
             lines.append("dynamic_batching { }")
         evidence = ""
@@ -58,27 +56,23 @@ class Configuration:
                 lines += ["", f"# {own.evidence}"]
             evidence = own.evidence
             lines.append(_parameter(own.key, own.value))
-            if own.alternative:
-                lines.append("# " + _parameter(own.key, own.alternative))
         return "\n".join(lines) + "\n"
 
 
 _FAMILIES: Final = (
-    *("axes", "axis_length", "limit", "min", "align", "mask", "lengths", "constant", "range"),
-    *("batch_axis", "padding", "gears"),
-    # Those of the steps before and after a graph.
-    *("max_tokens", "truncation", "prompt", "clean", "pooling", "normalize", "scores", "blank"),
-    "delimiter",
+    *("axes", "limit", "min", "align", "mask", "lengths", "constant", "range", "batch_axis"),
+    *("padding", "gears"),
 )
 """The order in which the parameters are written."""
 
 
 def _order(parameter: Parameter) -> tuple[int, str]:
-    return _FAMILIES.index(parameter.key.split(".")[0]), parameter.evidence
+    family = parameter.key.split(".")[0]
+    # Families that are never derived come last: config.pbtxt had them before.
+    return ([*_FAMILIES, family]).index(family), parameter.evidence
 
 
-def section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
-    """Return the lines of the section `input` or `output`."""
+def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
     lines = [f"{kind} ["]
     for at, tensor in enumerate(tensors):
         dims = ", ".join(map(str, tensor.dims or (1,)))

@@ -45,7 +45,6 @@ class Graph:
     Attributes:
         inputs: Its inputs, in order.
         outputs: Its outputs, in order.
-        metadata: Its metadata properties.
         last_error: ONNX Runtime's text of the last execution that failed.
     """
 
@@ -63,7 +62,6 @@ class Graph:
         self._session: Session = open_session(path, threads, ["CPUExecutionProvider"])
         self.inputs = ports_of(path, self._session.get_inputs())
         self.outputs = ports_of(path, self._session.get_outputs())
-        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.last_error = ""
 
     def run(self, inputs: Tensors) -> dict[str, Array] | None:

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ge_runtime.discovery.configuration import Configuration
+from ge_runtime.engines.analysis.onnx_file import KEY, VALUE, OnnxFile
+from ge_runtime.engines.analysis.protobuf import fields
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.steps.pictures import read_fields
 
 LABEL_FILE: Final = "labels.txt"
+_METADATA: Final = 14
+"""The field of the metadata properties in an .onnx file; entries are as in external data."""
 _PROPERTIES: Final = ("id2label", "names", "labels", "classes", "class_names")
 """Metadata properties that exporters use; `names` is that of Ultralytics."""
 
@@ -47,12 +51,12 @@ class Labels:
         (folder / LABEL_FILE).write_text(text, encoding="utf-8")
 
 
-def find_labels(folder: Path, metadata: Mapping[str, str]) -> Labels | None:
+def find_labels(folder: Path, graph: Path) -> Labels | None:
     """Return the labels of a graph, or None.
 
     Args:
-        folder: The folder of the graph's files.
-        metadata: The graph's metadata properties.
+        folder: The folder of the files that describe the graph.
+        graph: The graph.
 
     Raises:
         ArtifactFault: config.json is no JSON object, or its id2label does not number the labels.
@@ -68,6 +72,7 @@ def find_labels(folder: Path, metadata: Mapping[str, str]) -> Labels | None:
     lines = folder / LABEL_FILE
     if lines.is_file():
         return Labels(tuple(lines.read_text(encoding="utf-8").splitlines()), LABEL_FILE)
+    metadata = _metadata(graph) if graph.suffix == ".onnx" else {}
     for name in _PROPERTIES:
         try:
             found = ast.literal_eval(metadata.get(name, ""))
@@ -78,6 +83,16 @@ def find_labels(folder: Path, metadata: Mapping[str, str]) -> Labels | None:
         if names and len(names) > 1:
             return Labels(names, f"metadata property '{name}'")
     return None
+
+
+def _metadata(graph: Path) -> dict[str, str]:
+    """Return the metadata properties of an .onnx file."""
+    found = {}
+    for number, _, content in fields(memoryview(OnnxFile.read(graph).model)):
+        if number == _METADATA:
+            entry = {part: bytes(text).decode() for part, _, text in fields(content)}
+            found[entry.get(KEY, "")] = entry.get(VALUE, "")
+    return found
 
 
 def _in_order(found: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of a file

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, section
+from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
 from ge_runtime.discovery.export import IDS, PREPROCESSOR, TOKENIZER, Export, Kind
 from ge_runtime.discovery.labels import Labels
 from ge_runtime.errors import ArtifactFault
@@ -334,16 +334,15 @@ class Pipeline:
             )
         else:
             source = each[0]
-            question = (
-                "Question: how do the vectors of tokens become one? No file says it. Choice 1: the "
-                "mean. Choice 2: that of the first token."
-            )
             why = "From the configuration of the module Pooling."
-            step.parameters.append(
-                Parameter("pooling", pooling, why)
-                if pooling
-                else Parameter("pooling", "mean", question, alternative="cls")
-            )
+            if not pooling:
+                why = "The mean; see the question."
+                step.notes += [
+                    "Question: how do the vectors of tokens become one? No file says it.",
+                    "Choice 1 (written): the mean. Choice 2: that of the first token, by",
+                    'parameters { key: "pooling" value { string_value: "cls" } }',
+                ]
+            step.parameters.append(Parameter("pooling", pooling or "mean", why))
         step.outputs = [replace(source, name="embedding", dims=source.dims[-1:])]
         if normalize:
             step.parameters.append(Parameter("normalize", "true", "From modules.json."))
@@ -390,10 +389,9 @@ class Pipeline:
         return texts
 
     def _text(self) -> str:
-        lines = [f"# Written by `ge-runtime init {self.export.folder.resolve().name}`."]
-        lines += ['platform: "ensemble"', f"max_batch_size: {self.rows}", ""]
-        lines += [f"# {note}" for note in self.notes]
-        lines += [*section("input", self.inputs), *section("output", self.outputs)]
+        own = Configuration(self.rows, self.inputs, self.outputs, notes=self.notes)
+        text = own.text(self.export.folder.resolve().name).replace("dynamic_batching { }\n", "")
+        lines = text.replace('backend: "python"', 'platform: "ensemble"').splitlines()
         lines += ["ensemble_scheduling {", "  step ["]
         for at, step in enumerate(self.steps):
             lines += ["    {", f'      model_name: "{step.name}"', "      model_version: -1"]

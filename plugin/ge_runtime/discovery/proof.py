@@ -18,7 +18,7 @@ from ge_runtime.specs import Array, Tensors, TensorSpec
 from ge_runtime.verification.distance import TOLERANCES, compare
 
 _REQUESTS: Final = 6
-MARGIN: Final = 10
+_MARGIN: Final = 10
 """Allowed relative difference of answers, in multiples of their type's tolerance.
 
 Relative to the largest absolute value of the answer.
@@ -103,10 +103,10 @@ def _plain(
     found = graph.run(plain_inputs(graph.inputs, config, given, sizes))
     if found is None:
         raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
-    return {name: row_of(array, config, name) for name, array in found.items()}
+    return {name: _row(array, config, name) for name, array in found.items()}
 
 
-def row_of(output: Array, config: RuntimeConfig, name: str) -> Array:
+def _row(output: Array, config: RuntimeConfig, name: str) -> Array:
     """Return the first row of an output, [1, *dims]; all of it if it has no rows."""
     place = config.batch_axes.of(name) if config.batched else None
     return output if place is None else np.moveaxis(output, place, 0)[:1]
@@ -176,7 +176,7 @@ def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> fl
         numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
         scale = max(float(np.max(numbers, initial=0.0)), 1e-30)
         relative = difference.distance / scale
-        if relative > MARGIN * TOLERANCES.get(spec.dtype, 0.0):
+        if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
             raise RuntimeFault(f"found an answer that differs from ONNX Runtime's: {difference}")
         largest = max(largest, relative)
     return largest

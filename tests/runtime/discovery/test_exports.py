@@ -308,8 +308,9 @@ def test_pooling_that_no_file_describes_is_a_question(tmp_path):
     folder = exports.sentences(tmp_path / "own", {"modules.json": None, POOLING: None})
     text = pipeline(folder, VECTORS).steps[2].configuration.text("own")
     assert "# Question: how do the vectors of tokens become one?" in text
-    line = 'parameters {{ key: "pooling" value {{ string_value: "{}" }} }}\n'
-    assert "\n" + line.format("mean") + "# " + line.format("cls") in text
+    line = 'parameters { key: "pooling" value { string_value: "MODE" } }\n'
+    assert "\n" + line.replace("MODE", "mean") in text
+    assert "\n# " + line.replace("MODE", "cls") in text
 
 
 @pytest.mark.parametrize(
@@ -384,7 +385,10 @@ def test_outputs_of_another_task_are_those_of_the_graph(tmp_path):
 def test_where_labels_are_found(tmp_path, files, metadata, names):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    found = find_labels(tmp_path, metadata)
+    graph = exports.patches()
+    helper.set_model_props(graph, metadata)
+    onnx.save(graph, tmp_path / "model.onnx")
+    found = find_labels(tmp_path, tmp_path / "model.onnx")
     assert (found and found.names) == names
 
 
@@ -392,7 +396,7 @@ def test_where_labels_are_found(tmp_path, files, metadata, names):
 def test_labels_without_numbers_in_order_are_refused(tmp_path, named):
     (tmp_path / "config.json").write_text(f'{{"id2label": {named}}}')
     with pytest.raises(ArtifactFault, match=r"config\.json: found id2label .*, expected a name"):
-        find_labels(tmp_path, {})
+        find_labels(tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize(("names", "used"), [("a\nb\nc\n", True), ("a\nb\n", False)])
