@@ -100,7 +100,7 @@ class Pipeline:
         executed = Step(self.name + GRAPH, self.graph)
         self.steps = [before, executed]
         if kind is Kind.TEXT:
-            self._texts(before, executed)
+            self._texts(before)
         else:
             self._media(before)
         after = Step(self.name + AFTER, Configuration(self.rows), model=_AFTER)
@@ -119,7 +119,7 @@ class Pipeline:
             step.inputs = {one.name: one.name for one in step.configuration.inputs}
         before.outputs = {one.name: one.name for one in before.configuration.outputs}
 
-    def _texts(self, before: Step, executed: Step) -> None:
+    def _texts(self, before: Step) -> None:
         """Add the inputs and outputs of the tokenizer step."""
         found, step = self.graph, before.configuration
         known = ("input_ids", "attention_mask", "token_type_ids")
@@ -321,16 +321,17 @@ class Pipeline:
         self, step: Configuration, whole: Sequence[Tensor], each: Sequence[Tensor]
     ) -> Tensor:
         pooling, normalize = self.export.pooling()
-        done = next((own for own in whole if own.name == "sentence_embedding"), None)
-        if done is None and (not each or not pooling) and whole:
-            # pooler_output is not what sentence-transformers computes.
-            done = next((own for own in whole if own.name != "pooler_output" or not each), None)
-        if done is not None:
-            source, why = done, "The graph pools."
+        # pooler_output is not what sentence-transformers computes.
+        pooled = [own for own in whole if own.name != "pooler_output" or not (each or pooling)]
+        source = next((own for own in pooled if own.name == "sentence_embedding"), None)
+        if source is None and pooled and not (each and pooling):
+            source = pooled[0]
+        if source is not None:
             step.notes.append(f"Output '{source.name}' of the graph has one vector for each text.")
         elif not each:
             raise ArtifactFault(
-                "found no output with a vector for each text or token, expected one"
+                f"found outputs {', '.join(own.name for own in self.graph.outputs)}, expected one "
+                "with a vector for each text or token"
             )
         else:
             source = each[0]
@@ -381,8 +382,9 @@ class Pipeline:
             for file in step.files:
                 shutil.copyfile(file, version / file.name)
         (repository / self.name / "1").mkdir(parents=True, exist_ok=True)
-        for name in (self.name, *(step.name for step in self.steps[1:])):
-            if self.labels:
+        outputs = {step.name: step.configuration.outputs for step in self.steps}
+        for name, own in {self.name: self.outputs, **outputs}.items():
+            if self.labels and any(one.label_filename or one.name == "label" for one in own):
                 self.labels.write(repository / name)
         for name, text in texts.items():
             (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")

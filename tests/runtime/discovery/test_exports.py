@@ -99,6 +99,7 @@ def test_pairs_have_labels_in_label_files(init, tmp_path):
     code, into, _ = init(exports.classifier(tmp_path / "nli"))
     assert code == 0
     assert list(tensors(into / "nli", "input")) == ["text", "text_pair"]
+    assert not (into / "nli_input" / "labels.txt").exists()
     for name in ("nli", "nli_graph", "nli_output"):
         (output,) = (
             own for own in read_model_config(into / name)["output"] if own.get("label_filename")
@@ -318,7 +319,7 @@ def test_pooling_that_no_file_describes_is_a_question(tmp_path):
     [
         (["last_hidden_state", "pooler_output"], "last_hidden_state"),
         (["token_embeddings", "sentence_embedding"], "sentence_embedding"),
-        (["pooler_output"], "pooler_output"),
+        (["embedding"], "embedding"),
     ],
 )
 def test_which_output_is_the_embedding(tmp_path, outputs, source):
@@ -331,6 +332,14 @@ def test_which_output_is_the_embedding(tmp_path, outputs, source):
     found = pipeline(exports.sentences(tmp_path / "own"), *both)
     assert found.steps[2].inputs["values"] == source
     assert ("lengths" in found.steps[2].inputs) is (source == "last_hidden_state")
+
+
+def test_the_output_of_the_pooler_is_an_embedding_only_without_a_described_pooling(tmp_path):
+    pooler = Tensor("pooler_output", DType.FP32, (exports.WIDTH,))
+    with pytest.raises(ArtifactFault, match="found outputs pooler_output, expected one with a vec"):
+        pipeline(exports.sentences(tmp_path / "described"), pooler)
+    folder = exports.sentences(tmp_path / "own", {"modules.json": None, POOLING: None})
+    assert pipeline(folder, pooler).steps[2].inputs["values"] == "pooler_output"
 
 
 @pytest.mark.parametrize(
@@ -461,7 +470,7 @@ def test_a_folder_without_files_of_an_export_is_none(tmp_path):
         ({"inputs": [IDS, Tensor("bbox", DType.INT64, (-1, 4))]}, "input 'bbox': found no file"),
         ({"inputs": [replace(IDS, dims=(128,))]}, "expected one free dim"),
         ({"rows": 0}, "found a graph without rows"),
-        ({"outputs": []}, "found no output with a vector"),
+        ({"outputs": []}, "found outputs , expected one with a vector"),
     ],
     ids=str,
 )
