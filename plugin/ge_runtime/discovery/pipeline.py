@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
+from ge_runtime.discovery.configuration import Configuration, Parameter, Question, Tensor
 from ge_runtime.discovery.export import IDS, PREPROCESSOR, TOKENIZER, Export, Kind
 from ge_runtime.discovery.labels import Labels
 from ge_runtime.errors import ArtifactFault
@@ -82,6 +82,7 @@ class Pipeline:
     inputs: list[Tensor] = field(init=False)
     outputs: list[Tensor] = field(init=False)
     notes: list[str] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
     steps: list[Step] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -215,10 +216,13 @@ class Pipeline:
             return False
         keys = ("sentence_transformers", "sbert_ce_default_activation_function")
         if not any(key in self.export.config for key in keys):
-            self.notes += [
-                "Question: is the score that of a pair of texts, or of one? Choice 1 (written): a",
-                f"pair, as in rerankers. Choice 2: delete text_pair, also in {self.name}{BEFORE}.",
-            ]
+            self.questions.append(
+                Question(
+                    "is the score that of a pair of texts, or of one text?",
+                    "a pair, as in rerankers",
+                    f"one text: delete text_pair here and in {self.name}{BEFORE}",
+                )
+            )
         return True
 
     def _media(self, before: Step) -> None:
@@ -233,10 +237,13 @@ class Pipeline:
             step.inputs = [Tensor(kind.value, DType.BYTES, (1,))]
         else:
             step.inputs = [Tensor(kind.value, DType.FP32, target.dims, ragged=target.ragged)]
-            step.notes = [
-                "Question: which samples do clients send? Choice 1 (written): TYPE_FP32, -1 to 1.",
-                f"Choice 2: replace it by TYPE_INT16, here and in {self.name}.",
-            ]
+            step.questions.append(
+                Question(
+                    "which samples do clients send?",
+                    "FP32 from -1 to 1",
+                    f"INT16: replace TYPE_FP32 by TYPE_INT16 in this input, and in {self.name}",
+                )
+            )
         step.outputs = [replace(target, ragged=False)]
         self.inputs = [replace(own, ragged=False) for own in step.inputs]
 
@@ -337,12 +344,15 @@ class Pipeline:
             source = each[0]
             why = "From the configuration of the module Pooling."
             if not pooling:
-                why = "The mean; see the question."
-                step.notes += [
-                    "Question: how do the vectors of tokens become one? No file says it.",
-                    "Choice 1 (written): the mean. Choice 2: that of the first token, by",
-                    'parameters { key: "pooling" value { string_value: "cls" } }',
-                ]
+                why = "A choice: no file describes the pooling."
+                step.questions.append(
+                    Question(
+                        "how do the vectors of tokens become one?",
+                        "their mean",
+                        "the vector of the first token",
+                        (Parameter("pooling", "cls", ""),),
+                    )
+                )
             step.parameters.append(Parameter("pooling", pooling or "mean", why))
         step.outputs = [replace(source, name="embedding", dims=source.dims[-1:])]
         if normalize:
@@ -391,7 +401,9 @@ class Pipeline:
         return texts
 
     def _text(self) -> str:
-        own = Configuration(self.rows, self.inputs, self.outputs, notes=self.notes)
+        own = Configuration(
+            self.rows, self.inputs, self.outputs, notes=self.notes, questions=self.questions
+        )
         text = own.text(self.export.folder.resolve().name).replace("dynamic_batching { }\n", "")
         lines = text.replace('backend: "python"', 'platform: "ensemble"').splitlines()
         lines += ["ensemble_scheduling {", "  step ["]

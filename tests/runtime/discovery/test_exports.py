@@ -364,7 +364,7 @@ def test_scores_of_classifiers(tmp_path, config, labels, scores):
     assert [own.name for own in found.outputs] == (["label", "score"] if labels else ["score"])
     # One score is that of a pair.
     assert len(found.inputs) == (2 if count == 1 else 1)
-    asked = any("Question: is the score that of a pair" in note for note in found.notes)
+    asked = any("the score that of a pair" in own.text for own in found.questions)
     assert asked is (count == 1 and "sentence_transformers" not in config)
 
 
