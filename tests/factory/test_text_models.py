@@ -1,6 +1,5 @@
 """The text models' folders: configurations that agree, and what each model.py does."""
 
-import ast
 import contextlib
 from pathlib import Path
 
@@ -166,21 +165,6 @@ def test_the_fused_model_takes_and_gives_what_the_ensemble_does():
 def test_the_fused_model_takes_as_many_texts_as_the_ensembles_encoder():
     rows = read_config(FUSED).parameters["rows"].string_value
     assert int(rows) == read_config("text_encoder").max_batch_size
-
-
-def test_the_fused_model_repeats_the_tokenizers_functions_to_the_letter():
-    assert functions_of(FUSED) == functions_of("tokenizer")
-
-
-def functions_of(model):
-    """What both model.py files define, without docstrings."""
-    tree = ast.parse((REPOSITORY / model / "1" / "model.py").read_text())
-    shared = ("_tokenize", "_decode", "_pad")
-    return {
-        node.name: [ast.dump(statement) for statement in node.body[1:]]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name in shared
-    }
 
 
 # -- tokenizer -------------------------------------------------------------------------------------

@@ -18,10 +18,14 @@ from typing import Final
 from ge_runtime.cli.backend import MODEL
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.cli.init_export import proven_pipeline
 from ge_runtime.discovery.configuration import Configuration, Parameter
 from ge_runtime.discovery.discover import Discovery
+from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import PT2, Graph
+from ge_runtime.discovery.labels import find_labels
 from ge_runtime.discovery.outputs import Unfitted
+from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES
 from ge_runtime.discovery.proof import Proof, prove
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.torch_archive import copy_archive
@@ -29,7 +33,8 @@ from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 
 _DESCRIPTION: Final = """\
-Write a model folder for an ONNX graph or a program of torch.export.
+Write a model folder for an ONNX graph or a program of torch.export, or the models of an exported
+folder.
 
 The command executes the graph at different sizes, with and without padding, and derives
 config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
@@ -37,6 +42,10 @@ the sizes of outputs. A comment above each line has the evidence. Then it loads 
 load check, and compares its answers with those of the graph alone, for requests alone and together.
 Nothing is written unless all answers are equal. What experiments cannot decide is written as a
 question with two choices, in comments.
+
+For a folder that optimum, transformers or sentence-transformers has exported, with model.onnx and
+tokenizer.json or preprocessor_config.json, it also writes the steps before and after the graph, and
+an ensemble of them.
 """
 
 _EPILOG: Final = """\
@@ -44,6 +53,7 @@ examples:
   ge-runtime init model.onnx
   ge-runtime init encoder.onnx --into model_repository --name encoder --max-batch 64
   ge-runtime init vad.onnx --constant sr=16000
+  ge-runtime init all-MiniLM-L6-v2
   ge-runtime init molecules.onnx --sample request.npz
 
 Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or input.
@@ -56,7 +66,7 @@ _IN_PROCESS: Final = "--in-process"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("graph", type=Path, metavar="GRAPH", help="the .onnx or .pt2 file")
+    add("graph", type=Path, metavar="GRAPH", help="the .onnx or .pt2 file, or the exported folder")
     add(
         "--into",
         type=Path,
@@ -65,7 +75,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model repository that gets the folder (default: %(default)s)",
     )
     add(_IN_PROCESS, action="store_true", help=argparse.SUPPRESS)
-    add("--name", metavar="NAME", help="name of the model (default: that of the file)")
+    add("--name", metavar="NAME", help="name of the model (default: that of the file or folder)")
     add_init_options(parser)
 
 
@@ -141,27 +151,39 @@ def _constant(text: str) -> tuple[str, str]:
 
 def _run(given: argparse.Namespace) -> int:
     file: Path = given.graph
-    if not file.is_file():
+    export = Export.read(file) if file.is_dir() else None
+    if export is None and not file.is_file():
         found = "a folder" if file.is_dir() else "nothing"
-        raise RuntimeFault(f"{file}: found {found}, expected an .onnx or .pt2 file")
-    folder: Path = given.into / (given.name or file.stem)
-    if given.in_process:
-        return _derive(file, folder, init_options(given))
-    if folder.exists():
         raise RuntimeFault(
-            f"{folder}: found a folder, expected none; choose another --name or --into"
+            f"{file}: found {found}, expected an .onnx or .pt2 file, or a folder with model.onnx "
+            "and tokenizer.json or preprocessor_config.json"
         )
+    folder: Path = given.into / (given.name or model_name(file))
+    if given.in_process:
+        options = init_options(given)
+        return _derive_export(export, folder, options) if export else _derive(file, folder, options)
+    for suffix in SUFFIXES if export else ("",):
+        own = folder.with_name(folder.name + suffix)
+        if own.exists():
+            raise RuntimeFault(
+                f"{own}: found a folder, expected none; choose another --name or --into"
+            )
     return write_model(file, folder, init_options(given))
 
 
 COMMAND: Final = Command(
     name="init",
-    help="write and prove a model folder for an ONNX graph",
+    help="write and prove a model folder for an ONNX graph or an exported folder",
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
     run=_run,
 )
+
+
+def model_name(source: Path) -> str:
+    """Return the name of the model of a file or an exported folder."""
+    return source.resolve().name if source.is_dir() else source.stem
 
 
 def write_model(file: Path, folder: Path, options: InitOptions) -> int:
@@ -171,15 +193,15 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     or need more memory than the machine has.
 
     Args:
-        file: The .onnx file.
-        folder: The folder to write; nothing is written unless the configuration is proven.
+        file: The .onnx file, or the exported folder.
+        folder: The folder to write; the other models of an export are beside it. Nothing is written
+            unless the configuration is proven.
         options: Options of the derivation.
 
     Returns:
         The exit code: 0 if the folder was written; otherwise the reason is printed.
     """
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
-        model = Path(scratch, folder.name)
         command = [
             *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
             *(f"--into={scratch}", f"--name={folder.name}", *options.arguments()),
@@ -195,8 +217,10 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
         if code:
             return max(code, EXIT_NO)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(model), folder)
-    print(f"Written: {folder}")
+        models = [folder.with_name(model.name) for model in sorted(Path(scratch).iterdir())]
+        for model in models:
+            shutil.move(str(Path(scratch, model.name)), model)
+    print(f"Written: {', '.join(map(str, models))}")
     return 0
 
 
@@ -228,7 +252,36 @@ def _derive(file: Path, model: Path, options: InitOptions) -> int:
         return EXIT_NO
     progress.end()
     (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+    labels = find_labels(file.parent, file)
+    if labels and labels.attach(configuration):
+        labels.write(model)
+        (model / "config.pbtxt").write_text(configuration.text(file.name), encoding="utf-8")
     print(configuration.text(file.name))
+    print(f"Proven: {proof}.")
+    return 0
+
+
+def _derive_export(export: Export, folder: Path, options: InitOptions) -> int:
+    """Derive, prove, write and print the models of an exported folder; return the exit code."""
+    progress = Progress()
+    graph = Graph(export.graph, threads=len(os.sched_getaffinity(0)))
+    model = folder.with_name(folder.name + GRAPH)
+    try:
+        export.fix_sizes(graph)
+        copy_graph(export.graph, model / "1")
+        discovery = Discovery(graph, options.max_batch, options.constants, progress)
+        found, _ = proven(discovery, model, export.folder.name)
+        (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
+        labels = find_labels(export.folder, export.graph)
+        if labels:
+            labels.attach(found)
+        text, proof = proven_pipeline(export, folder, found, labels, graph, progress)
+    except RuntimeFault as fault:
+        progress.end()
+        print(f"ge-runtime: {export.folder}: {fault}", file=sys.stderr)
+        return EXIT_NO
+    progress.end()
+    print(text)
     print(f"Proven: {proof}.")
     return 0
 

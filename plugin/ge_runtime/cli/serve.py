@@ -15,19 +15,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from ge_runtime.cli.command import Command
-from ge_runtime.cli.config_pbtxt import read_runtime_config
-from ge_runtime.cli.init import add_init_options, init_options, write_model
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
+from ge_runtime.cli.init import add_init_options, init_options, model_name, write_model
+from ge_runtime.discovery.export import Export
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
 
 _DESCRIPTION: Final = """\
 Configure ONNX graphs as `ge-runtime init` does, and serve them with the reference server.
 
-A GRAPH is an .onnx file, or a folder with .onnx files. The model repository is temporary unless
+A GRAPH is an .onnx file, a folder with .onnx files, or a folder that optimum, transformers or
+sentence-transformers has exported. The model repository is temporary unless
 --into names a folder; models that are in this folder already are served as they are.
 """
 
@@ -45,11 +46,14 @@ _READY_S: Final = 120
 _PAUSE_S: Final = 0.1
 _SHOWN_ELEMENTS: Final = 32
 """Inputs with more elements are not written into the curl command."""
+_TEXTS: Final = {"text": "Where is my parcel?", "text_pair": "It was sent on Monday."}
+_SAMPLES: Final = 16000
+"""Samples of the audio that is shown."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("graphs", type=Path, nargs="+", metavar="GRAPH", help="an .onnx file, or a folder of them")
+    add("graphs", type=Path, nargs="+", metavar="GRAPH", help="an .onnx file or a folder")
     add("--into", type=Path, metavar="DIR", help="model repository to keep (default: temporary)")
     add_init_options(parser)
     for kind, port in _PORTS.items():
@@ -72,12 +76,12 @@ def _run(given: argparse.Namespace) -> int:
             cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
         )
         for file in files:
-            folder = repository / file.stem
+            folder = repository / model_name(file)
             if folder.exists():
                 print(f"{folder}: exists, served as it is")
             elif code := write_model(file, folder, options):
                 return code
-        models = [file.stem for file in files]
+        models = [model_name(file) for file in files]
         ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
         return _serve(repository, models, ports)
 
@@ -93,8 +97,8 @@ COMMAND: Final = Command(
 
 
 def _graphs(path: Path) -> list[Path]:
-    """Return the .onnx files that `path` is or contains. Raises RuntimeFault."""
-    if path.is_file():
+    """Return the .onnx files that `path` is or contains, or an export. Raises RuntimeFault."""
+    if path.is_file() or (path.is_dir() and Export.read(path)):
         return [path]
     files = sorted(path.glob("*.onnx"))
     if not files:
@@ -135,46 +139,66 @@ def _is_ready(port: int) -> bool:
 def _usage(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> list[str]:
     """Return the address of the live page, and a request of the first model."""
     name = models[0]
-    config = read_runtime_config(repository / name)
+    inputs, output = _tensors(repository / name)
     return [
         "",
         f"Live page: http://localhost:{ports['metrics']}",
         f"Models: {', '.join(models)}",
         "",
-        *_curl(name, config, ports["http"]),
+        *_curl(name, inputs, ports["http"]),
         "",
-        *_python(name, config, ports["grpc"]),
+        *_python(name, inputs, output, ports["grpc"]),
         "",
         "Ctrl-C stops the server.",
     ]
 
 
-def _shapes(config: RuntimeConfig) -> dict[str, tuple[int, ...]]:
-    """Return input shapes of a small request."""
+Shown: TypeAlias = list[tuple[str, DType, list[int]]]
+"""Name, type and shape of the inputs of a request."""
+
+
+def _tensors(folder: Path) -> tuple[Shown, str]:
+    """Return the inputs of a small request, and the first output."""
+    model = read_model_config(folder)
+    if model.get("platform") == "ensemble":
+        inputs: Any = model["input"]
+        outputs: Any = model["output"]
+        found = [
+            (
+                str(own["name"]),
+                DType.of_config(own["data_type"]),
+                [1, *(_SAMPLES if int(dim) < 0 else int(dim) for dim in own["dims"])],
+            )
+            for own in inputs
+        ]
+        return found, str(outputs[0]["name"])
+    config = read_runtime_config(folder)
     sizes = {
         axis: min(limit, config.axis_sizes.executed(axis, max(8, config.axis_sizes.minimums[axis])))
         for axis, limit in config.limits.items()
     }
     rows = (1,) if config.batched else ()
-    return {spec.name: (*rows, *spec.shape(sizes)) for spec in config.inputs}
+    shapes = [(spec.name, spec.dtype, [*rows, *spec.shape(sizes)]) for spec in config.inputs]
+    return shapes, config.outputs[0].name
 
 
-def _curl(name: str, config: RuntimeConfig, port: int) -> list[str]:
+def _curl(name: str, shown: Shown, port: int) -> list[str]:
     url = f"http://localhost:{port}/v2/models/{name}"
+    if all(input_name in _TEXTS for input_name, _, _ in shown):
+        texts = {input_name: _TEXTS[input_name] for input_name, _, _ in shown}
+        return [f"curl -s {url}/generate -d '{json.dumps(texts)}'"]
     inputs = []
-    shapes = _shapes(config)
-    for spec in config.inputs:
-        shape = shapes[spec.name]
+    for input_name, dtype, shape in shown:
         count = math.prod(shape)
-        if count > _SHOWN_ELEMENTS:
+        if count > _SHOWN_ELEMENTS or dtype is DType.BYTES:
             return [f"curl -s {url}   # inputs and outputs"]
-        data = [1 if spec.dtype.is_integer or spec.dtype is DType.BOOL else 0.5] * count
-        tensor = {"name": spec.name, "datatype": spec.dtype.value, "shape": shape, "data": data}
+        data = [1 if dtype.is_integer or dtype is DType.BOOL else 0.5] * count
+        tensor = {"name": input_name, "datatype": dtype.value, "shape": shape, "data": data}
         inputs.append(tensor)
     return [f"curl -s {url}/infer -d '{json.dumps({'inputs': inputs})}'"]
 
 
-def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
+def _python(name: str, shown: Shown, output: str, port: int) -> list[str]:
     """Return a program that sends a request; the server's package installs its gRPC client."""
     lines = [
         "import numpy as np",
@@ -183,13 +207,15 @@ def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
         f'client = triton.InferenceServerClient("localhost:{port}")',
         "inputs = []",
     ]
-    shapes = _shapes(config)
-    for spec in config.inputs:
-        shape = list(shapes[spec.name])
+    for input_name, dtype, shape in shown:
+        data = f"np.ones({shape}, np.{dtype.numpy})"
+        if dtype is DType.BYTES:
+            text = _TEXTS.get(input_name)
+            item = 'open("image.jpg", "rb").read()' if text is None else f"{text!r}.encode()"
+            data = f"np.array([[{item}]], object)"
         lines += [
-            f'tensor = triton.InferInput("{spec.name}", {shape}, "{spec.dtype.value}")',
-            f"tensor.set_data_from_numpy(np.ones({shape}, np.{spec.dtype.numpy}))",
+            f'tensor = triton.InferInput("{input_name}", {shape}, "{dtype.value}")',
+            f"tensor.set_data_from_numpy({data})",
             "inputs.append(tensor)",
         ]
-    output = config.outputs[0].name
     return [*lines, f'print(client.infer("{name}", inputs).as_numpy("{output}"))']

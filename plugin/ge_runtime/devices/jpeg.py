@@ -1,4 +1,4 @@
-"""Decoding of JPEG files: the decoder port, and the host's decoder, which uses Pillow.
+"""Decoding of image files: the decoder port, and the host's decoder, which uses Pillow.
 
 Files come from clients, so the size in the header is checked before a file is decoded.
 """
@@ -78,14 +78,25 @@ class PillowDecoder:
             try:
                 decoded = picture.convert("YCbCr" if channels == 1 else "RGB")
             except (OSError, SyntaxError, ValueError) as error:
-                found = f"found a damaged JPEG file ({error})"
-                raise RequestFault(f"{found}, expected a whole one") from error
+                raise _damaged("JPEG", error) from error
         if channels == 1:
             decoded = decoded.getchannel(0)
         # As the decoders of cards do: an odd last row and column are dropped.
         decoded = decoded.crop((0, 0, *(max(side // 2 * 2, 1) for side in decoded.size)))
         resized = decoded.resize((width, height), self._image.Resampling.BILINEAR)
         return np.asarray(resized).reshape(height, width, channels)
+
+    def rgb(self, file: bytes) -> Picture:
+        """Decode a JPEG or PNG file to a picture of Pillow in red, green, blue.
+
+        Raises:
+            RequestFault: The file is neither, is damaged, or is too large.
+        """
+        with self._opened(file, "JPEG", "PNG") as picture:
+            try:
+                return picture.convert("RGB")
+            except (OSError, SyntaxError, ValueError) as error:
+                raise _damaged(picture.format, error) from error
 
     def colours(self, y: Pixels, uv: Pixels) -> Pixels:
         """Convert YUV 4:2:0 to red, green, blue.
@@ -101,26 +112,31 @@ class PillowDecoder:
         planes = [self._image.fromarray(np.ascontiguousarray(plane)) for plane in whole]
         return np.asarray(self._image.merge("YCbCr", planes).convert("RGB"))
 
-    def _opened(self, file: bytes) -> Picture:
+    def _opened(self, file: bytes, *formats: str) -> Picture:
+        formats = formats or ("JPEG",)
         try:
-            picture = self._image.open(io.BytesIO(file), formats=("JPEG",))
-        except (OSError, SyntaxError, ValueError) as error:
-            found = f"{len(file):,} bytes that are not a JPEG file"
+            picture = self._image.open(io.BytesIO(file), formats=formats)
+        except (OSError, SyntaxError, ValueError, self._image.DecompressionBombError) as error:
+            found = f"{len(file):,} bytes that are not a {' or '.join(formats)} file"
             raise RequestFault(f"found {found} ({error}), expected one") from error
         if max(picture.size) > MOST_SIDE:
             width, height = picture.size
             raise RequestFault(
-                f"found a JPEG file of {width} x {height} pixels, expected at most {MOST_SIDE} "
-                "each way"
+                f"found a {picture.format} file of {width} x {height} pixels, expected at most "
+                f"{MOST_SIDE} each way"
             )
         return picture
+
+
+def _damaged(form: str, error: Exception) -> RequestFault:
+    return RequestFault(f"found a damaged {form} file ({error}), expected a whole one")
 
 
 def _pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        cure = "expected it for jpeg.<tensor>: `pip install 'ge-runtime[jpeg]'`"
+        cure = "expected it for images: `pip install 'ge-runtime[jpeg]'`"
         raise ArtifactFault(f"found no package Pillow ({error}), {cure}") from error
     return Image
 

@@ -18,6 +18,7 @@ class Tensor:
     dims: tuple[int, ...]
     ragged: bool = False
     optional: bool = False
+    label_filename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ _FAMILIES: Final = (
 
 
 def _order(parameter: Parameter) -> tuple[int, str]:
-    return _FAMILIES.index(parameter.key.split(".")[0]), parameter.evidence
+    family = parameter.key.split(".")[0]
+    # Families that are never derived come last: config.pbtxt had them before.
+    return ([*_FAMILIES, family]).index(family), parameter.evidence
 
 
 def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
@@ -98,6 +101,7 @@ def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
         extra = "" if tensor.dims else " reshape { shape: [ ] }"
         extra += " allow_ragged_batch: true" if tensor.ragged else ""
         extra += " optional: true" if tensor.optional else ""
+        extra += f' label_filename: "{tensor.label_filename}"' if tensor.label_filename else ""
         comma = "," if at + 1 < len(tensors) else ""
         lines.append(
             f'  {{ name: "{_escaped(tensor.name)}" data_type: {tensor.dtype.config_name} '

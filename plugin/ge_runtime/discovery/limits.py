@@ -105,10 +105,12 @@ def _peak_bytes() -> int:
 
 
 def _multiple(base: int, works: Callable[[int], bool]) -> int:
-    """Return the smallest step, a power of two, by which sizes above `base` may differ."""
+    """Return the smallest step, a power of two, by which sizes near `base` may differ."""
     for step in _MULTIPLES:
-        if base % step == 0 and works(base + step) and works(base + 3 * step):
-            return step
+        # `base` may be the largest size.
+        for near in (step, -step) if base % step == 0 else ():
+            if base + 3 * near > 0 and works(base + near) and works(base + 3 * near):
+                return step
     return base
 
 

@@ -1,0 +1,83 @@
+"""Converts PCM samples for a graph, as preprocessor_config.json of transformers describes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.errors import ArtifactFault, RequestFault
+from ge_runtime.specs import DType, Tensors
+from ge_runtime.steps.pictures import read_fields
+
+EXTRACTOR: Final = "Wav2Vec2FeatureExtractor"
+_EXPECTED: Final = {"feature_size": 1, "padding_side": "right"}
+_HONOURED: Final = ("feature_extractor_type", "do_normalize", *_EXPECTED)
+# Padding is done by ge_runtime, behind the mean and the variance, and with its own mask.
+_WITHOUT_EFFECT: Final = (
+    *("padding_value", "return_attention_mask", "sampling_rate", "processor_class"),
+)
+_EPSILON: Final = 1e-7
+"""Added to the variance, as transformers does."""
+_INT16: Final = 1 / 32768
+
+
+def reads_normalization(file: Path) -> bool:
+    """Return whether samples are normalized to mean 0 and variance 1.
+
+    Args:
+        file: preprocessor_config.json.
+
+    Raises:
+        ArtifactFault: A field has an unknown name or value.
+    """
+    fields = read_fields(file)
+    kind = fields.get("feature_extractor_type")
+    if kind != EXTRACTOR:
+        raise ArtifactFault(f"{file}: found feature_extractor_type '{kind}', expected {EXTRACTOR}")
+    for name, value in fields.items():
+        known = name in (*_HONOURED, *_WITHOUT_EFFECT) or value in (None, False)
+        if not known or value != _EXPECTED.get(name, value):
+            raise ArtifactFault(
+                f"{file}: found the field '{name}' with {value!r}, which ge_runtime does not "
+                f"support; expected only: {', '.join(_HONOURED)}"
+            )
+    return bool(fields.get("do_normalize", True))
+
+
+class SampleStep:
+    """Converts PCM samples, [n, samples] of FP32 from -1 to 1 or INT16, to those of a graph."""
+
+    def __init__(self, output: str, dtype: DType, *, normalize: bool) -> None:
+        """Name the output, its type, and whether each row gets mean 0 and variance 1."""
+        self._output, self._dtype, self._normalize = output, dtype.numpy, normalize
+
+    @classmethod
+    def open(cls, args: Mapping[str, str]) -> SampleStep:
+        """Return the step of a config.pbtxt; preprocessor_config.json is beside model.py.
+
+        Args:
+            args: The arguments of `initialize`.
+
+        Raises:
+            ArtifactFault: See `reads_normalization`.
+        """
+        (output,) = json.loads(args["model_config"])["output"]
+        file = Path(args["model_repository"], args["model_version"], "preprocessor_config.json")
+        dtype = DType.of_config(output["data_type"])
+        return cls(output["name"], dtype, normalize=reads_normalization(file))
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        """Return the samples of a request. Raises RequestFault if there are none."""
+        samples = inputs["audio"]
+        if not samples.size:
+            raise RequestFault("input 'audio': found no samples, expected one or more")
+        if samples.dtype == np.int16:
+            samples = samples * np.float32(_INT16)
+        if self._normalize:
+            mean, variance = samples.mean(-1, keepdims=True), samples.var(-1, keepdims=True)
+            samples = (samples - mean) / np.sqrt(variance + _EPSILON)
+        return {self._output: samples.astype(self._dtype)}
