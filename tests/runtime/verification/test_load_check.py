@@ -135,8 +135,8 @@ def own_sum(block):
     return float(block.tensors["x"].sum())
 
 
-def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
-    """Return the executor and the check. beside: add an output of floats that are always 0."""
+def scripted_model(parameters=None, *, output="FP32", beside=False):
+    """Return configuration and gears. beside: add an output of floats that are always 0."""
     config = parse(
         model_config(
             [tensor("x", "FP32", [-1])],
@@ -145,9 +145,14 @@ def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
             name="scripted",
         )
     )
-    gears = Gears(("n",), config.limits, config.rows, config.gears, config.equal_axes)
+    return config, Gears(("n",), config.limits, config.rows, config.gears, config.equal_axes)
+
+
+def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
+    """Return the executor and the check; for the other arguments see `scripted_model`."""
     executor = Scripted(answer)
-    return executor, LoadCheck(executor, config, gears, **more)
+    model = scripted_model(parameters, output=output, beside=beside)
+    return executor, LoadCheck(executor, *model, **more)
 
 
 def test_differences_between_equal_executions_are_no_leakage():
@@ -180,6 +185,37 @@ def test_a_request_is_executed_alone_once():
     _, check = check_of(watched)
     assert "GFLOP by weights and positions: " in check.run().report
     assert len(alone) == len({*alone}) > 1
+
+
+class OtherRoundings:
+    """An engine whose variants are counted; they execute nothing."""
+
+    def __init__(self):
+        self.opened = self.closed = 0
+
+    def perturbed(self, seed):
+        self.opened += 1
+        return self
+
+    def close(self):
+        self.closed += 1
+
+
+def test_cures_are_tried_with_the_same_second_arithmetics():
+    def padded(block, blocks, gear, call):
+        return own_sum(block) + 0.1 * (gear.extents["n"] > block.sizes["n"]) + 0.1 * gear.rows
+
+    gears = {"gears.n": "8, 16"}
+    executor, check = check_of(
+        padded, gears, reconfigure=lambda cure: scripted_model({**gears, **cure})
+    )
+    executor.engine = engine = OtherRoundings()
+    executor.variant = lambda engine: executor
+    with pytest.raises(
+        ConfigFault, match=r"with 'gears\.batch: 1' and 'padding\.n: equal' it loads"
+    ):
+        check.run()
+    assert (engine.opened, engine.closed) == (2, 2)
 
 
 def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
