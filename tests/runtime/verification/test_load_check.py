@@ -247,7 +247,7 @@ def test_a_change_by_padding_beyond_rounding_is_refused():
 @pytest.mark.parametrize(("change", "refused"), [(2e-4, True), (2e-6, False)])
 def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused):
     def padded(block, blocks, gear, call):
-        return own_sum(block) + change * (gear.extents["n"] > block.sizes["n"])
+        return own_sum(block) * (1 + change * (gear.extents["n"] > block.sizes["n"]))
 
     _, check = check_of(padded)
     if refused:
@@ -255,6 +255,16 @@ def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused
             check.run()
     else:
         check.run()
+
+
+def test_without_a_second_arithmetic_a_change_must_be_that_of_nudged_inputs():
+    def padded(block, blocks, gear, call):
+        (bits,) = block.tensors["x"][0, :1].view(np.int32).tolist()
+        sign = 1 - 2 * (bits % 2)  # nudged inputs have the other one
+        return own_sum(block) * (1 + 2e-4 * sign * (gear.extents["n"] > block.sizes["n"]))
+
+    _, check = check_of(padded)
+    check.run()
 
 
 def test_without_a_second_arithmetic_sensitive_answers_may_change_with_their_inputs():
