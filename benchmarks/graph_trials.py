@@ -119,6 +119,8 @@ class Trial:
         """The conclusion from verdicts and answers."""
         if len(self.verdicts) > 1:
             return "verdicts differ"
+        if not self.played:
+            return "served" if self.is_served else "refused"
         right = all(re.match(r"([1-9]\d*)/\1$", text) for text in self.played.values())
         if self.is_served:
             return "served" if right else "wrong answers"

@@ -65,13 +65,20 @@ def test_table_shows_refusals_and_wrong_answers(tmp_path, monkeypatch, capsys):
     assert "4 x ConfigFault: 1 fault in the configuration of model 'refused'" in text
 
 
-def test_only_named_models_are_tried(tmp_path, monkeypatch, capsys):
+def test_only_named_models_are_tried_and_replace_the_table_of_a_page(tmp_path, monkeypatch, capsys):
     write_model(tmp_path, "first", "healthy")
     write_model(tmp_path, "second", "healthy")
-    run(monkeypatch, tmp_path, "--loads", 1, "--requests", 2, "--models", "second")
+    page = tmp_path / "page.md"
+    page.write_text("## Other\n\n| a |\n\n## Graphs\n\nText.\n\n| old |\n| --- |\n\nEnd.\n")
+    arguments = ["--loads", 1, "--requests", 2, "--models", "second", "--page", page]
+    run(monkeypatch, tmp_path, *arguments)
     shown = capsys.readouterr().out
     assert "second" in shown
     assert "first" not in shown
+    written = page.read_text()
+    assert written.startswith("## Other\n\n| a |\n\n## Graphs\n\nText.\n\n| graph | origin | ")
+    assert "\n| second | this test | healthy | 1/1 | 2/2 | 2/2 | " in written
+    assert written.endswith(" | served |\n\nEnd.\n")
 
 
 def test_failure_of_a_process_is_a_result():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ge_runtime.batching.admission import Block
@@ -29,14 +29,11 @@ _MOST_KEPT_BYTES: Final = 2**26
 
 
 @dataclass(slots=True)
-class _Shared:
-    """What the checks of several configurations of one model share."""
+class _Arithmetics:
+    """Engines with other roundings, shared by the checks of several configurations."""
 
-    arithmetics: list[tuple[Engine, Executor]] | None = None
-    """Engines with other roundings, opened at first use."""
-    alone: dict[tuple[str, str], Tensors] = field(default_factory=dict)
-    """Answers of requests alone, by size and content."""
-    kept_bytes: int = 0
+    opened: list[tuple[Engine, Executor]] | None = None
+    """None before their first use."""
 
 
 class Executions:
@@ -65,13 +62,15 @@ class Executions:
             config: The model.
             gears: The sizes it executes.
             states: Tensors kept between the requests of a sequence, by graph input.
-            like: Executions of the model with other parameters, whose engines and answers alone
-                are used again.
+            like: Executions of the model with other parameters, whose engines with other
+                roundings are used.
         """
         self._executor = executor
         self._config = config
         self._gears = gears
-        self._shared: _Shared = _Shared() if like is None else like._shared
+        self._arithmetics: _Arithmetics = _Arithmetics() if like is None else like._arithmetics
+        self._answers: dict[tuple[str, str], Tensors] = {}  # alone, by size and content
+        self._kept_bytes = 0
         self.values = Values(config, states)
         # States are compared like outputs, under names that no output has.
         self.results = (
@@ -152,8 +151,9 @@ class Executions:
 
     def arithmetics(self) -> list[Executor]:
         """Return executors on the same graph with other roundings; none if there are none."""
-        if self._shared.arithmetics is None:
-            self._shared.arithmetics = []
+        shared = self._arithmetics
+        if shared.opened is None:
+            shared.opened = []
             engine = getattr(self._executor, "engine", None)
             if not isinstance(engine, Perturbable):
                 return []
@@ -162,14 +162,14 @@ class Executions:
                     other = engine.perturbed(seed)
                     if other is not None:
                         executor = self._executor.variant(engine=other)
-                        self._shared.arithmetics.append((other, executor))
-        return [executor for _, executor in self._shared.arithmetics]
+                        shared.opened.append((other, executor))
+        return [executor for _, executor in shared.opened]
 
     def close(self) -> None:
-        """Close the other engines."""
-        for engine, _ in self._shared.arithmetics or ():
+        """Close the engines with other roundings."""
+        for engine, _ in self._arithmetics.opened or ():
             engine.close()
-        self._shared = _Shared()
+        self._arithmetics.opened = None
 
     def execute(
         self, blocks: Sequence[Block], gear: Gear, executor: Executor | None = None
@@ -189,14 +189,14 @@ class Executions:
         ]
 
     def _alone_at(self, probe: Block, gear: Gear) -> Tensors:
-        shared, key = self._shared, (str(gear), _digest(probe))
-        answer = shared.alone.get(key)
+        key = str(gear), _digest(probe)
+        answer = self._answers.get(key)
         if answer is None:
             answer = self.execute([probe], gear)[0]
             nbytes = sum(array.nbytes for array in answer.values())
-            if shared.kept_bytes + nbytes <= _MOST_KEPT_BYTES:
-                shared.kept_bytes += nbytes
-                shared.alone[key] = answer
+            if self._kept_bytes + nbytes <= _MOST_KEPT_BYTES:
+                self._kept_bytes += nbytes
+                self._answers[key] = answer
         self.of_one_row += gear.rows == 1
         return answer
 

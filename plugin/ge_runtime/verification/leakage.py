@@ -45,7 +45,7 @@ _SPECIAL: Final = (
 """Values of the compared requests, and of the others in two executions, that show a statistic of
 all rows which the largest values alone determine, and a tie that others break."""
 _UNMEASURED: Final = 100
-"""Where nothing shows rounding, a change up to this many times the promise counts as rounding."""
+"""Largest change that counts as rounding if no execution shows rounding, in promises."""
 _SEPARATE_ROWS: Final = "rows that are independent of each other"
 _PADDING_COMPUTES: Final = (
     "the graph computes with padding; its value is that of 'pad.<input>', by default 0"

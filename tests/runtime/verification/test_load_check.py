@@ -135,8 +135,8 @@ def own_sum(block):
     return float(block.tensors["x"].sum())
 
 
-def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
-    """Return the executor and the check. beside: add an output of floats that are always 0."""
+def scripted_model(parameters=None, *, output="FP32", beside=False):
+    """Return configuration and gears. beside: add an output of floats that are always 0."""
     config = parse(
         model_config(
             [tensor("x", "FP32", [-1])],
@@ -145,9 +145,14 @@ def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
             name="scripted",
         )
     )
-    gears = Gears(("n",), config.limits, config.rows, config.gears, config.equal_axes)
+    return config, Gears(("n",), config.limits, config.rows, config.gears, config.equal_axes)
+
+
+def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
+    """Return the executor and the check; for the other arguments see `scripted_model`."""
     executor = Scripted(answer)
-    return executor, LoadCheck(executor, config, gears, **more)
+    model = scripted_model(parameters, output=output, beside=beside)
+    return executor, LoadCheck(executor, *model, **more)
 
 
 def test_differences_between_equal_executions_are_no_leakage():
@@ -182,6 +187,37 @@ def test_a_request_is_executed_alone_once():
     assert len(alone) == len({*alone}) > 1
 
 
+class OtherRoundings:
+    """An engine whose variants are counted; they execute nothing."""
+
+    def __init__(self):
+        self.opened = self.closed = 0
+
+    def perturbed(self, seed):
+        self.opened += 1
+        return self
+
+    def close(self):
+        self.closed += 1
+
+
+def test_cures_are_tried_with_the_same_second_arithmetics():
+    def padded(block, blocks, gear, call):
+        return own_sum(block) + 0.1 * (gear.extents["n"] > block.sizes["n"]) + 0.1 * gear.rows
+
+    gears = {"gears.n": "8, 16"}
+    executor, check = check_of(
+        padded, gears, reconfigure=lambda cure: scripted_model({**gears, **cure})
+    )
+    executor.engine = engine = OtherRoundings()
+    executor.variant = lambda engine: executor
+    with pytest.raises(
+        ConfigFault, match=r"with 'gears\.batch: 1' and 'padding\.n: equal' it loads"
+    ):
+        check.run()
+    assert (engine.opened, engine.closed) == (2, 2)
+
+
 def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
     def rounding(block, blocks, gear, call):
         return own_sum(block) + 1e-5 * gear.rows
@@ -211,7 +247,7 @@ def test_a_change_by_padding_beyond_rounding_is_refused():
 @pytest.mark.parametrize(("change", "refused"), [(2e-4, True), (2e-6, False)])
 def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused):
     def padded(block, blocks, gear, call):
-        return own_sum(block) + change * (gear.extents["n"] > block.sizes["n"])
+        return own_sum(block) * (1 + change * (gear.extents["n"] > block.sizes["n"]))
 
     _, check = check_of(padded)
     if refused:
@@ -219,6 +255,16 @@ def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused
             check.run()
     else:
         check.run()
+
+
+def test_without_a_second_arithmetic_a_change_must_be_that_of_nudged_inputs():
+    def padded(block, blocks, gear, call):
+        (bits,) = block.tensors["x"][0, :1].view(np.int32).tolist()
+        sign = 1 - 2 * (bits % 2)  # nudged inputs have the other one
+        return own_sum(block) * (1 + 2e-4 * sign * (gear.extents["n"] > block.sizes["n"]))
+
+    _, check = check_of(padded)
+    check.run()
 
 
 def test_without_a_second_arithmetic_sensitive_answers_may_change_with_their_inputs():
