@@ -39,7 +39,7 @@ def images(rng):
     [(ENCODER, encoder_config, texts), (PIXELS, pixels_config, images)],
     ids=["texts", "images"],
 )
-def test_resident_memory_stays_flat_over_40_000_requests(version_dir, graph, config, request_of):
+def test_resident_memory_stays_flat_over_48_000_requests(version_dir, graph, config, request_of):
     runtime = Runtime.open(version_dir(graph), config(COST, batch=64), instance_name="steady_0")
     rng = np.random.default_rng(0)
     request_batches = [[request_of(rng) for _ in range(50)] for _ in range(40)]
