@@ -64,7 +64,7 @@ def test_alone_and_in_a_poisoned_batch_an_image_gets_the_same_answer(
     np.testing.assert_array_equal(together.argmax(axis=1), alone.argmax(axis=1))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(SIZES, SEEDS, st.sampled_from(POISONS))
 def test_torch_twin_gives_the_answers_of_the_onnx_graph(
     onnx_classify, torch_classify, sizes, seed, poison

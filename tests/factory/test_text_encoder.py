@@ -86,7 +86,7 @@ def test_agrees_with_what_sentence_transformers_publishes(encoder_path):
     np.testing.assert_allclose(embeddings @ embeddings.T, published, atol=0.5e-4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     room=st.integers(0, 30),

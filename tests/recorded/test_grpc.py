@@ -29,8 +29,8 @@ def test_the_answer_is_the_recorded_one(case: GrpcCase, recorded: Recorded, ask:
     said = recorded.said(case)
     check_row(case, said[-1])
     real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask(case)))
-    # First as text because a difference of texts is easier to read.
-    assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
+    if ours != real:  # First as text because a difference of texts is easier to read.
+        assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
     assert ours == real
 
 

@@ -24,8 +24,9 @@ COSTS = {"timed": None, "dear": "launch_us=1000000, element_ns=1, element2_ns=0"
 """Cost of executions: measured at load, or so high that all requests that can share one do."""
 
 
-@pytest.mark.parametrize("costs", COSTS)
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    ("name", "costs"), [*((name, "dear") for name in PUBLISHED), (next(iter(PUBLISHED)), "timed")]
+)
 def test_answers_equal_those_of_onnx_runtime_for_single_requests(name, costs, tmp_path):
     graph = PUBLISHED[name]
     try:

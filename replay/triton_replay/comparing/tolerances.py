@@ -163,9 +163,8 @@ def distance(a: Array, b: Array) -> NDArray[np.float64]:
     """Return the absolute difference of elements, computed exactly for integers."""
     if a.dtype.kind == "f":
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
-    wide = np.int64 if a.dtype.kind == "i" else np.uint64
-    one, other = (x.astype(wide).view(np.uint64) for x in (a, b))
     # Modulo 2**64, which is exact for the larger minus the smaller.
+    one, other = (x.astype(np.uint64) for x in (a, b))
     return np.where(a > b, one - other, other - one).astype(np.float64)
 
 

@@ -79,6 +79,43 @@ def test_unequal_bodies_that_are_not_json_differ_as_text():
     assert difference.detail == "'pong' and 'ping'"
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "detail"),
+    [
+        ("x" * 60, "y", f"'{'x' * 60}' and 'y'"),
+        ("x" * 61, "y", f"'{'x' * 57}...' and 'y'"),
+        # 80 bytes of a body are read.
+        ("é" * 50, "y", f"'{'é' * 40}' and 'y'"),
+    ],
+)
+def test_long_texts_are_cut(a, b, detail):
+    (difference,) = compare_answers("m", *responses(a.encode(), b.encode()), Tolerances())
+    assert difference.detail == detail
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "detail"),
+    [
+        ({"x": {"y": 1}}, {"x": {"y": 2}}, "x.y: '1' and '2'"),
+        ({"x": {"y": 1}}, {"x": {}}, "x.y: '1' and 'None'"),
+        ({"x": {"y": 1}}, {"x": [1]}, "x: \"{'y': 1}\" and '[1]'"),
+        ({"x": [1]}, {"x": {"y": 1}}, "x: '[1]' and \"{'y': 1}\""),
+        ({"x": [1, [2]]}, {"x": [1, [3]]}, "x[1][0]: '2' and '3'"),
+        ({"x": [1, 2]}, {"x": [1]}, "x: '[1, 2]' and '[1]'"),
+    ],
+)
+def test_the_first_difference_of_json_has_its_path(a, b, detail):
+    bodies = (json.dumps({"parameters": each}).encode() for each in (a, b))
+    (difference,) = compare_answers("m", *responses(*bodies), Tolerances())
+    assert difference.detail == detail
+
+
+def test_an_infinite_difference_has_its_place():
+    bodies = output([1, 1, 1]), output([1, 1, np.inf])
+    (difference,) = compare_answers("m", *responses(*bodies), Tolerances())
+    assert difference.detail == "1 of 3 elements, at [2] 1 and inf"
+
+
 def test_json_and_text_differ():
     assert found(output([1]), b"ping") == [("text", "")]
 

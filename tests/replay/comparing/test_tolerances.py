@@ -38,10 +38,10 @@ def test_the_next_number_is_one_ulp_away(x):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_ulps_are_those_of_the_type(dtype):
-    a = np.array([1, -1, 0, 0], dtype)
-    step = np.finfo(dtype).eps
-    b = np.array([1 + 2 * step, -1 - 2 * step, np.finfo(dtype).smallest_subnormal, -0.0], dtype)
-    assert ulps_between(a, b).tolist() == [2, 2, 1, 0]
+    step, least = np.finfo(dtype).eps, np.finfo(dtype).smallest_subnormal
+    a = np.array([1, -1, 0, 0, least], dtype)
+    b = np.array([1 + 2 * step, -1 - 2 * step, least, -0.0, -least], dtype)
+    assert ulps_between(a, b).tolist() == [2, 2, 1, 0, 2]
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,14 @@ def test_ulps_are_those_of_the_type(dtype):
         (Tolerance(relative=0.1), [100.0], [109.0], True),
         (Tolerance(relative=0.1), [0.0], [0.01], False),
         (Tolerance(ulp=4), [1e30], [1.0000001e30], True),
+        (Tolerance(ulp=1), [1.0], [1 + 2.0**-23], True),
+        (Tolerance(ulp=1), [1.0], [1 + 2.0**-22], False),
         (Tolerance(absolute=1e9), [np.inf], [1.0], False),
         (Tolerance(absolute=1e9), [np.inf], [-np.inf], False),
         (Tolerance(absolute=1e9), [np.nan], [1.0], False),
         (EXACT, [np.nan, np.inf], [np.nan, np.inf], True),
         (Tolerance(cosine=0.99), [[1.0, 0.0]], [[5.0, 0.01]], True),
+        (Tolerance(cosine=1.0), [[0.25, 0.0]], [[0.5, 0.0]], True),
         (Tolerance(cosine=0.99), [[1.0, 0.0]], [[0.0, 1.0]], False),
         (Tolerance(cosine=0.99), [[0.0, 0.0]], [[0.0, 0.0]], True),
         (Tolerance(cosine=0.99), [[0.0, 0.0]], [[0.0, 1.0]], False),
@@ -74,6 +77,8 @@ def test_integers_and_texts_are_compared_exactly_by_default():
     tolerances = parse_tolerances(["n:abs=1"])
     assert tolerances.of("m", "k", "i") == EXACT
     assert not near(EXACT, [2**62], [2**62 + 1], np.int64)
+    assert near(tolerances.of("m", "n", "i"), [-1], [0], np.int8)
+    assert not near(tolerances.of("m", "n", "i"), [-1], [1], np.int8)
     assert near(tolerances.of("m", "n", "i"), [5], [6], np.int64)
     words = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
     assert DEFAULT.violated(*words).tolist() == [False, True]

@@ -50,7 +50,7 @@ def examine(version_dir):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", SOUND, ids=str)
 def test_sound_models_pass(examine, model, engine):
-    report = examine(model, engine, rounds=10)
+    report = examine(model, engine, rounds=3)
     assert report.passed, str(report)
 
 
