@@ -233,7 +233,7 @@ class Runtime:
                 self._batches -= 1
                 if not self._open:  # `close` waits
                     self._idle.notify_all()
-        for place, answer in zip(places, request_batch.answers(), strict=True):
+        for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
         self._finish(answers, originals)
         return answers

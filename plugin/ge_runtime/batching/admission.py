@@ -153,13 +153,26 @@ class Admission:
         sizes: dict[str, int] = {}
         for own in inputs:
             tensor = tensors[own.name]
+            shape = tensor.shape
             # Identity first: it is nearly always the same object, and dtype comparison is slow.
             if tensor.dtype is not own.dtype and tensor.dtype != own.dtype:
                 raise RequestFault(
                     f"input '{own.name}': found elements of NumPy type {tensor.dtype}, "
                     f"expected {own.spec.dtype.value}"
                 )
-            self._measure(own, tensor.shape, rows, sizes)
+            if len(shape) != own.rank or shape[0] != rows:
+                self._refuse_shape(own.spec, shape, rows)
+            for position, size in own.fixed:
+                if shape[position] != size:
+                    self._refuse_shape(own.spec, shape, rows)
+            for position, axis, least, limit in own.axes:
+                found = shape[position]
+                if not least <= found <= limit:
+                    keys = f"limit.{axis}" if least == 1 else f"min.{axis}, limit.{axis}"
+                    self._refuse_axis(own, axis, found, shape, f"{least} to {limit} ({keys})")
+                if sizes.setdefault(axis, found) != found:
+                    other = f"{sizes[axis]}, the size of axis '{axis}' elsewhere in the request"
+                    self._refuse_axis(own, axis, found, shape, other)
         if missing:
             made = {name: self._defaults[name].of(rows, sizes) for name in missing}
             tensors = {**tensors, **made}
@@ -210,29 +223,6 @@ class Admission:
             )
         return shape[0]
 
-    def _measure(
-        self, own: _Input, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
-    ) -> None:
-        """Check one tensor's shape, and add the sizes of its axes to `sizes`."""
-        if len(shape) != own.rank or shape[0] != rows:
-            self._refuse_shape(own.spec, shape, rows)
-        for position, size in own.fixed:
-            if shape[position] != size:
-                self._refuse_shape(own.spec, shape, rows)
-        for position, axis, least, limit in own.axes:
-            found = shape[position]
-            if not least <= found <= limit:
-                keys = f"limit.{axis}" if least == 1 else f"min.{axis}, limit.{axis}"
-                raise ShapeMismatch(
-                    f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
-                    f"expected {least} to {limit} ({keys})"
-                )
-            if sizes.setdefault(axis, found) != found:
-                raise ShapeMismatch(
-                    f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
-                    f"expected {sizes[axis]}, the size of axis '{axis}' elsewhere in the request"
-                )
-
     def _check_fits(self, block: Block) -> None:
         """Raise GearOverflow for a request that no gear holds."""
         if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
@@ -242,6 +232,14 @@ class Admission:
         shape = self._shown(block.tensors[own.name].shape)
         raise GearOverflow(
             f"input '{own.name}': found {found} in shape {shape}, expected {expected}"
+        )
+
+    def _refuse_axis(
+        self, own: _Input, axis: str, found: int, shape: tuple[int, ...], expected: str
+    ) -> NoReturn:
+        raise ShapeMismatch(
+            f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
+            f"expected {expected}"
         )
 
     def _refuse_unaligned(

@@ -171,8 +171,8 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
     """
     parts = [block.tensors[spec.name] for block in layout.blocks]
     ends = layout.ends(spec.axes)
-    full = tuple(layout.extents[axis] for axis in spec.axes)
-    if all(row == full for row in ends[: layout.filled]) and all(
+    full = tuple([layout.extents[axis] for axis in spec.axes])
+    if ends.count(full) >= layout.filled and all(
         part.shape[1:] == batch.shape[1:] for part in parts
     ):
         # No row is shorter than the batch: one call copies everything.
@@ -197,7 +197,7 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
 
 def positions_of(spec: TensorSpec) -> tuple[int, ...]:
     """Return the dimensions of a tensor that are axes, counted with the dimension for rows."""
-    return tuple(at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int))
+    return tuple([at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int)])
 
 
 def place(
@@ -277,7 +277,7 @@ def scatter(
     Returns:
         A C-contiguous array for each block, [block's rows, *dims at the block's sizes].
     """
-    if all(isinstance(dim, int) for dim in spec.dims):
+    if not spec.axes:
         return [lasting(batch[span], carve) for span in layout.spans]
     return [
         lasting(batch[span][corner((block.rows, *spec.shape(block.sizes)))], carve)
@@ -287,7 +287,7 @@ def scatter(
 
 def corner(shape: Sequence[int]) -> tuple[slice, ...]:
     """Return the index of the low corner of this shape; UNKNOWN takes the whole dimension."""
-    return tuple(slice(None if size == UNKNOWN else size) for size in shape)
+    return tuple([_ALL if size == UNKNOWN else slice(size) for size in shape])
 
 
 def fresh(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -209,10 +209,13 @@ class RequestBatch:
             [deadline - now for deadline in deadlines],
         )
 
-    def answers(self, members: Iterable[int] | None = None) -> list[Answer]:
-        """Return the answers of requests that are answered; of all, after all executions."""
-        found = self._answers if members is None else [self._answers[member] for member in members]
-        return [answer for answer in found if answer is not None]
+    def results(self) -> list[Answer]:
+        """Return one answer per request, after all executions have run."""
+        return [answer for answer in self._answers if answer is not None]
+
+    def answers(self, members: Sequence[int]) -> list[Answer]:
+        """Return the answers of requests that are answered."""
+        return [answer for member in members if (answer := self._answers[member]) is not None]
 
     def run(
         self,

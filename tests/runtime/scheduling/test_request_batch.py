@@ -95,7 +95,7 @@ def execute(clock):
         )
         for execution in request_batch.plan():
             request_batch.run(execution, executor, (reports if reports is not None else []).append)
-        return request_batch.answers(), shared.snapshot()
+        return request_batch.results(), shared.snapshot()
 
     return execute
 
