@@ -247,6 +247,28 @@ def test_a_lone_request_that_the_engine_cannot_read_directly_is_copied(executor_
     assert answer["y"].tolist() == tensor.tolist()
 
 
+@given(request=_REQUEST, padding=st.tuples(st.integers(0, 2), st.integers(0, 2)))
+def test_requests_that_are_not_copied_get_the_same_answers_and_counts(request, padding):
+    x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
+    tensor = aligned_bytes(request.tensors["x"].size).reshape(request.tensors["x"].shape)
+    tensor[...] = request.tensors["x"]
+    request = request._replace(tensors={"x": tensor})
+    gear = Gear(request.rows + padding[0], {"n": request.sizes["n"] + padding[1]})
+    results = []
+    for here in (True, False):
+        executor = Executor(
+            Engine(),
+            Contract((Joined(x, np.uint8(0)),), (y,)),
+            BatchRules(True, None, (("n",),), {"n": PaddingRule.MASKED}, here),
+            inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
+            answers=AnswerSlots([np.zeros(2560, np.uint8)]),
+        )
+        (answer,), counts = executor.execute([request], gear)
+        counts.launch_seconds = counts.measured_seconds = counts.copied_bytes = 0
+        results.append((answer["y"].tolist(), counts))
+    assert results[0] == results[1]
+
+
 def test_requests_that_share_an_execution_are_copied(executor_of):
     engine, first, second = Reading(), aligned(), aligned()
     executor_of(engine).execute([request_of(first), request_of(second)], Gear(2, {}))
