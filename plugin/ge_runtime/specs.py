@@ -280,7 +280,7 @@ class TensorSpec:
             KeyError: An axis has no size.
         """
         if not self.axes:
-            return self.dims  # type: ignore[return-value] - all are integers
+            return self.dims  # type: ignore[return-value]  # all are integers
         shape = []
         for dim in self.dims:  # a loop: a generator takes twice as long
             if isinstance(dim, int):

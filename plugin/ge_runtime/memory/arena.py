@@ -73,7 +73,7 @@ class Arena:
         if self.poison is not None:
             self._memory[start:end].fill(self.poison)
         # One call in place of a slice, a view and a reshape.
-        return np.ndarray(shape, dtype, self._memory, start)  # type: ignore[arg-type] - a buffer
+        return np.ndarray(shape, dtype, self._memory, start)
 
     def reset(self, used_bytes: int = 0) -> None:
         """Reuse the memory from `used_bytes` on, which was the value of `used_bytes` earlier."""

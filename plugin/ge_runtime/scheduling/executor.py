@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import mul
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -357,8 +355,8 @@ class Executor:
             return layout.filled
         useful = 0
         for term in self._rules.terms:
-            first, *others = [layout.row_ends[axis][: layout.filled] for axis in term]
-            useful += sum(reduce(partial(map, mul), others, first))
+            columns = [layout.row_ends[axis][: layout.filled] for axis in term]
+            useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
     def _executed(self, layout: Layout) -> int:
