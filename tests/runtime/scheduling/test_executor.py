@@ -1,6 +1,7 @@
 """One batch on one engine; the engine is a test double, the memory is real."""
 
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -191,6 +192,32 @@ def test_the_reason_for_sharing_is_counted(rule, sizes, reasons):
     blocks = [ragged([size], size) for size in sizes]
     _, counts = executor.execute(blocks, Gear(len(sizes), {"n": max(sizes)}))
     assert counts.shared_launches == reasons
+
+
+class Queued(Engine):
+    """Waits for its device; records the limits of each execution."""
+
+    def __init__(self):
+        self.waits, self.filled = [], []
+
+    def reserve(self, nbytes): ...
+
+    def expect_rows(self, filled):
+        self.filled.append(filled)
+
+    @contextmanager
+    def waiting(self, within, gone):
+        self.waits.append((within, gone))
+        yield
+
+
+def test_an_engine_that_waits_gets_the_limits_of_each_execution(executor_of):
+    engine = Queued()
+    executor = executor_of(engine, here=False)
+    executor.execute([block_of(1)], Gear(2, {}), ("within", "gone"))
+    executor.measure([block_of(1)], Gear(1, {}))  # without limits
+    assert engine.waits == [("within", "gone")]
+    assert engine.filled == [1, 1]
 
 
 # -- requests that are not copied --------------------------------------------------------------
