@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Condition
-from typing import TYPE_CHECKING, TypeAlias, cast
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 OnAnswer: TypeAlias = Callable[[int, Answer], None]
 """Receives the place of a request in the batch and its answer, before the batch is complete."""
 
+_NOT_EXECUTED: Final = RuntimeFault("not executed")
+"""Holds the place of an answer; never returned."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -56,6 +59,8 @@ class Runtime:
     """
 
     def __init__(self, name: str, version_dir: Path, parts: Assembly, clock: Clock) -> None:
+        self.config: RuntimeConfig = parts.config
+        """The model's configuration."""
         self._name = name
         self._version_dir = version_dir
         self._parts = parts
@@ -83,9 +88,10 @@ class Runtime:
         self._watched = [own for own in parts.backends if isinstance(own, Watched)]
         self._releasing = [own for own in parts.backends[:1] if isinstance(own, ReleasesRows)]
         self._recorded = Histogram((ROWS, *parts.config.limits))
-        self._open = True  # this and the next are guarded by `_idle`
+        self._lock = Lock()
+        self._open = True  # this and the next are guarded by `_lock`
         self._batches = 0  # in progress
-        self._idle = Condition()
+        self._idle = Condition(self._lock)
 
     @classmethod
     def open(
@@ -133,11 +139,6 @@ class Runtime:
         return cls(instance_name, version_dir, parts, clock or SystemClock())
 
     @property
-    def config(self) -> RuntimeConfig:
-        """The model's configuration."""
-        return self._parts.config
-
-    @property
     def plan(self) -> Plan:
         """The memory plan of each executor."""
         return self._parts.plan
@@ -154,7 +155,7 @@ class Runtime:
 
     def infer(
         self,
-        requests: Sequence[Tensors],
+        requests: Sequence[Tensors | Exception],
         callers: Sequence[Caller] | None = None,
         *,
         originals: Sequence[Tensors] | None = None,
@@ -168,7 +169,8 @@ class Runtime:
 
         Args:
             requests: Each request has all inputs by name, arrays of shape [rows, *dims] and the
-                declared type; if config.pbtxt declares prepared tensors, those instead.
+                declared type; if config.pbtxt declares prepared tensors, those instead, or the
+                exception by which their preparation failed, which becomes the answer.
             callers: The caller of each request: deadline, cancellation, id and sequence.
             originals: The requests as clients sent them, if tensors were prepared from them.
             on_answer: Called on this thread with each answer that is complete while other requests
@@ -177,33 +179,39 @@ class Runtime:
 
         Returns:
             One answer per request, in order: its outputs by name, [rows, *dims] with the request's
-            own sizes, or its RuntimeFault. The memory of outputs is not reused while they are
-            referenced.
+            own sizes, or its RuntimeFault, or the given exception. The memory of outputs is not
+            reused while they are referenced.
 
         Raises:
             RuntimeClosed: `close` was called before.
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
-        originals = requests if originals is None else originals
-        self._begin()
+        originals = cast("Sequence[Tensors]", requests) if originals is None else originals
+        with self._lock:
+            if not self._open:
+                raise RuntimeClosed(f"{self._name} is closed")
+            self._batches += 1
         try:
-            steps = [caller.sequence for caller in callers]
             sequences = self._parts.sequences
-            states = [None] * len(steps) if sequences is None else sequences.find(steps)
-            answers: list[Answer | None] = []
+            states: Sequence[State | RequestFault | None] = [None] * len(callers)
+            if sequences is not None:
+                steps = [caller.sequence for caller in callers]
+                states = sequences.find(steps)
+            answers: list[Answer] = []
             places: list[int] = []  # of the valid requests
             blocks: list[Block] = []
+            waiting: list[Caller] = []
             for request, caller, state in zip(requests, callers, states, strict=True):
                 verdict = self._judge(request, caller, state)
                 if isinstance(verdict, Block):
                     places.append(len(answers))
                     blocks.append(verdict)
-                    answers.append(None)
-                else:
-                    answers.append(verdict)
+                    waiting.append(caller)
+                    verdict = _NOT_EXECUTED
+                answers.append(verdict)
             request_batch = RequestBatch(
                 blocks,
-                [callers[place] for place in places],
+                waiting,
                 gears=self._parts.gears if self.config.gears else None,
                 partitioner=self._parts.partitioner,
                 costs=self._parts.costs,
@@ -221,12 +229,14 @@ class Runtime:
             if sequences is not None:
                 sequences.end(steps)
         finally:
-            self._end()
+            with self._lock:
+                self._batches -= 1
+                if not self._open:  # `close` waits
+                    self._idle.notify_all()
         for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
-        complete = cast(list[Answer], answers)
-        self._finish(complete, originals)
-        return complete
+        self._finish(answers, originals)
+        return answers
 
     def jpeg_decoder(self) -> JpegDecoder:
         """Return the device's JPEG decoder, or the host's. Raises ArtifactFault without Pillow."""
@@ -329,23 +339,11 @@ class Runtime:
         if self.config.histogram is not None:
             self._record(self._version_dir / self.config.histogram)
 
-    def _begin(self) -> None:
-        """Start a request batch. Raises RuntimeClosed."""
-        with self._idle:
-            if not self._open:
-                raise RuntimeClosed(f"{self._name} is closed")
-            self._batches += 1
-
-    def _end(self) -> None:
-        """End a request batch."""
-        with self._idle:
-            self._batches -= 1
-            if not self._open:  # `close` waits
-                self._idle.notify_all()
-
     def _judge(
-        self, request: Tensors, caller: Caller, state: State | RequestFault | None
-    ) -> Block | RequestFault:
+        self, request: Tensors | Exception, caller: Caller, state: State | RequestFault | None
+    ) -> Block | Exception:
+        if isinstance(request, Exception):
+            return request
         try:
             if isinstance(state, RequestFault):
                 raise state
@@ -369,26 +367,21 @@ class Runtime:
         release: receives the places in the batch of requests that are answered early; None if all
         answers wait for the last execution.
         """
-        plan, executors = request_batch.plan(), len(self._parts.executors)
-        if len(request_batch) == 1:  # nothing to order, and no other answer to wait for
-            start = self._clock.now()
-            execution = plan[0]
-            self._dispatcher.run_all(
-                [(execution.gear.rows, lambda executor, _: request_batch.run(execution, executor))],
-                lambda answered: None,
-            )
-            self._counts.add(Counts(answer_seconds=self._clock.now() - start))
+        plan, count = request_batch.plan(), len(request_batch)
+        tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
+        start = self._clock.now()
+        if release is None or count == 1:  # no answer is early
+            self._dispatcher.run_all(tasks)
+            self._counts.add(Counts(answer_seconds=(self._clock.now() - start) * count))
             return
-        seconds = sum(execution.seconds for execution in plan)
-        early = EarlyAnswers(len(request_batch), seconds, executors, release, self._clock)
+        seconds = sum([execution.seconds for execution in plan])
+        executors = len(self._parts.executors)
+        early = EarlyAnswers(count, seconds, executors, release, self._clock)
 
         def in_order(places: Sequence[int]) -> Sequence[int]:
-            if release is None:
-                return places
             own = request_batch.earliest_answers([plan[place] for place in places])
             return [places[place] for place in own]
 
-        tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
         self._dispatcher.run_all(tasks, early.add, in_order)
         self._counts.add(early.counts())
 
@@ -409,19 +402,14 @@ class Runtime:
 
     def _finish(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
         """Complete answers for their callers. Early answers are completed twice, harmlessly."""
-        for answer, original in zip(answers, originals, strict=True):
-            if isinstance(answer, RuntimeFault):
-                forget_frames(answer)  # frames hold the tensors of the whole batch
-                self.release(original)
-        self._pass(answers, originals)
-
-    def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
-        """Add the outputs that are request inputs."""
         passthrough = self.config.passthrough
-        if passthrough:
-            for answer, original in zip(answers, originals, strict=True):
-                if not isinstance(answer, RuntimeFault):
-                    answer.update({name: original[source] for name, source in passthrough.items()})
+        for answer, original in zip(answers, originals, strict=True):
+            if isinstance(answer, Exception):
+                if isinstance(answer, RuntimeFault):
+                    forget_frames(answer)  # frames hold the tensors of the whole batch
+                self.release(original)
+            elif passthrough:  # the outputs that are request inputs
+                answer.update({name: original[source] for name, source in passthrough.items()})
 
     def _record(self, path: Path) -> None:
         """Add the sizes of this run to the file, which may have those of other instances."""

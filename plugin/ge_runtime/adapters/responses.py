@@ -258,6 +258,7 @@ def respond_to(
     log: FaultLog,
     send: Send = lambda request, response: None,
     always: Collection[str] = (),
+    derive: Callable[[Tensors], Tensors] | None = None,
 ) -> list[object]:
     """Call a function once for all requests, and return one InferenceResponse per request.
 
@@ -272,10 +273,20 @@ def respond_to(
         send: Sends the response to a request immediately.
         always: Outputs that are returned even if the client did not request them, because the
             server stores them, such as the next state of a sequence.
+        derive: Returns a request's outputs with those that are computed from them; an exception
+            becomes the response.
     """
-    results: list[Any] = [attempt(read, request) for request in requests]
-    places = [place for place, own in enumerate(results) if not isinstance(own, Exception)]
-    responses = _Responses(pb_utils, bfloat16, log, always)
+    results: list[Any] = []
+    batch: list[Read] = []
+    places: list[int] = []  # of `batch`
+    for place, request in enumerate(requests):
+        try:
+            batch.append(read(request))
+            places.append(place)
+            results.append(None)
+        except Exception as error:
+            results.append(error)
+    responses = _Responses(pb_utils, bfloat16, log, always, derive)
     sent: set[int] = set()
 
     def on_result(index: int, result: Result) -> None:
@@ -283,19 +294,20 @@ def respond_to(
         sent.add(place)
         send(requests[place], responses.of(requests[place], result))
 
-    batch = [results[place] for place in places]
+    answers: Sequence[Result] = []
     try:
-        answers = list(function(batch, on_result)) if batch else []
+        if batch:
+            answers = function(batch, on_result)
         if len(answers) != len(batch):
             raise RuntimeFault(f"found {len(answers)} results, expected {len(batch)}")
     except Exception as error:
         answers = [error] * len(batch)
     for place, answer in zip(places, answers, strict=True):
         results[place] = answer
-    return [
-        None if place in sent else responses.of(request, results[place])
-        for place, request in enumerate(requests)
-    ]
+    complete: list[object] = []
+    for place, request in enumerate(requests):
+        complete.append(None if place in sent else responses.of(request, results[place]))
+    return complete
 
 
 class FaultLog:
@@ -308,23 +320,19 @@ class FaultLog:
         """instance_name: the prefix of all lines, if known."""
         self._write = pb_utils.Logger.log_error
         self._prefix = f"{instance_name}: " if instance_name else ""
-        self._lost: set[str] = set()  # losses logged since the last successful request
+        self.lost: set[str] = set()
+        """The losses logged since the last successful request."""
 
     def write(self, error: Exception) -> None:
         """Log an error."""
         text = _text_of(error)
         if isinstance(error, EngineLost):
-            if text in self._lost:
+            if text in self.lost:
                 return
-            if len(self._lost) >= _MOST_LOST:
-                self._lost.clear()
-            self._lost.add(text)
+            if len(self.lost) >= _MOST_LOST:
+                self.lost.clear()
+            self.lost.add(text)
         self._write(self._prefix + text)
-
-    def note_success(self) -> None:
-        """Note a successful request, after which a loss is logged again."""
-        if self._lost:
-            self._lost.clear()
 
 
 def attempt(function: Callable[[Any], Read], argument: object) -> Read | Exception:
@@ -343,10 +351,12 @@ class _Responses:
         pb_utils: PbUtils,
         bfloat16: Collection[str],
         log: FaultLog,
-        always: Collection[str] = (),
+        always: Collection[str],
+        derive: Callable[[Tensors], Tensors] | None,
     ) -> None:
         self._pb_utils = pb_utils
         self._always = always
+        self._derive = derive
         self._bfloat16 = bfloat16
         self._log = log
         # A request batch that fails as a whole gives all its requests the same exception.
@@ -356,8 +366,9 @@ class _Responses:
         """Return the InferenceResponse to a request."""
         if not isinstance(result, Exception):
             try:
-                response = _success(self._pb_utils, request, result, self._bfloat16, self._always)
-                self._log.note_success()
+                response = self._success(request, result)
+                if self._log.lost:  # is logged again
+                    self._log.lost.clear()
                 return response
             except Exception as error:
                 result = error
@@ -369,23 +380,18 @@ class _Responses:
         forget_frames(result)  # frames hold the requests' tensors, whose memory is Triton's
         return _failure(self._pb_utils, result)
 
-
-def _success(
-    pb_utils: PbUtils,
-    request: Request,
-    outputs: Tensors,
-    bfloat16: Collection[str],
-    always: Collection[str],
-) -> object:
-    wanted = request.requested_output_names()
-    tensors = []
-    for name, array in outputs.items():
-        if name in wanted or name in always:
-            tensor = pb_utils.Tensor(name, array)
-            if name in bfloat16:
-                tensor = pb_utils.Tensor.from_dlpack(name, bfloat16_of(tensor))
-            tensors.append(tensor)
-    return pb_utils.InferenceResponse(output_tensors=tensors)
+    def _success(self, request: Request, outputs: Tensors) -> object:
+        if self._derive is not None:
+            outputs = self._derive(outputs)
+        wanted = request.requested_output_names()
+        tensors = []
+        for name, array in outputs.items():
+            if name in wanted or name in self._always:
+                tensor = self._pb_utils.Tensor(name, array)
+                if name in self._bfloat16:
+                    tensor = self._pb_utils.Tensor.from_dlpack(name, bfloat16_of(tensor))
+                tensors.append(tensor)
+        return self._pb_utils.InferenceResponse(output_tensors=tensors)
 
 
 def _text_of(error: Exception) -> str:

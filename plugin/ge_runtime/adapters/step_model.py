@@ -101,17 +101,16 @@ class StepModel:
         """Return the result of each request; all share one execution if they have a batch dim."""
         results: list[Result] = [RuntimeFault("not executed")] * len(batch)
 
-        def deliver(place: int, result: Result) -> None:
-            results[place] = result
-
-        def execute(places: Sequence[int]) -> Sequence[Tensors]:
+        def execute(places: Sequence[int]) -> None:
             own = [batch[place] for place in places]
-            return part(self._config, own, self._step.run(join(self._config, own)))
+            outputs = part(self._config, own, self._step.run(join(self._config, own)))
+            for place, result in zip(places, outputs, strict=True):
+                results[place] = result
 
         places = range(len(batch))
         for together in [places] if self._config.batches else [[place] for place in places]:
             # Triton's backends fail the whole batch; here only the request that causes it fails.
-            isolate(together, execute, deliver, lambda waiting: waiting)
+            isolate(together, execute, results.__setitem__, lambda waiting: waiting)
         return results
 
 

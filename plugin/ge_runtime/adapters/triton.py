@@ -21,14 +21,13 @@ from ge_runtime.adapters.responses import (
     Result,
     answer_batch,
     answer_each,
-    attempt,
     bits_of,
     respond_to,
 )
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.request_batch import Answer, Caller, Executed
+from ge_runtime.scheduling.request_batch import Caller, Executed
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
 if TYPE_CHECKING:
@@ -103,6 +102,9 @@ class GraphModel:
         for line in runtime.warnings:
             pb_utils.Logger.log_warn(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
+        self._stateful = bool(runtime.config.states.outputs)
+        # tritonserver's traces accept nothing from models.
+        self._traceable = hasattr(getattr(pb_utils, "InferenceTrace", None), "record_span")
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:
             self._decode_jpeg(instance_name)
@@ -149,7 +151,7 @@ class GraphModel:
             place of a response that was sent already. A decoupled model sends all its responses,
             and returns None.
         """
-        if not self._runtime.config.states.outputs:
+        if not self._stateful:
             responses = self._execute(requests)
         else:
             # Triton fills batches of `direct` sequences with requests of no sequence, whose content
@@ -163,31 +165,38 @@ class GraphModel:
                 if response is not None:
                     self._outbox.put(request, response)
         # Responses may refer to the memory of requests, which Triton reuses after this call.
-        self._outbox.drain()
+        if self._outbox.used:
+            self._outbox.drain()
         self._metrics.note()
         return None if self._decoupled else responses
 
     def _execute(self, requests: Sequence[Request]) -> list[object]:
-        now = self._clock.now()
-        stateful = bool(self._runtime.config.states.outputs)
+        now, bfloat16 = self._clock.now(), self._bfloat16
 
         def read(request: Request) -> tuple[Tensors, Caller]:
             timeout = request.timeout()  # microseconds; 0 for none
-            deadline = now + timeout * 1e-6 if timeout else math.inf
-            step = _step_of(request) if stateful else None
             caller = Caller(
-                request.request_id(), deadline, step, request.is_cancelled, _recorder_of(request)
+                request.request_id(),
+                now + timeout * 1e-6 if timeout else math.inf,
+                _step_of(request) if self._stateful else None,
+                request.is_cancelled,
+                _recorder_of(request) if self._traceable else None,
             )
-            return self._read(request), caller
+            tensors = {}
+            for tensor in request.inputs():
+                name = tensor.name()
+                tensors[name] = bits_of(name, tensor) if name in bfloat16 else tensor.as_numpy()
+            return tensors, caller
 
         return respond_to(
             self._pb_utils,
             requests,
             read,
             self._infer,
-            self._bfloat16,
+            bfloat16,
             self._log,
             self._outbox.put,
+            derive=self._with_derived if self._derive else None,
         )
 
     def is_ready(self) -> bool:
@@ -206,46 +215,12 @@ class GraphModel:
         finally:
             self._runtime.close()
 
-    def _read(self, request: Request) -> Tensors:
-        return {
-            name: bits_of(name, tensor) if name in self._bfloat16 else tensor.as_numpy()
-            for tensor in request.inputs()
-            for name in (tensor.name(),)
-        }
-
-    def _infer(self, batch: Sequence[tuple[Tensors, Caller]], on_result: OnResult) -> list[Result]:
-        originals = [tensors for tensors, _ in batch]
+    def _infer(
+        self, batch: Sequence[tuple[Tensors, Caller]], on_result: OnResult
+    ) -> Sequence[Result]:
+        originals, callers = zip(*batch, strict=True)
         inputs = originals if self._prepare is None else self._prepare(originals)
-        # Requests whose preparation failed never reach the runtime; they get that exception.
-        results: list[Result] = [tensors for tensors, _ in zip(inputs, batch, strict=True)]
-        valid = {
-            place: tensors
-            for place, tensors in enumerate(results)
-            if not isinstance(tensors, Exception)
-        }
-        for place, original in enumerate(originals):
-            if place not in valid:
-                self._runtime.release(original)
-        places = list(valid)
-        answered: set[int] = set()
-
-        def on_answer(index: int, answer: Answer) -> None:
-            answered.add(place := places[index])
-            on_result(place, self._result(answer))
-
-        answers = self._runtime.infer(
-            list(valid.values()),
-            [batch[place][1] for place in places],
-            originals=[originals[place] for place in places],
-            on_answer=on_answer,
-        )
-        for place, answer in zip(places, answers, strict=True):
-            if place not in answered:
-                results[place] = self._result(answer)
-        return results
-
-    def _result(self, answer: Answer) -> Result:
-        return answer if isinstance(answer, Exception) else attempt(self._with_derived, answer)
+        return self._runtime.infer(inputs, callers, originals=originals, on_answer=on_result)
 
     def _with_derived(self, outputs: Tensors) -> Tensors:
         config, answer = self._runtime.config, dict(outputs)
@@ -271,14 +246,11 @@ def _step_of(request: Request) -> SequenceStep | None:
 
 
 def _recorder_of(request: Request) -> Callable[[Executed], None] | None:
-    """Return a function that adds executions to the request's trace, or None.
-
-    tritonserver's traces accept nothing from models.
-    """
+    """Return a function that adds executions to the request's trace; None if it is not traced."""
     trace = request.trace()
-    record = getattr(trace, "record_span", None)
-    if record is None or trace.get_context() is None:
+    if trace.get_context() is None:
         return None
+    record = trace.record_span
 
     def executed(execution: Executed) -> None:
         attributes: dict[str, str | int | float] = {
@@ -327,14 +299,18 @@ class Outbox:
         self._waiting: Queue[tuple[Request, object] | None] = Queue()
         self._thread = Thread(target=self._send_all, name=f"{instance_name}-outbox", daemon=True)
         self._thread.start()
+        self.used = False
+        """True if responses were queued since the last `drain`."""
 
     def put(self, request: Request, response: object) -> None:
         """Queue the only response to this request; returns immediately."""
+        self.used = True
         self._waiting.put((request, response))
 
     def drain(self) -> None:
         """Block until all queued responses are sent."""
         self._waiting.join()
+        self.used = False
 
     def close(self) -> None:
         """Send the queued responses and end the thread. Safe to call twice."""

@@ -61,12 +61,10 @@ class Mask:
 
     def write(self, layout: Layout, batch: Array) -> None:
         axes = self.spec.axes
-        if layout.packs(self.spec):
+        if layout.full:
+            batch.fill(1)
+        elif layout.packs(self.spec):
             fill_packed_mask(layout, axes[0], batch)
-        elif layout.rows == 1 and all(
-            layout.lengths[axis].item() == layout.extents[axis] for axis in axes
-        ):
-            batch.fill(1)  # one row without padding
         else:
             fill_mask(layout, axes, batch)
 

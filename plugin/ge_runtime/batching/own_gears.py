@@ -9,7 +9,7 @@ thread.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gear, Gears
@@ -62,7 +62,9 @@ class OwnGearPartitioner:
         for gear, members in groups.values():
             runs = greedy_runs([requests.rows[member] for member in members], gear.rows)
             executions += [
-                self._partitioner.execution_at(gear, [members[place] for place in run])
+                self._partitioner.execution_at(
+                    gear, tuple(sorted([members[place] for place in run]))
+                )
                 for run in runs
             ]
         return earliest_first(executions, due)
@@ -72,7 +74,10 @@ class OwnGearPartitioner:
         gear = self._own_gear(members[0], requests)
         if gear is None:
             return self._partitioner.execution_of(members, requests)
-        return self._partitioner.execution_at(gear, members)
+        return self._partitioner.execution_at(gear, tuple(sorted(members)))
+
+    def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
+        return self._partitioner.execution_alone(member, rows, sizes)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         return plan  # requests that may share an execution already do

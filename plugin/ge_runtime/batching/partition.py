@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -46,8 +45,7 @@ from ge_runtime.batching.groups import equal_groups
 _ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same time
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(NamedTuple):
     """One execution: its requests and its size."""
 
     members: tuple[int, ...]
@@ -83,6 +81,9 @@ class Partitioner(Protocol):
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         """Return the execution of `members`, places in the batch, regardless of its cost."""
+
+    def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
+        """Return the execution of one request with this place, these rows and sizes."""
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         """Return a plan of single requests with two of them together, if any two may share.
@@ -120,8 +121,6 @@ class BatchPartitioner:
         count = len(requests.rows)
         if not count:
             return []
-        if count == 1:
-            return [self.execution_of((0,), requests)]
         arrays = _SizeArrays(requests)
         optimum = self._optimum(arrays, np.arange(count))
         due = list(requests.deadlines or [math.inf] * count)
@@ -139,12 +138,15 @@ class BatchPartitioner:
         # Lists instead of generators: for a few members sum and max are twice as fast.
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
-        return self.execution_at(self._gears.fit(total, extents) or Gear(total, extents), members)
+        gear = self._gears.fit(total, extents) or Gear(total, extents)
+        return self.execution_at(gear, tuple(sorted(members)))
 
-    def execution_at(self, gear: Gear, members: Iterable[int]) -> Execution:
-        """Return the execution of `members` at a gear that holds them."""
-        seconds = self._cost.seconds(gear.rows, gear.extents)
-        return Execution(tuple(sorted(members)), gear, seconds)
+    def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
+        return self.execution_at(self._gears.fit(rows, sizes) or Gear(rows, sizes), (member,))
+
+    def execution_at(self, gear: Gear, members: tuple[int, ...]) -> Execution:
+        """Return the execution of `members`, ascending, at a gear that holds them."""
+        return Execution(members, gear, self._cost.seconds(gear.rows, gear.extents))
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         alone = {execution.members[0]: execution for execution in plan}
@@ -361,6 +363,9 @@ class InOrderPartitioner:
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         return self._partitioner.execution_of(members, requests)
+
+    def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
+        return self._partitioner.execution_alone(member, rows, sizes)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         return plan  # requests that may share an execution already do

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,9 +30,9 @@ Carve: TypeAlias = Callable[["np.dtype[Any]", tuple[int, ...]], Array]
 """Returns a C-contiguous array of this type and shape, in memory that outlives the batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which doubles the time to create the layout of an execution
 class Geometry:
-    """The size of a batch, which determines the shapes of all its tensors."""
+    """The size of a batch, which determines the shapes of all its tensors. Never changed."""
 
     rows: int
     """Rows of the batch, including rows of padding."""
@@ -53,14 +53,14 @@ class Geometry:
     def shape(self, spec: TensorSpec) -> tuple[int, ...]:
         """Return the tensor's shape in the batch: [rows, *dims], or [*dims] if it is packed."""
         dims = spec.shape(self.extents)
-        return dims if self.packs(spec) else (self.rows, *dims)
+        return dims if self.packed and self.packs(spec) else (self.rows, *dims)
 
     def most_elements(self, spec: TensorSpec) -> int:
         """Return the largest possible number of elements of one request."""
         return math.prod(self.shape(spec))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Layout(Geometry):
     """The geometry of one batch, with the places of requests and the lengths of rows.
 
@@ -71,8 +71,12 @@ class Layout(Geometry):
     blocks: Sequence[Block]
     spans: Sequence[slice]
     """The rows of each block."""
-    lengths: Mapping[str, NDArray[np.int64]]
+    filled: int
+    """Number of rows of requests; later rows are padding."""
+    row_ends: Mapping[str, Sequence[int]]
     """Axis to the end of the data in each row, [rows]."""
+    full: bool
+    """True if no element of the batch is padding; False for packed batches."""
 
     @classmethod
     def of(
@@ -91,29 +95,35 @@ class Layout(Geometry):
             extents: The sizes of the gear; the batch is larger if its data is.
             packed: The packed axis; its size in `extents` is the sum over rows.
         """
-        counts = [block.rows for block in blocks]
-        spans = [slice(start, end) for start, end in pairwise(accumulate(counts, initial=0))]
-        rows = max(rows, spans[-1].stop)
-        padding = [1] * (rows - spans[-1].stop)
+        spans: list[slice] = []
+        filled = 0
+        for block in blocks:
+            spans.append(slice(filled, filled + block.rows))
+            filled += block.rows
+        rows = max(rows, filled)
+        padding = [1] * (rows - filled)
         least = extents or {}
         sizes: dict[str, int] = {}
-        lengths: dict[str, NDArray[np.int64]] = {}
+        row_ends: dict[str, Sequence[int]] = {}
+        full = not padding and packed is None
         for axis in blocks[0].sizes:
-            # Lists, and one array at the end, as requests have only one or two rows each.
+            # Lists, as requests have only one or two rows each.
             ends: list[int] = []
+            needed = least.get(axis, 0)
             for block in blocks:
                 ends += block.lengths.get(axis) or [block.sizes[axis]] * block.rows
+                if axis != packed and block.needs[axis] > needed:
+                    needed = block.needs[axis]
             ends += padding
-            needed = sum(ends) if axis == packed else max([block.needs[axis] for block in blocks])
-            sizes[axis] = max(needed, least.get(axis, 0))
-            lengths[axis] = np.array(ends, np.int64)
-        return cls(rows, sizes, blocks, spans, lengths, packed=packed)
+            sizes[axis] = max(needed, sum(ends)) if axis == packed else needed
+            row_ends[axis] = ends
+            full = full and sum(ends) == rows * needed
+        return cls(rows, sizes, blocks, spans, filled, row_ends, full, packed=packed)
 
-    @property
-    def filled(self) -> int:
-        """Number of rows of requests; later rows are padding."""
-        filled: int = self.spans[-1].stop
-        return filled
+    @cached_property
+    def lengths(self) -> Mapping[str, NDArray[np.int64]]:
+        """Axis to the end of the data in each row, as arrays."""
+        return {axis: np.array(ends, np.int64) for axis, ends in self.row_ends.items()}
 
     @property
     def requests(self) -> int:
@@ -124,7 +134,7 @@ class Layout(Geometry):
         """Return the ends of each row's data along `axes`."""
         if not axes:
             return [()] * self.rows
-        return list(zip(*(self.lengths[axis].tolist() for axis in axes), strict=True))
+        return list(zip(*[self.row_ends[axis] for axis in axes], strict=True))
 
     def offsets(self, axis: str) -> NDArray[np.int64]:
         """Return the accumulated lengths of rows, from 0: [rows + 1]."""
@@ -161,8 +171,8 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
     """
     parts = [block.tensors[spec.name] for block in layout.blocks]
     ends = layout.ends(spec.axes)
-    full = tuple(layout.extents[axis] for axis in spec.axes)
-    if all(row == full for row in ends[: layout.filled]) and all(
+    full = tuple([layout.extents[axis] for axis in spec.axes])
+    if ends.count(full) >= layout.filled and all(
         part.shape[1:] == batch.shape[1:] for part in parts
     ):
         # No row is shorter than the batch: one call copies everything.
@@ -187,7 +197,7 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
 
 def positions_of(spec: TensorSpec) -> tuple[int, ...]:
     """Return the dimensions of a tensor that are axes, counted with the dimension for rows."""
-    return tuple(at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int))
+    return tuple([at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int)])
 
 
 def place(
@@ -267,7 +277,7 @@ def scatter(
     Returns:
         A C-contiguous array for each block, [block's rows, *dims at the block's sizes].
     """
-    if all(isinstance(dim, int) for dim in spec.dims):
+    if not spec.axes:
         return [lasting(batch[span], carve) for span in layout.spans]
     return [
         lasting(batch[span][corner((block.rows, *spec.shape(block.sizes)))], carve)
@@ -277,7 +287,7 @@ def scatter(
 
 def corner(shape: Sequence[int]) -> tuple[slice, ...]:
     """Return the index of the low corner of this shape; UNKNOWN takes the whole dimension."""
-    return tuple(slice(None if size == UNKNOWN else size) for size in shape)
+    return tuple([_ALL if size == UNKNOWN else slice(size) for size in shape])
 
 
 def fresh(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -231,7 +231,7 @@ class WorkspaceArena(Protocol):
         """Unregister a member, which executes no more. Safe to call twice."""
 
     def execution(self, about_bytes: int) -> AbstractContextManager[None]:
-        """Return the context in which an execution must run.
+        """Return the context in which an execution must run. It may be entered many times.
 
         Args:
             about_bytes: Estimated workspace of the execution; 0 if it is unknown.

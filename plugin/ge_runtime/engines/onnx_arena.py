@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Condition, Lock, RLock, get_ident
 from typing import Any, Final, TypeAlias
@@ -66,7 +66,8 @@ class OnnxArena:
     def __init__(self, onnxruntime: Onnxruntime) -> None:
         """Register the allocator; called once, by `process_arena`."""
         self._onnxruntime = onnxruntime
-        self._changed = Condition(RLock())  # guards the attributes below
+        self._lock = RLock()  # guards the attributes below
+        self._changed = Condition(self._lock)
         self._members: dict[int, int] = {}  # id of the member: maximum workspace in bytes
         self._region: _Region | None = None
         self._executions = 0  # in progress
@@ -106,27 +107,28 @@ class OnnxArena:
                 self._peak = 0
                 self._shrink()
 
-    @contextmanager
-    def execution(self, about_bytes: int) -> Iterator[None]:
+    def execution(self, about_bytes: int) -> AbstractContextManager[None]:
         """See `WorkspaceArena.execution`. Enlarges the region, unless others execute."""
-        with self._changed:
+        return _Execution(self, about_bytes)
+
+    def _begin(self, about_bytes: int) -> None:
+        with self._lock:
             if self._measurer is not None:
-                if self._measurer == get_ident():
-                    about_bytes = 0  # it uses the region that is being measured
                 self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
-            if not self._executions and self._measurer is None:
-                self._ensure(max(about_bytes, self._peak))
+            if self._measurer is None:  # otherwise this thread uses the region that it measures
+                if not self._executions:
+                    self._ensure(max(about_bytes, self._peak))
+                self._in_use += about_bytes
+                self._peak = max(self._peak, self._in_use)
             self._executions += 1
-            self._in_use += about_bytes
-            self._peak = max(self._peak, self._in_use)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._executions -= 1
+
+    def _end(self, about_bytes: int) -> None:
+        with self._lock:
+            self._executions -= 1
+            if self._measurer != get_ident():
                 self._in_use -= about_bytes
-                if self._measurer is not None:  # it waits until nothing else executes
-                    self._changed.notify_all()
+            if self._measurer is not None:  # it waits until nothing else executes
+                self._changed.notify_all()
 
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
         """See `WorkspaceArena.measure`. The result includes the region's table.
@@ -222,6 +224,21 @@ class OnnxArena:
     def __repr__(self) -> str:
         region = 0 if self._region is None else self._region.nbytes
         return f"<OnnxArena: {region:,} bytes reserved for {len(self._members)} member(s)>"
+
+
+class _Execution:
+    """The context of executions with the same estimate of their workspace."""
+
+    __slots__ = ("_about_bytes", "_arena")
+
+    def __init__(self, arena: OnnxArena, about_bytes: int) -> None:
+        self._arena, self._about_bytes = arena, about_bytes
+
+    def __enter__(self) -> None:
+        self._arena._begin(self._about_bytes)
+
+    def __exit__(self, *_: object) -> None:
+        self._arena._end(self._about_bytes)
 
 
 _arena: OnnxArena | None = None

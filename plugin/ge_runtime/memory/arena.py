@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ class Arena:
         """
         self._memory = memory
         self._label = label
-        self._used = 0
+        self.used_bytes = 0
+        """Carved bytes, alignment included."""
         self.poison: int | None = None
         """For tests: the byte with which carved tensors are filled, so that memory that is never
         written becomes visible; None leaves it unchanged."""
@@ -61,22 +62,22 @@ class Arena:
         Raises:
             PlanFault: The tensor is larger than the rest of the planned memory.
         """
-        start = -(-self._used // ALIGNMENT) * ALIGNMENT
+        start = -(-self.used_bytes // ALIGNMENT) * ALIGNMENT
         end = start + math.prod(shape) * dtype.itemsize
         if end > len(self._memory):
             raise PlanFault(
                 f"{self._label}: found shape {list(shape)} of {end - start:,} bytes, expected at "
                 f"most {max(0, len(self._memory) - start):,}, the rest of what was planned"
             )
-        self._used = end
-        own = self._memory[start:end]
+        self.used_bytes = end
         if self.poison is not None:
-            own.fill(self.poison)
-        return own.view(dtype).reshape(shape)
+            self._memory[start:end].fill(self.poison)
+        # One call in place of a slice, a view and a reshape.
+        return np.ndarray(shape, dtype, self._memory, start)
 
     def reset(self, used_bytes: int = 0) -> None:
         """Reuse the memory from `used_bytes` on, which was the value of `used_bytes` earlier."""
-        self._used = used_bytes
+        self.used_bytes = used_bytes
 
     def close(self) -> None:
         """Release the memory; nothing more can be carved. Safe to call twice."""
@@ -85,15 +86,10 @@ class Arena:
     @property
     def free_bytes(self) -> int:
         """Remaining bytes, alignment included."""
-        return len(self._memory) - self._used
-
-    @property
-    def used_bytes(self) -> int:
-        """Carved bytes, alignment included."""
-        return self._used
+        return len(self._memory) - self.used_bytes
 
     def __repr__(self) -> str:
-        return f"<Arena {self._label}: {self._used:,} of {len(self._memory):,} bytes carved>"
+        return f"<Arena {self._label}: {self.used_bytes:,} of {len(self._memory):,} bytes carved>"
 
 
 class AnswerSlots:
@@ -133,7 +129,7 @@ class AnswerSlots:
         # `asarray` reads __array_interface__: the base of the array is the lease, which ends with
         # the last array made from it.
         try:
-            memory = np.asarray(_SlotLease(self._free.pop(), self._put_back))
+            memory = np.asarray(_SlotLease(self._free.pop(), self))
         except IndexError:
             memory = self._spill()
         arena = Arena(memory, "answers")
@@ -143,9 +139,6 @@ class AnswerSlots:
     def close(self) -> None:
         """Release the memory, each slot as soon as it is unused. Safe to call twice."""
         self._free = deque(maxlen=0)  # drops returned slots
-
-    def _put_back(self, memory: Array) -> None:
-        self._free.append(memory)
 
     def _spill(self) -> Array:
         with self._lock:
@@ -177,12 +170,12 @@ class _SlotLease:
     early.
     """
 
-    __slots__ = ("__array_interface__", "_memory", "_put_back")
+    __slots__ = ("__array_interface__", "_memory", "_slots")
 
-    def __init__(self, memory: Array, put_back: Callable[[Array], None]) -> None:
+    def __init__(self, memory: Array, slots: AnswerSlots) -> None:
         self._memory = memory
-        self._put_back = put_back
+        self._slots = slots
         self.__array_interface__: dict[str, Any] = memory.__array_interface__
 
     def __del__(self) -> None:
-        self._put_back(self._memory)
+        self._slots._free.append(self._memory)

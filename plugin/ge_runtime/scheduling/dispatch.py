@@ -18,7 +18,7 @@ from ge_runtime.errors import EngineFault, HandleFault, OutOfMemory
 Executor = TypeVar("Executor")
 Message = TypeVar("Message")
 
-Task: TypeAlias = Callable[[Executor, Callable[[Message], None]], None]
+Task: TypeAlias = Callable[[Executor, Callable[[Message], None] | None], None]
 """Work on an executor, which may send messages while it runs."""
 
 
@@ -86,7 +86,7 @@ class Dispatcher(Generic[Executor]):
     def run_all(
         self,
         tasks: Sequence[tuple[int, Task[Executor, Message]]],
-        on_message: Callable[[Message], None],
+        on_message: Callable[[Message], None] | None = None,
         order: Callable[[Sequence[int]], Sequence[int]] = lambda places: places,
     ) -> None:
         """Run all tasks. Blocks until all are done.
@@ -94,7 +94,8 @@ class Dispatcher(Generic[Executor]):
         Args:
             tasks: Each is a number of rows and the work.
             on_message: Receives messages of tasks on the caller's thread. A single executor's task
-                waits for it; with several executors tasks continue. It must not raise.
+                waits for it; with several executors tasks continue. It must not raise. None: no
+                task sends messages.
             order: Returns the order of the tasks (by place) of one executor.
 
         Raises:
@@ -107,12 +108,12 @@ class Dispatcher(Generic[Executor]):
                     tasks[place][1](self._executors[0], on_message)
             return
         messages: SimpleQueue[tuple[Message] | None] = SimpleQueue()  # None: a task has ended
-        futures = self._submit_all(tasks, messages, order)
+        futures = self._submit_all(tasks, messages, order, sends=on_message is not None)
         left = len(futures)
         while left:
             if (message := messages.get()) is None:
                 left -= 1
-            else:
+            elif on_message is not None:
                 on_message(*message)
         # `exception` waits for its task: all are done before anything is raised.
         raised = [error for future in futures if (error := future.exception()) is not None]
@@ -124,6 +125,8 @@ class Dispatcher(Generic[Executor]):
         tasks: Sequence[tuple[int, Task[Executor, Message]]],
         messages: SimpleQueue[tuple[Message] | None],
         order: Callable[[Sequence[int]], Sequence[int]],
+        *,
+        sends: bool,
     ) -> list[Future[None]]:
         given: list[list[int]] = [[] for _ in self._executors]
         with self._lock:
@@ -132,7 +135,7 @@ class Dispatcher(Generic[Executor]):
                 given[self._choice.take(rows, lost)].append(place)
             # Under the lock, so that an executor's tasks of one batch are not mixed with others.
             return [
-                self._threads[index].submit(self._run, index, tasks[place], messages)
+                self._threads[index].submit(self._run, index, tasks[place], messages, sends)
                 for index, places in enumerate(given)
                 for place in order(places)
             ]
@@ -142,10 +145,11 @@ class Dispatcher(Generic[Executor]):
         index: int,
         task: tuple[int, Task[Executor, Message]],
         messages: SimpleQueue[tuple[Message] | None],
+        sends: bool,
     ) -> None:
         rows, do = task
         try:
-            do(self._executors[index], lambda message: messages.put((message,)))
+            do(self._executors[index], (lambda own: messages.put((own,))) if sends else None)
         finally:
             with self._lock:
                 self._choice.give_back(index, rows)
@@ -158,17 +162,16 @@ class Dispatcher(Generic[Executor]):
 
 
 Member = TypeVar("Member")
-Answer = TypeVar("Answer")
 
 
 def isolate(
     members: Sequence[Member],
-    execute: Callable[[Sequence[Member]], Sequence[Answer]],
-    deliver: Callable[[Member, Answer | EngineFault | OutOfMemory | HandleFault], None],
+    execute: Callable[[Sequence[Member]], None],
+    fail: Callable[[Member, EngineFault | OutOfMemory | HandleFault], None],
     still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
-    refuse: Callable[[Sequence[Member]], EngineFault | None] = lambda batch: None,
+    refuse: Callable[[Sequence[Member]], EngineFault | None] | None = None,
 ) -> int:
-    """Deliver to every member its answer or its own fault; return the number of failed executions.
+    """Execute members together or, after a fault, in parts; return the number of failed executions.
 
     An execution that raises EngineFault, OutOfMemory or HandleFault is split in halves, the earlier
     one first. One failing member among n takes 1 + 2 * log2(n) executions: 9 for 16. Other
@@ -176,12 +179,12 @@ def isolate(
 
     Args:
         members: The members of the execution.
-        execute: Executes members together and returns one answer each, or raises for all of them.
-        deliver: Called once per executed member.
+        execute: Executes members together and answers them, or raises for all of them.
+        fail: Receives the fault of a member that cannot be executed alone.
         still_waiting: Called before each execution after a failure. Members that it leaves out are
             not executed again; it answers them itself.
         refuse: Returns the fault of an execution that is known to fail, and so is not tried; None
-            for others.
+            for others. By default all are tried.
     """
     failures = 0
     waiting = [members]
@@ -191,19 +194,16 @@ def isolate(
             batch = still_waiting(batch)
         if not batch:
             continue
-        fault: EngineFault | OutOfMemory | HandleFault | None = refuse(batch)
+        fault: EngineFault | OutOfMemory | HandleFault | None = refuse and refuse(batch)
         if fault is None:
             try:
-                answers = execute(batch)
+                execute(batch)
+                continue
             except (EngineFault, OutOfMemory, HandleFault) as error:
                 failures += 1
                 fault = error
-            else:
-                for member, answer in zip(batch, answers, strict=True):
-                    deliver(member, answer)
-                continue
         if len(batch) == 1:
-            deliver(batch[0], fault)
+            fail(batch[0], fault)
         else:
             middle = len(batch) // 2
             # A stack, so that the earlier half is next: requests keep their order.

@@ -59,7 +59,7 @@ class EarlyAnswers:
         count: int,
         seconds: float,
         executors: int,
-        release: Callable[[Sequence[int]], None] | None,
+        release: Callable[[Sequence[int]], None],
         clock: Clock,
     ) -> None:
         """Start the batch.
@@ -68,8 +68,7 @@ class EarlyAnswers:
             count: Number of requests of the batch.
             seconds: Predicted time of all executions.
             executors: Number of executors that share the executions.
-            release: Receives places of requests that are answered while others are still executed;
-                None if all answers wait for the last execution.
+            release: Receives places of requests that are answered while others are still executed.
             clock: Measures how early answers are sent.
         """
         self._count = self._remaining = count
@@ -87,7 +86,7 @@ class EarlyAnswers:
         self._remaining_s -= answered.seconds / self._executors
         worth = self._remaining_s >= count * SENDING_S * WORTH_SENDING
         # The last answers are not early, even if the prediction says so.
-        if self._release is not None and count and self._remaining and worth:
+        if count and self._remaining and worth:
             self._release(answered.members)
             self._released.append((self._clock.now(), count))
 

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.calibration import Sample, calibrate
-from ge_runtime.batching.cost import CostModel, LiveCost
+from ge_runtime.batching.cost import CostModel, LiveCost, elements_of
 from ge_runtime.batching.feeds import Joined, rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import Reason, reason_of
@@ -34,6 +33,9 @@ from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
+
+Limits: TypeAlias = tuple[Callable[[], float], Callable[[], bool]]
+"""The arguments of `Remote.waiting`."""
 
 CALIBRATION_S: Final = 1.0
 """Seconds spent on measuring executions if config.pbtxt does not give their cost."""
@@ -90,6 +92,7 @@ class Executor:
             (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
             for feed in contract.feeds
         ]
+        # Whether the tensors of a lone request without padding are read where they are.
         self._binds = (
             rules.computes_here
             and not rules.reproducible
@@ -102,9 +105,10 @@ class Executor:
             for spec in contract.results
             if UNKNOWN not in spec.dims
         ]
+        self._outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
-        self._workspaces: dict[tuple[int, ...], int] = {}  # estimates of the plan by sizes
+        self._contexts: dict[tuple[int, ...], AbstractContextManager[None]] = {}  # by sizes
 
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
@@ -147,26 +151,24 @@ class Executor:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
-            self._workspaces.clear()
+            self._contexts.clear()
             self._arena.join(self._engine, plan.workspace_bytes)
-
-    def waiting(
-        self, within: Callable[[], float], gone: Callable[[], bool]
-    ) -> AbstractContextManager[None]:
-        """Return `Remote.waiting` of the engine; without a remote engine nothing waits."""
-        return nullcontext() if self._remote is None else self._remote.waiting(within, gone)
 
     @property
     def spilled(self) -> int:
         """Number of batches that found no free slot and allocated memory."""
         return self._answers.spilled
 
-    def execute(self, blocks: Sequence[Block], gear: Gear) -> tuple[list[dict[str, Array]], Counts]:
+    def execute(
+        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None = None
+    ) -> tuple[list[dict[str, Array]], Counts]:
         """Execute a batch.
 
         Args:
             blocks: The requests.
             gear: The size of the batch, unless the blocks need more.
+            limits: The arguments of `Remote.waiting`, for engines that wait for their device; None
+                for waiting without an end.
 
         Returns:
             The outputs of each block by name, [rows, *dims] with the block's own sizes, and the
@@ -176,29 +178,30 @@ class Executor:
             EngineFault: The engine failed. All exceptions of the engine are possible; the blocks
                 can be executed again.
         """
-        answers, counts, sample = self.measure(blocks, gear)
+        answers, counts, sample = self.measure(blocks, gear, limits)
         # At most the CPU time: in the rest of the time others used the cores.
         counts.measured_seconds = min(sample.wall_s, sample.cpu_s or sample.wall_s)
         return answers, counts
 
     def measure(
-        self, blocks: Sequence[Block], gear: Gear
+        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None = None
     ) -> tuple[list[dict[str, Array]], Counts, Sample]:
         """Execute a batch as `execute` does, and measure it with gather and scatter."""
         here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
-        answers, counts = self._execute(blocks, gear)
+        answers, counts = self._execute(blocks, gear, limits)
         wall_s = time.perf_counter() - wall_s
         return answers, counts, Sample(wall_s, time.process_time() - cpu_s if here else None)
 
     def _execute(
-        self, blocks: Sequence[Block], gear: Gear
+        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None
     ) -> tuple[list[dict[str, Array]], Counts]:
-        rules = self._rules
-        # Along a packed axis the size of a batch is the sum of its rows, not its gear.
-        extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
+        rules, extents = self._rules, gear.extents
+        if rules.packing is not None:  # its size in a batch is the sum of the rows, not the gear's
+            extents = {axis: size for axis, size in extents.items() if axis != rules.packing}
         layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
-        lone = blocks[0] if self._binds and _is_exact(layout) else None
+        exact = layout.full and len(blocks) == 1 and layout.extents == blocks[0].sizes
+        lone = blocks[0] if exact and self._binds else None
         self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
         for feed, name, dtype, joined in self._feeds:
@@ -206,12 +209,14 @@ class Executor:
             if batch is None or not _is_bindable(batch):
                 batch = self._inputs.carve(dtype, feed.shape(layout))
                 feed.write(layout, batch)
-            inputs[name] = self._bare(batch)
-        shapes = [self._contract.result_shape(layout, spec) for spec, _, _ in self._planned]
+            inputs[name] = batch if rules.batched else _without_rows(batch)
+        shapes = []
+        for spec, _, _ in self._planned:
+            shapes.append(self._contract.result_shape(layout, spec))
         slot = self._slot_for(layout, shapes, lone)
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot, shapes, lone)
+            return self._run(layout, inputs, slot, shapes, lone, limits)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -227,6 +232,7 @@ class Executor:
         slot: Arena,
         shapes: Sequence[tuple[int, ...]],
         lone: Block | None,
+        limits: Limits | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
         """Run the engine.
 
@@ -236,16 +242,16 @@ class Executor:
             slot: Memory for the results.
             shapes: Shapes of the results in the slot.
             lone: The only request of the layout, if nothing of it is padded.
+            limits: See `execute`.
         """
-        contract = self._contract
-        outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
+        contract, batched = self._contract, self._rules.batched
+        outputs = self._outputs.copy()
         for (spec, dtype, _), shape in zip(self._planned, shapes, strict=True):
-            outputs[spec.name] = self._bare(slot.carve(dtype, shape))
+            own = slot.carve(dtype, shape)
+            outputs[spec.name] = own if batched else _without_rows(own)
         executed = slot.used_bytes
-        if self._remote is not None:
-            self._remote.expect_rows(layout.filled)
         start = time.perf_counter()
-        with self._in_arena(layout):
+        with self._context(layout, limits):
             results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
@@ -259,7 +265,7 @@ class Executor:
             carve = None if UNKNOWN in spec.dims else slot.carve
             split = unpack if layout.packs(spec) else scatter
             for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
-                answer[spec.name] = self._bare(own)
+                answer[spec.name] = own if batched else _without_rows(own)
         # Last, so that an execution that fails leaves all states unchanged.
         for state in contract.states:
             batch = self._with_rows(state.spec, results[state.spec.name], layout)
@@ -279,19 +285,22 @@ class Executor:
             counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
-    def _in_arena(self, layout: Layout) -> AbstractContextManager[None]:
+    def _context(self, layout: Layout, limits: Limits | None) -> AbstractContextManager[None]:
         """Return the context of an execution of the engine."""
+        if self._remote is not None:
+            self._remote.expect_rows(layout.filled)
+            return _NO_CONTEXT if limits is None else self._remote.waiting(*limits)
         if self._arena is None:
-            return nullcontext()
+            return _NO_CONTEXT
         plan, key = self._plan, (layout.rows, *layout.extents.values())
-        about = self._workspaces.get(key)
-        if about is None:
+        context = self._contexts.get(key)
+        if context is None:
             sizes = {ROWS: layout.rows, **layout.extents}
             about = 0 if plan is None else plan.workspace_about(sizes)
-            if len(self._workspaces) >= _MOST_SIZES:
-                self._workspaces.clear()
-            self._workspaces[key] = about
-        return self._arena.execution(about)
+            if len(self._contexts) >= _MOST_SIZES:
+                self._contexts.clear()
+            context = self._contexts[key] = self._arena.execution(about)
+        return context
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill memory with `byte` before it is written; None disables this.
@@ -346,25 +355,21 @@ class Executor:
             return layout.filled
         useful = 0
         for term in self._rules.terms:
-            first, *others = (layout.lengths[axis][: layout.filled] for axis in term)
-            useful += int(reduce(np.multiply, others, first).sum())
+            columns = [layout.row_ends[axis][: layout.filled] for axis in term]
+            useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
     def _executed(self, layout: Layout) -> int:
-        if not self._rules.terms:
-            return layout.rows
+        terms, packed = self._rules.terms, layout.packed
+        if packed is None or not terms:
+            return layout.rows * elements_of(terms, layout.extents)
         return sum(
-            (1 if layout.packed in term else layout.rows)
-            * math.prod(layout.extents[axis] for axis in term)
-            for term in self._rules.terms
+            (1 if packed in term else layout.rows) * elements_of((term,), layout.extents)
+            for term in terms
         )
 
-    def _bare(self, batch: Array) -> Array:
-        """Remove the dimension for rows if requests have none."""
-        return batch if self._rules.batched else batch.reshape(batch.shape[1:])
-
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
-        """Add the dimension for rows that `_bare` removes."""
+        """Add the dimension for rows that `_without_rows` removes."""
         batch = result if self._rules.batched else result[None]
         axes = self._contract.batch_axes
         if spec.name in axes.given:
@@ -385,15 +390,12 @@ _MOST_SIZES: Final = 1024
 """Sizes of executions whose workspace is remembered."""
 
 
-def _is_exact(layout: Layout) -> bool:
-    """Return whether the layout is one request, and nothing of it is padding."""
-    block = layout.blocks[0]
-    return (
-        len(layout.blocks) == 1
-        and layout.rows == block.rows
-        and layout.extents == block.sizes
-        and all(min(ends) == block.sizes[axis] for axis, ends in block.lengths.items())
-    )
+_NO_CONTEXT: Final = nullcontext()
+
+
+def _without_rows(batch: Array) -> Array:
+    """Remove the dimension for rows, for graphs whose tensors have none."""
+    return batch.reshape(batch.shape[1:])
 
 
 _BINDABLE: Final = 16
@@ -403,8 +405,8 @@ tensors at other addresses could be rounded differently."""
 
 def _is_bindable(tensor: Array) -> bool:
     """Return whether an engine can read the tensor where it is."""
-    flags = tensor.flags
-    return flags.c_contiguous and flags.writeable and not tensor.ctypes.data % _BINDABLE
+    # The address: `tensor.ctypes` takes three calls of Python functions.
+    return tensor.flags.carray and not tensor.__array_interface__["data"][0] % _BINDABLE
 
 
 def warm_up(

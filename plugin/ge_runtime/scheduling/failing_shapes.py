@@ -52,12 +52,9 @@ class FailingShapes:
         self._executed_rows: set[int] = set()
         self._failures: dict[Hashable, int] = {}
         self._disabled: dict[Hashable, str] = {}  # to the text of the last failure
-        self._lock = Lock()
-
-    @property
-    def any(self) -> bool:
+        self.any = False
         """True if a size is disabled."""
-        return bool(self._disabled)
+        self._lock = Lock()
 
     def find(self, gear: Gear, requests: int) -> SizeDisabled | None:
         """Return the fault of an execution of this size; None if it may be tried.
@@ -116,6 +113,7 @@ class FailingShapes:
         with self._lock:
             for key in keys:
                 _put(self._disabled, key, text)
+            self.any = True
         self._counts.add(Counts(disabled_sizes=len(keys)))
         rows = f"; nor are {gear.rows} rows of several requests" if gear.rows in keys else ""
         _log.warning("%s: %s%s", self._name, text, rows)

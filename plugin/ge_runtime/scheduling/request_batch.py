@@ -6,10 +6,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.cost import LiveCost
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ge_runtime.workspace import WorkspacePool
 
 
-Answer: TypeAlias = dict[str, Array] | RuntimeFault
+Answer: TypeAlias = dict[str, Array] | Exception
 """The outputs of a request by name, or the exception in their place."""
 
 ASKING_S: Final = 100e-6
@@ -77,9 +77,8 @@ class Executed:
     """The error message; empty after success."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Properties of the sender of a request. Immutable."""
+class Caller(NamedTuple):
+    """Properties of the sender of a request."""
 
     request_id: str = ""
     """The client's id of the request, for error messages; may be empty."""
@@ -165,7 +164,10 @@ class RequestBatch:
         self._answers: list[Answer | None] = [None] * len(blocks)
         self._blocks = blocks
         self._callers = callers
-        self._sizes = _sizes_of(blocks, callers, clock)
+        self._any_due = self._any_traced = False
+        for caller in callers:
+            self._any_due = self._any_due or caller.deadline < math.inf
+            self._any_traced = self._any_traced or caller.executed is not None
         self._gears = gears
         self._partitioner = partitioner
         self._costs = costs
@@ -179,9 +181,12 @@ class RequestBatch:
 
     def plan(self) -> list[Execution]:
         """Return the executions of all requests, in order for answers that are sent together."""
+        if len(self._blocks) == 1:
+            (block,) = self._blocks
+            return [self._partitioner.execution_alone(0, block.rows, block.needs)]
         plan = self._partitioner.plan(self._sizes)
         # Not if a request could become late: a trial may take longer than predicted.
-        if self._costs.trial_due and self._sizes.deadlines is None and 1 < len(plan) == len(self):
+        if self._costs.trial_due and not self._any_due and 1 < len(plan) == len(self):
             return self._partitioner.with_a_pair(plan, self._sizes)
         return plan
 
@@ -227,18 +232,11 @@ class RequestBatch:
                 no execution, each half of an execution that failed, and in the end the remaining
                 ones, even if there are none. It must not raise. None: nothing is reported.
         """
-        unreported = set(execution.members)
-
-        def report_answered(seconds: float) -> None:
-            if report is None:
-                return
-            answered = [member for member in unreported if self._answers[member] is not None]
-            unreported.difference_update(answered)
-            if answered or seconds:
-                report(Answered(sorted(answered), seconds))
-
+        report_answered = None
+        if report is not None:
+            report_answered = partial(self._report, report, set(execution.members))
         try:
-            self._run(execution, executor, partial(report_answered, 0.0))
+            self._run(execution, executor, report_answered)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
@@ -246,34 +244,50 @@ class RequestBatch:
                 self._answers[member] = self._named(member, fault)
             if isinstance(fault, Abandoned):  # while waiting for the device
                 self._counts.add(Counts(departed=len(left)))
-        report_answered(execution.seconds)
+        if report_answered is not None:
+            report_answered(execution.seconds)
+
+    def _report(
+        self, report: Callable[[Answered], None], unreported: set[int], seconds: float
+    ) -> None:
+        """Report newly answered requests; `seconds` is the time of an execution that has ended."""
+        answered = sorted([member for member in unreported if self._answers[member] is not None])
+        unreported.difference_update(answered)
+        if answered or seconds:
+            report(Answered(answered, seconds))
 
     def _run(
-        self, execution: Execution, executor: Executor, report_answered: Callable[[], None]
+        self,
+        execution: Execution,
+        executor: Executor,
+        report_answered: Callable[[float], None] | None,
     ) -> None:
         members = self._still_waiting(execution.members, execution.seconds)
         if not members:
             return
-        latest = max(self._callers[member].deadline for member in members)
-        pool = self._workspace
-        with nullcontext(0.0) if pool is None else pool.lease(execution.gear, latest) as waited_s:
+        if self._workspace is None:
+            self._isolate(members, execution, executor, 0.0, report_answered)
+            return
+        with self._workspace.lease(execution.gear, self._latest(members)) as waited_s:
+            # Waiting for the lease may have taken long.
+            members = self._still_waiting(members, execution.seconds)
+            self._isolate(members, execution, executor, waited_s, report_answered)
 
-            def execute(batch: Sequence[int]) -> list[dict[str, Array]]:
-                report_answered()
-                return self._execute(batch, execution, executor, waited_s)
-
-            if pool is not None:  # waiting for the lease may have taken long
-                members = self._still_waiting(members, execution.seconds)
-            with executor.waiting(
-                lambda: latest - self._clock.now(), lambda: self._all_abandoned(members)
-            ):
-                failures = isolate(
-                    members,
-                    execute,
-                    self._deliver,
-                    lambda batch: self._still_waiting(batch, execution.seconds),
-                    lambda batch: self._known_failure(batch, execution),
-                )
+    def _isolate(
+        self,
+        members: Sequence[int],
+        execution: Execution,
+        executor: Executor,
+        waited_s: float,
+        report_answered: Callable[[float], None] | None,
+    ) -> None:
+        failures = isolate(
+            members,
+            partial(self._execute, execution, executor, waited_s, report_answered),
+            self._fail,
+            lambda batch: self._still_waiting(batch, execution.seconds),
+            None if self._failing is None else partial(self._known_failure, execution),
+        )
         if failures:
             answers = [self._answers[member] for member in members]
             culprits = sum(
@@ -284,13 +298,26 @@ class RequestBatch:
             self._counts.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
-        self, members: Sequence[int], execution: Execution, executor: Executor, waited_s: float
-    ) -> list[dict[str, Array]]:
-        gear, predicted = self._size_of(members, execution)
+        self,
+        execution: Execution,
+        executor: Executor,
+        waited_s: float,
+        report_answered: Callable[[float], None] | None,
+        members: Sequence[int],
+    ) -> None:
+        if report_answered is not None:
+            report_answered(0.0)
+        gear, predicted = execution.gear, execution.seconds
+        if len(members) < len(execution.members):
+            gear, predicted = self._size_of(members, execution)
         blocks = [self._blocks[member] for member in members]
+        limits = (
+            lambda: self._latest(members) - self._clock.now(),
+            lambda: self._all_abandoned(members),
+        )
         start_ns = time.monotonic_ns()
         try:
-            answers, counts = executor.execute(blocks, gear)
+            answers, counts = executor.execute(blocks, gear, limits)
         except Abandoned:  # while waiting for the device
             raise
         except Exception as error:
@@ -312,19 +339,18 @@ class RequestBatch:
             else:
                 counts.gear_misses += len(members)
         self._counts.add(counts)
-        return answers
+        for member, answer in zip(members, answers, strict=True):
+            self._answers[member] = answer
 
     def _size_of(self, members: Sequence[int], execution: Execution) -> tuple[Gear, float]:
-        """Return the size and the predicted seconds of an execution, or of a part of it."""
-        if len(members) < len(execution.members):
-            own = self._partitioner.execution_of(members, self._sizes)
-            # The workspace is leased for the whole execution: a gear with fewer but longer rows
-            # could need more.
-            if _holds(execution.gear, own.gear):
-                return own.gear, own.seconds
-        return execution.gear, execution.seconds
+        """Return the size and the predicted seconds of some members of an execution."""
+        own = self._partitioner.execution_of(members, self._sizes)
+        # The workspace is leased for the whole execution: a gear with fewer but longer rows could
+        # need more.
+        whole = own if _holds(execution.gear, own.gear) else execution
+        return whole.gear, whole.seconds
 
-    def _known_failure(self, members: Sequence[int], execution: Execution) -> SizeDisabled | None:
+    def _known_failure(self, execution: Execution, members: Sequence[int]) -> SizeDisabled | None:
         if self._failing is None or not self._failing.any:
             return None
         return self._failing.find(self._size_of(members, execution)[0], len(members))
@@ -339,9 +365,7 @@ class RequestBatch:
         error: str = "",
     ) -> None:
         """Report an execution that started at `start_ns` and has just ended."""
-        callers = (self._callers[member].executed for member in members)
-        traces = [executed for executed in callers if executed is not None]
-        if not traces:
+        if not self._any_traced:
             return
         elements = counts.executed_elements
         executed = Executed(
@@ -354,13 +378,17 @@ class RequestBatch:
             memory_wait_s=waited_s,
             error=error,
         )
-        for trace in traces:
-            trace(executed)
+        for member in members:
+            trace = self._callers[member].executed
+            if trace is not None:
+                trace(executed)
 
     def _still_waiting(self, members: Sequence[int], seconds: float) -> Sequence[int]:
         """Return the members whose callers still wait; answer the others with the reason."""
         # For an execution of a few microseconds, asking would take longer than executing.
         ask = seconds >= len(members) * ASKING_S * WORTH_ASKING
+        if not ask and not self._any_due:
+            return members
         now, waiting = self._clock.now(), []
         for member in members:
             abandonment = self._callers[member].abandonment(now, ask=ask)
@@ -372,22 +400,36 @@ class RequestBatch:
             self._counts.add(Counts(departed=len(members) - len(waiting)))
         return waiting
 
+    def _latest(self, members: Sequence[int]) -> float:
+        """Return the latest deadline of these members."""
+        return max([self._callers[member].deadline for member in members])
+
     def _all_abandoned(self, members: Sequence[int]) -> bool:
         """Return whether no caller of these members waits any more."""
         now = self._clock.now()
-        # Only unanswered members: tritonserver crashes if asked about a request already answered.
-        callers = (self._callers[member] for member in members if self._answers[member] is None)
+        callers = (self._callers[member] for member in members)
         return all(caller.abandonment(now, ask=True) is not None for caller in callers)
 
-    def _deliver(self, member: int, answer: Answer) -> None:
-        if isinstance(answer, RuntimeFault):
-            if isinstance(answer, InvalidValue):
-                name, value = answer.named
-                sent = self._blocks[member].tensors.get(name)
-                if sent is None or value not in sent:  # e.g. a value of the padding
-                    answer = EngineFault(answer.reported)
-            answer = self._named(member, answer)
-        self._answers[member] = answer
+    def _fail(self, member: int, fault: RuntimeFault) -> None:
+        if isinstance(fault, InvalidValue):
+            name, value = fault.named
+            sent = self._blocks[member].tensors.get(name)
+            if sent is None or value not in sent:  # e.g. a value of the padding
+                fault = EngineFault(fault.reported)
+        self._answers[member] = self._named(member, fault)
+
+    @cached_property
+    def _sizes(self) -> RequestSizes:
+        """The sizes of all requests, which lone requests do not need."""
+        blocks, axes = self._blocks, self._blocks[0].needs if self._blocks else ()
+        kinds = [block.kind for block in blocks]
+        return RequestSizes(
+            rows=[block.rows for block in blocks],
+            sizes={axis: [block.needs[axis] for block in blocks] for axis in axes},
+            deadlines=[caller.deadline for caller in self._callers] if self._any_due else None,
+            now=self._clock.now() if self._any_due else 0.0,
+            kinds=kinds if any(kinds) else None,
+        )
 
     def _named(self, member: int, fault: RuntimeFault) -> RuntimeFault:
         """Return the fault with the id of the request, if the caller gave one."""
@@ -397,20 +439,6 @@ class RequestBatch:
         named = type(fault)(f"[request id: {request_id}] {fault}")
         named.__cause__ = fault
         return named
-
-
-def _sizes_of(blocks: Sequence[Block], callers: Sequence[Caller], clock: Clock) -> RequestSizes:
-    axes = blocks[0].needs if blocks else ()
-    deadlines = [caller.deadline for caller in callers]
-    any_due = min(deadlines, default=math.inf) < math.inf
-    kinds = [block.kind for block in blocks]
-    return RequestSizes(
-        rows=[block.rows for block in blocks],
-        sizes={axis: [block.needs[axis] for block in blocks] for axis in axes},
-        deadlines=deadlines if any_due else None,
-        now=clock.now() if any_due else 0.0,
-        kinds=kinds if any(kinds) else None,
-    )
 
 
 def _holds(gear: Gear, other: Gear) -> bool:

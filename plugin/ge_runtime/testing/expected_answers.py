@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
 from ge_runtime.config import Aipp, BatchInput, BatchInputKind, RuntimeConfig, read_number
-from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
@@ -244,7 +243,7 @@ class AnswerChecker:
             data_only: Ignore what lies past the ends of rows.
             rounding: Differences that it explains are accepted.
         """
-        if isinstance(answer, RuntimeFault):
+        if isinstance(answer, Exception):
             kind = type(answer).__name__
             return f"found {kind} '{answer}', expected an answer, which the request gets alone"
         passed = {name: request.originals[own] for name, own in self._config.passthrough.items()}

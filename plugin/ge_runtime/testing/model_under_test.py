@@ -210,6 +210,10 @@ class ForcedPartitioner:
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         return self._partitioner.execution_of(members, requests)
 
+    def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
+        self.groups = [(member,)]
+        return self._partitioner.execution_alone(member, rows, sizes)
+
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         return plan  # keep the chosen groups
 

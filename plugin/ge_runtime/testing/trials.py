@@ -17,7 +17,6 @@ from itertools import chain
 import numpy as np
 
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import Array, Tensors
 from ge_runtime.testing.model_under_test import (
@@ -255,7 +254,7 @@ class Leakage:
             self._answers(batch.requests, members, groups, batch.poison)[member]
             for _ in range(_EQUAL_EXECUTIONS - 1)
         )
-        return [answer for answer in (first, *more) if not isinstance(answer, RuntimeFault)]
+        return [answer for answer in (first, *more) if not isinstance(answer, Exception)]
 
     def _answers(
         self, requests: Sequence[RandomRequest], members: Sequence[int], groups: Groups, poison: int
@@ -268,6 +267,6 @@ class Leakage:
         return dict(zip(members, outcome.answers, strict=False))
 
     def _differences(self, found: Answer, expected: Answer) -> list[Difference]:
-        if isinstance(found, RuntimeFault) or isinstance(expected, RuntimeFault):
+        if isinstance(found, Exception) or isinstance(expected, Exception):
             return []
         return compare_all(self._outputs, found, expected)

@@ -246,4 +246,4 @@ def _with_own_state(block: Block) -> Block:
     """Return the request with a copy of its state, which its execution overwrites."""
     if block.state is None:
         return block
-    return replace(block, state={name: own.copy() for name, own in block.state.items()})
+    return block._replace(state={name: own.copy() for name, own in block.state.items()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -127,7 +126,7 @@ class Values:
     def nudged(self, block: Block, seed: Sequence[int]) -> Block | None:
         """Return the request with every float moved to a neighbour, or None if it has no floats."""
         tensors = nudged(np.random.default_rng(seed), self._specs, block.tensors)
-        return replace(block, tensors=tensors) if tensors is not None else None
+        return block._replace(tensors=tensors) if tensors is not None else None
 
 
 def request_text(block: Block) -> str:

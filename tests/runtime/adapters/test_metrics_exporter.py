@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 from runtime.support.triton import PbUtils
 
@@ -37,6 +39,24 @@ def test_at_most_one_timer_is_active(pb_utils, metrics, exporter, timers):
     assert pb_utils.metric("launches_total").number == 3
     exporter.note()
     assert len(timers) == 2
+
+
+def test_rows_of_executions_are_the_series_of_a_histogram(pb_utils, metrics, exporter):
+    metrics.add(Counts(launch_rows=Counter({1: 3, 2: 1, 7: 1, 300: 1})))
+    exporter.export()
+    found = {
+        bound: pb_utils.metric("launch_rows_bucket", le=bound).number
+        for bound in ("1", "2", "4", "8", "256", "+Inf")
+    }
+    assert found == {"1": 3, "2": 4, "4": 4, "8": 5, "256": 5, "+Inf": 6}
+    assert pb_utils.metric("launch_rows_count").number == 6
+    assert pb_utils.metric("launch_rows_sum").number == 312
+
+
+def test_unchanged_gauges_are_not_sent_again(pb_utils, exporter, monkeypatch):
+    monkeypatch.setattr(pb_utils.metric("total_bytes"), "set", pytest.fail)
+    exporter.export()
+    assert pb_utils.metric("total_bytes").number == 7
 
 
 def test_closing_exports_the_remaining_counts(pb_utils, metrics, exporter, timers):

@@ -78,6 +78,8 @@ def test_every_request_is_executed_once_at_the_size_that_it_has_alone(asked):
         for member in execution.members:
             (alone,) = asked.partitioner.plan(asked.requests([member]))
             assert execution.gear == alone.gear
+            sizes = {axis: own[member] for axis, own in asked.sizes.items()}
+            assert asked.partitioner.execution_alone(0, asked.rows[member], sizes) == alone
 
 
 @given(asked())

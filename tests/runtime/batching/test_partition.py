@@ -140,6 +140,15 @@ def test_every_request_is_in_one_execution_that_holds_it(batch):
         assert execution.seconds == batch.cost.seconds(execution.gear.rows, execution.gear.extents)
 
 
+@given(any_batches)
+def test_a_request_alone_has_the_plan_of_a_batch_of_one(batch):
+    own = BatchPartitioner(batch.gears, batch.cost, batch.capacity, batch.equal)
+    for member, rows in enumerate(batch.rows):
+        sizes = {axis: sizes[member] for axis, sizes in batch.sizes.items()}
+        (expected,) = own.plan(RequestSizes([rows], {axis: [size] for axis, size in sizes.items()}))
+        assert own.execution_alone(0, rows, sizes) == expected
+
+
 @pytest.mark.brute_force
 @given(any_batches)
 def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):

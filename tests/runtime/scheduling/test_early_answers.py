@@ -29,15 +29,6 @@ def test_early_answers_are_sent_and_the_last_ones_wait_for_the_batch(clock):
     assert counts.answer_seconds == 2 * 1.0 + 3.0 + 2 * 6.0
 
 
-def test_without_early_answers_all_wait_for_the_batch(clock):
-    early = EarlyAnswers(2, 2.0, 1, None, clock)
-    for member in range(2):
-        clock.advance(1.0)
-        early.add(Answered([member], 1.0))
-    counts = early.counts()
-    assert (counts.early_answers, counts.early_seconds, counts.answer_seconds) == (0, 0.0, 4.0)
-
-
 @pytest.mark.parametrize("members", [1, 3])
 def test_answers_are_not_sent_early_if_sending_costs_too_much(clock, members):
     answered = []

@@ -1,6 +1,7 @@
 """One batch on one engine; the engine is a test double, the memory is real."""
 
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -193,6 +194,32 @@ def test_the_reason_for_sharing_is_counted(rule, sizes, reasons):
     assert counts.shared_launches == reasons
 
 
+class Queued(Engine):
+    """Waits for its device; records the limits of each execution."""
+
+    def __init__(self):
+        self.waits, self.filled = [], []
+
+    def reserve(self, nbytes): ...
+
+    def expect_rows(self, filled):
+        self.filled.append(filled)
+
+    @contextmanager
+    def waiting(self, within, gone):
+        self.waits.append((within, gone))
+        yield
+
+
+def test_an_engine_that_waits_gets_the_limits_of_each_execution(executor_of):
+    engine = Queued()
+    executor = executor_of(engine, here=False)
+    executor.execute([block_of(1)], Gear(2, {}), ("within", "gone"))
+    executor.measure([block_of(1)], Gear(1, {}))  # without limits
+    assert engine.waits == [("within", "gone")]
+    assert engine.filled == [1, 1]
+
+
 # -- requests that are not copied --------------------------------------------------------------
 
 
@@ -245,6 +272,28 @@ def test_a_lone_request_that_the_engine_cannot_read_directly_is_copied(executor_
     assert not np.shares_memory(engine.read, tensor)
     assert counts.copied_bytes == 2
     assert answer["y"].tolist() == tensor.tolist()
+
+
+@given(request=_REQUEST, padding=st.tuples(st.integers(0, 2), st.integers(0, 2)))
+def test_requests_that_are_not_copied_get_the_same_answers_and_counts(request, padding):
+    x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
+    tensor = aligned_bytes(request.tensors["x"].size).reshape(request.tensors["x"].shape)
+    tensor[...] = request.tensors["x"]
+    request = request._replace(tensors={"x": tensor})
+    gear = Gear(request.rows + padding[0], {"n": request.sizes["n"] + padding[1]})
+    results = []
+    for here in (True, False):
+        executor = Executor(
+            Engine(),
+            Contract((Joined(x, np.uint8(0)),), (y,)),
+            BatchRules(True, None, (("n",),), {"n": PaddingRule.MASKED}, here),
+            inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
+            answers=AnswerSlots([np.zeros(2560, np.uint8)]),
+        )
+        (answer,), counts = executor.execute([request], gear)
+        counts.launch_seconds = counts.measured_seconds = counts.copied_bytes = 0
+        results.append((answer["y"].tolist(), counts))
+    assert results[0] == results[1]
 
 
 def test_requests_that_share_an_execution_are_copied(executor_of):

@@ -11,6 +11,7 @@ class Graph:
 
     def __init__(self, poisonous=(), most=None):
         self.poisonous, self.most, self.executions = set(poisonous), most, []
+        self.outcome = {}
 
     def execute(self, members):
         self.executions.append(list(members))
@@ -18,18 +19,17 @@ class Graph:
             raise OutOfMemory("too many")
         if self.poisonous & set(members):
             raise EngineFault("poison")
-        return [member * 10 for member in members]
+        for member in members:
+            self.answer(member, member * 10)
+
+    def answer(self, member, answer):
+        assert member not in self.outcome
+        self.outcome[member] = answer
 
 
 def outcome_of(graph, members, still_waiting=lambda batch: batch):
-    outcome = {}
-
-    def deliver(member, answer):
-        assert member not in outcome
-        outcome[member] = answer
-
-    failures = isolate(members, graph.execute, deliver, still_waiting)
-    return outcome, failures
+    failures = isolate(members, graph.execute, graph.answer, still_waiting)
+    return graph.outcome, failures
 
 
 def test_a_valid_batch_is_executed_once():

@@ -222,35 +222,29 @@ class Logger:
 class _Kind(enum.Enum):
     COUNTER = 0
     GAUGE = 1
-    HISTOGRAM = 2
 
 
 class Metric:
     """One series of a family."""
 
     def __init__(self, kind):
-        self._kind, self.number, self.observed = kind, 0.0, []
+        self._kind, self.number = kind, 0.0
 
     def increment(self, amount):
         if self._kind is _Kind.COUNTER and amount < 0:
             raise TritonModelException("can only be incremented monotonically")
-        assert self._kind is not _Kind.HISTOGRAM
         self.number += amount
 
     def set(self, value):
         assert self._kind is _Kind.GAUGE
         self.number = value
 
-    def observe(self, value):
-        assert self._kind is _Kind.HISTOGRAM
-        self.observed.append(value)
-
 
 def metric_family(series):
     """A `MetricFamily` whose series are in `series` by name and labels."""
 
     class MetricFamily:
-        COUNTER, GAUGE, HISTOGRAM = _Kind
+        COUNTER, GAUGE = _Kind
 
         def __init__(self, name, description, kind):
             if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name) or not isinstance(kind, _Kind):
@@ -258,11 +252,9 @@ def metric_family(series):
             assert description
             self._name, self._kind = name, kind
 
-        def Metric(self, labels=None, buckets=None):
+        def Metric(self, labels=None):
             if any(not isinstance(value, str) for value in (labels or {}).values()):
                 raise TritonModelException("attempt to access JSON non-string as string")
-            if (buckets is not None) != (self._kind is _Kind.HISTOGRAM):
-                raise TritonModelException("Failed to create metric. Missing required buckets.")
             key = (self._name, *sorted((labels or {}).items()))
             return series.setdefault(key, Metric(self._kind))
 

@@ -184,7 +184,7 @@ MUTANTS = {
         (FREE, TOKENS), RequestBatch, "results", reversed_answers
     ),
     "slot reused while held": Mutant((FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same),
-    "inputs passed to others": Mutant((TAGGED,), Runtime, "_pass", passed_to_the_next),
+    "inputs passed to others": Mutant((TAGGED,), Runtime, "_finish", passed_to_the_next),
 }
 
 ON_ANY_ENGINE = ("mask of ones", "padding not written", "offsets one late")

@@ -87,8 +87,8 @@ def test_graphs_that_are_not_sound_are_found(examine, graph, model):
 
 
 def test_leakage_is_distinguished_from_rounding(examine, monkeypatch):
-    def leaking(sound, executor, blocks, gear):
-        answers, counts = sound(executor, blocks, gear)
+    def leaking(sound, executor, blocks, *others):
+        answers, counts = sound(executor, blocks, *others)
         bits = sum(int(block.tensors["input_ids"].flat[0]) for block in blocks[:1])
         answers[-1]["embedding"] = answers[-1]["embedding"] * np.float32(1 + bits * 2e-7)
         return answers, counts
@@ -155,10 +155,10 @@ def test_a_fault_that_does_not_occur_again_is_reported_so(examine, monkeypatch):
 
 
 def test_an_execution_that_fails_only_for_several_requests_is_a_failure(examine, monkeypatch):
-    def refuses_several(sound, executor, blocks, gear):
+    def refuses_several(sound, executor, blocks, *others):
         if len(blocks) > 1:
             raise EngineFault("too many")
-        return sound(executor, blocks, gear)
+        return sound(executor, blocks, *others)
 
     Mutant((FREE,), Executor, "execute", refuses_several).plant(monkeypatch)
     failure = examine(FREE).failure
