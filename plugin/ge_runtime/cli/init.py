@@ -292,7 +292,15 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
         why = "The load check refused less restricted batching, see above."
         kept = [own for own in first.parameters if own.key not in parameters]
         added = [Parameter(key, value, why) for key, value in parameters.items()]
-        yield restriction, replace(first, notes=[*first.notes], parameters=[*kept, *added])
+        yield (
+            restriction,
+            replace(
+                first,
+                max_batch_size=int(parameters.get("gears.batch", first.max_batch_size)),
+                notes=[*first.notes],
+                parameters=[*kept, *added],
+            ),
+        )
     if first.max_batch_size:
         yield "no rows", discovery.configuration(batched=False)
 

@@ -250,7 +250,7 @@ def test_a_dim_with_one_size_is_fixed(discover):
 
 def test_a_fixed_batch(discover):
     found = discover(valid(batch=2))
-    assert found.max_batch_size == 16
+    assert found.max_batch_size == 2
     assert "Rows: the graph has a fixed batch of 2." in found.notes
 
 
