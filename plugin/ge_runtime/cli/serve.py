@@ -171,7 +171,10 @@ def _curl(name: str, config: RuntimeConfig, port: int) -> list[str]:
         data = [1 if spec.dtype.is_integer or spec.dtype is DType.BOOL else 0.5] * count
         tensor = {"name": spec.name, "datatype": spec.dtype.value, "shape": shape, "data": data}
         inputs.append(tensor)
-    return [f"curl -s {url}/infer -d '{json.dumps({'inputs': inputs})}'"]
+    body: dict[str, object] = {"inputs": inputs}
+    if config.states.outputs:
+        body["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    return [f"curl -s {url}/infer -d '{json.dumps(body)}'"]
 
 
 def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
@@ -192,4 +195,6 @@ def _python(name: str, config: RuntimeConfig, port: int) -> list[str]:
             "inputs.append(tensor)",
         ]
     output = config.outputs[0].name
-    return [*lines, f'print(client.infer("{name}", inputs).as_numpy("{output}"))']
+    flags = ", sequence_id=1, sequence_start=True, sequence_end=True"
+    step = flags if config.states.outputs else ""
+    return [*lines, f'print(client.infer("{name}", inputs{step}).as_numpy("{output}"))']
