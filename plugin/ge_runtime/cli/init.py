@@ -278,6 +278,10 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
         )
     ]
     restrictions: dict[str, Mapping[str, str]] = {}
+    if discovery.sample:
+        # The warm-up and the measurement of costs execute invented values.
+        unmeasured = {"warmup": "none", "cost": "launch_us=100, element_ns=1, element2_ns=0"}
+        restrictions["without executions of invented values at load"] = unmeasured
     equal = {f"padding.{axis}": "equal" for axis in shared}
     if equal:
         restrictions["requests of equal sizes only"] = equal
