@@ -293,7 +293,7 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
                 "gears.batch": "1",
             }
     for restriction, parameters in restrictions.items():
-        why = "The load check refused less restricted batching, see above."
+        why = "The model was refused without this; see above."
         kept = [own for own in first.parameters if own.key not in parameters]
         added = [Parameter(key, value, why) for key, value in parameters.items()]
         yield (
