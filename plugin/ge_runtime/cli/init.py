@@ -331,6 +331,10 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
         )
     ]
     restrictions: dict[str, Mapping[str, str]] = {}
+    if discovery.sample:
+        # The warm-up and the measurement of costs execute invented values.
+        unmeasured = {"warmup": "none", "cost": "launch_us=100, element_ns=1, element2_ns=0"}
+        restrictions["without executions of invented values at load"] = unmeasured
     equal = {f"padding.{axis}": "equal" for axis in shared}
     if equal:
         restrictions["requests of equal sizes only"] = equal
@@ -342,10 +346,18 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
                 "gears.batch": "1",
             }
     for restriction, parameters in restrictions.items():
-        why = "The load check refused less restricted batching, see above."
+        why = "The model was refused without this; see above."
         kept = [own for own in first.parameters if own.key not in parameters]
         added = [Parameter(key, value, why) for key, value in parameters.items()]
-        yield restriction, replace(first, notes=[*first.notes], parameters=[*kept, *added])
+        yield (
+            restriction,
+            replace(
+                first,
+                max_batch_size=int(parameters.get("gears.batch", first.max_batch_size)),
+                notes=[*first.notes],
+                parameters=[*kept, *added],
+            ),
+        )
     if first.max_batch_size:
         yield "no rows", discovery.configuration(batched=False)
 

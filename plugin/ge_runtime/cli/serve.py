@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
@@ -139,26 +139,29 @@ def _is_ready(port: int) -> bool:
 def _usage(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> list[str]:
     """Return the address of the live page, and a request of the first model."""
     name = models[0]
-    inputs, output = _tensors(repository / name)
+    shown = _shown(repository / name)
     return [
         "",
         f"Live page: http://localhost:{ports['metrics']}",
         f"Models: {', '.join(models)}",
         "",
-        *_curl(name, inputs, ports["http"]),
+        *_curl(name, shown, ports["http"]),
         "",
-        *_python(name, inputs, output, ports["grpc"]),
+        *_python(name, shown, ports["grpc"]),
         "",
         "Ctrl-C stops the server.",
     ]
 
 
-Shown: TypeAlias = list[tuple[str, DType, list[int]]]
-"""Name, type and shape of the inputs of a request."""
+class _Shown(NamedTuple):
+    """A small request: name, type and shape of its inputs, and the output that is printed."""
+
+    inputs: list[tuple[str, DType, list[int]]]
+    output: str
+    is_sequence: bool
 
 
-def _tensors(folder: Path) -> tuple[Shown, str]:
-    """Return the inputs of a small request, and the first output."""
+def _shown(folder: Path) -> _Shown:
     model = read_model_config(folder)
     if model.get("platform") == "ensemble":
         inputs: Any = model["input"]
@@ -171,7 +174,7 @@ def _tensors(folder: Path) -> tuple[Shown, str]:
             )
             for own in inputs
         ]
-        return found, str(outputs[0]["name"])
+        return _Shown(found, str(outputs[0]["name"]), is_sequence=False)
     config = read_runtime_config(folder)
     sizes = {
         axis: min(limit, config.axis_sizes.executed(axis, max(8, config.axis_sizes.minimums[axis])))
@@ -179,26 +182,29 @@ def _tensors(folder: Path) -> tuple[Shown, str]:
     }
     rows = (1,) if config.batched else ()
     shapes = [(spec.name, spec.dtype, [*rows, *spec.shape(sizes)]) for spec in config.inputs]
-    return shapes, config.outputs[0].name
+    return _Shown(shapes, config.outputs[0].name, is_sequence=bool(config.states.outputs))
 
 
-def _curl(name: str, shown: Shown, port: int) -> list[str]:
+def _curl(name: str, shown: _Shown, port: int) -> list[str]:
     url = f"http://localhost:{port}/v2/models/{name}"
-    if all(input_name in _TEXTS for input_name, _, _ in shown):
-        texts = {input_name: _TEXTS[input_name] for input_name, _, _ in shown}
+    if all(input_name in _TEXTS for input_name, _, _ in shown.inputs):
+        texts = {input_name: _TEXTS[input_name] for input_name, _, _ in shown.inputs}
         return [f"curl -s {url}/generate -d '{json.dumps(texts)}'"]
     inputs = []
-    for input_name, dtype, shape in shown:
+    for input_name, dtype, shape in shown.inputs:
         count = math.prod(shape)
         if count > _SHOWN_ELEMENTS or dtype is DType.BYTES:
             return [f"curl -s {url}   # inputs and outputs"]
         data = [1 if dtype.is_integer or dtype is DType.BOOL else 0.5] * count
         tensor = {"name": input_name, "datatype": dtype.value, "shape": shape, "data": data}
         inputs.append(tensor)
-    return [f"curl -s {url}/infer -d '{json.dumps({'inputs': inputs})}'"]
+    body: dict[str, object] = {"inputs": inputs}
+    if shown.is_sequence:
+        body["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    return [f"curl -s {url}/infer -d '{json.dumps(body)}'"]
 
 
-def _python(name: str, shown: Shown, output: str, port: int) -> list[str]:
+def _python(name: str, shown: _Shown, port: int) -> list[str]:
     """Return a program that sends a request; the server's package installs its gRPC client."""
     lines = [
         "import numpy as np",
@@ -207,7 +213,7 @@ def _python(name: str, shown: Shown, output: str, port: int) -> list[str]:
         f'client = triton.InferenceServerClient("localhost:{port}")',
         "inputs = []",
     ]
-    for input_name, dtype, shape in shown:
+    for input_name, dtype, shape in shown.inputs:
         data = f"np.ones({shape}, np.{dtype.numpy})"
         if dtype is DType.BYTES:
             text = _TEXTS.get(input_name)
@@ -218,4 +224,5 @@ def _python(name: str, shown: Shown, output: str, port: int) -> list[str]:
             f"tensor.set_data_from_numpy({data})",
             "inputs.append(tensor)",
         ]
-    return [*lines, f'print(client.infer("{name}", inputs).as_numpy("{output}"))']
+    flags = ", sequence_id=1, sequence_start=True, sequence_end=True" if shown.is_sequence else ""
+    return [*lines, f'print(client.infer("{name}", inputs{flags}).as_numpy("{shown.output}"))']

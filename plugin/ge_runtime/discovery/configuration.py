@@ -83,7 +83,7 @@ class Configuration:
 
 _FAMILIES: Final = (
     *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
-    *("range", "batch_axis", "padding", "gears"),
+    *("range", "batch_axis", "padding", "gears", "warmup", "cost"),
 )
 """The order in which the parameters are written."""
 

@@ -217,6 +217,8 @@ class Discovery:
     ) -> int:
         if not rows.batched:
             return 0
+        if rows.fixed:
+            return rows.fixed
         elements = study.most_elements(at_limits(axes, sizes))
         most = self.max_batch
         while most > 1 and most * elements > _MOST_ELEMENTS:

@@ -28,6 +28,8 @@ _SHARE: Final = 4
 """All rows together may need one part in four of the machine's free memory."""
 _SECONDS_MOST: Final = 0.5
 """CPU seconds of an execution, beyond which no larger size is tried."""
+_TOTAL_MOST: Final = 1.0
+"""CPU seconds of all executions at larger sizes of one axis."""
 _IDS_MOST: Final = 2**31 - 1
 
 
@@ -91,11 +93,13 @@ class _Budget:
         free = min((limit.free_bytes for limit in read_limits()), default=_GROWTH_MOST)
         self._growth = min(_GROWTH_MOST, free // (_SHARE * rows))
         self._bytes, self._seconds = _peak_bytes(), time.process_time()
+        self._start = self._seconds
 
     def allows(self) -> bool:
         """Return whether the executions since the last call were cheap; the first is."""
         used, now = _peak_bytes(), time.process_time()
         cheap = used - self._bytes < self._growth and now - self._seconds < _SECONDS_MOST
+        cheap &= now - self._start < _TOTAL_MOST
         self._bytes, self._seconds = used, now
         return cheap
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ from ge_runtime.specs import Relation
 SizeOf = Callable[[Mapping[str, int]], "int | None"]
 """Returns the measured size of an output's dim at these sizes of axes; None if the graph fails."""
 
+_LINEAR: Final = re.compile(r"((?:\d+ \* )?\w+)( [+-] \d+)?")
+"""A multiple of one axis plus a constant."""
 _JUMP_MOST: Final = 4096
 """The largest period of a fitted size: strides of audio models are in the hundreds."""
 
@@ -126,16 +129,22 @@ def _combined(
     Each part was measured with the other axes at their base, so the parts differ from the factors
     of a product by a constant factor, and from the terms of a sum by a constant.
     """
-    first, *others = (f"({part})" for part in parts)
+    linear = [_LINEAR.fullmatch(part) for part in parts]
     total = at_base * (len(parts) - 1)
-    candidates = [f"{' + '.join([first, *others])} - {total}"]
+    if all(linear):
+        terms = [match[1] for match in linear if match]
+        offsets = (int((match[2] or "0").replace(" ", "")) for match in linear if match)
+        candidates = [f"{' + '.join(terms)} + {sum(offsets) - total}"]
+    else:
+        candidates = [f"{' + '.join(f'({part})' for part in parts)} - {total}"]
     # A product with strides: each factor is its part divided by the others at their base.
     for stride in (1, 2, 4, 8, 14, 16, 32):
         factors = [f"({axis.name} // {stride})" for axis in axes]
         product = 1
         for axis in axes:
             product *= base[axis.name] // stride
-        for factor in (1, 2, 3, 4):
+        whole = at_base // product if product and at_base % product == 0 else 1
+        for factor in dict.fromkeys((1, 2, 3, 4, whole)):
             rest = at_base - factor * product
             if 0 <= rest <= at_base // 2 or rest == 0:
                 candidates.append(f"{factor} * {' * '.join(factors)} + {rest}")
@@ -172,7 +181,8 @@ def _measured(measure: SizeOf, sizes: Mapping[str, int]) -> int:
 
 def _plain(text: str) -> str:
     """Remove factors of 1, terms of 0, and needless brackets."""
-    for needless, plain in (("1 * ", ""), (" + 0)", ")"), ("+ -", "- ")):
+    text = re.sub(r"(?<!\d)1 \* ", "", text)
+    for needless, plain in ((" + 0)", ")"), ("+ -", "- ")):
         text = text.replace(needless, plain)
     text = text.removesuffix(" + 0").removesuffix(" - 0")
     return Relation.parse(text).text

@@ -117,7 +117,7 @@ def test_rows_that_are_not_first(init):
 
 def test_a_fixed_batch_of_one(init):
     _, config, printed = init(valid(batch=1))
-    assert config["max_batch_size"] == 16
+    assert config["max_batch_size"] == 1
     assert "the graph has a fixed batch of 1" in printed.out
 
 
@@ -125,7 +125,7 @@ def test_a_fixed_batch_of_one(init):
 def test_a_fixed_batch_of_two(init):
     code, config, printed = init(valid(batch=2))
     assert code == 0
-    assert config["max_batch_size"] == 16
+    assert config["max_batch_size"] == 2
     assert "the graph has a fixed batch of 2" in printed.out
 
 

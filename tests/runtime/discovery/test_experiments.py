@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -11,11 +12,13 @@ from onnx import TensorProto, helper
 from runtime.support.axis_graphs import attentive, rated, recurrent, strided, valid
 from runtime.support.graphs import onnx_model
 
+from ge_runtime.discovery import limits
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.study import Undecided
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.memory.machine import MemoryLimit
 
 BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
 node = helper.make_node
@@ -236,6 +239,19 @@ def test_a_size_at_which_the_graph_fails_is_the_limit(discover):
     assert any(own.evidence.startswith("The graph fails above 100") for own in found.parameters)
 
 
+@pytest.mark.parametrize("scarce", ["memory", "time"])
+def test_no_larger_size_is_tried_without_memory_or_time(scarce, discover, monkeypatch):
+    if scarce == "memory":
+        full = MemoryLimit("RAM", 2**30, 0, "/proc/meminfo")
+        monkeypatch.setattr(limits, "read_limits", lambda: (full,))
+    else:
+        clock = itertools.count()
+        monkeypatch.setattr(limits.time, "process_time", lambda: float(next(clock)))
+    found = discover(pooled("ReduceMean", axes=[1]))
+    assert parameters(found)["limit.frames"] == "64"
+    assert any("larger sizes were not tried" in own.evidence for own in found.parameters)
+
+
 def test_a_dim_with_one_size_is_fixed(discover):
     model = onnx_model(
         [node("MatMul", ["x", "weights"], ["y"])],
@@ -250,7 +266,7 @@ def test_a_dim_with_one_size_is_fixed(discover):
 
 def test_a_fixed_batch(discover):
     found = discover(valid(batch=2))
-    assert found.max_batch_size == 16
+    assert found.max_batch_size == 2
     assert "Rows: the graph has a fixed batch of 2." in found.notes
 
 

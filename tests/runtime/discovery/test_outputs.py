@@ -77,6 +77,21 @@ def test_patches_of_two_axes_and_a_class_token():
     assert found.size({"height": 64, "width": 480}) == 4 * 30 + 1
 
 
+def test_the_sum_of_two_axes_is_plain():
+    found = fitted(lambda past, new: past + new + 3, axis("past"), axis("new"))
+    assert str(found) == "past + new + 3"
+
+
+def test_anchors_of_three_strides():
+    sides = (
+        axis("height", base=224, multiple=32, smallest=32, largest=1024),
+        axis("width", base=224, multiple=32, smallest=32, largest=1024),
+    )
+    found = fitted(lambda h, w: sum(h // s * (w // s) for s in (8, 16, 32)), *sides)
+    assert isinstance(found, Relation)
+    assert found.size({"height": 64, "width": 480}) == 21 * 2 * 15
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda size: size * size, lambda size: size % 7 + 1, lambda size: size.bit_length()],
