@@ -66,7 +66,9 @@ _FAMILIES: Final = (
 
 
 def _order(parameter: Parameter) -> tuple[int, str]:
-    return _FAMILIES.index(parameter.key.split(".")[0]), parameter.evidence
+    family = parameter.key.split(".")[0]
+    # Families that are never derived come last: config.pbtxt had them before.
+    return ([*_FAMILIES, family]).index(family), parameter.evidence
 
 
 def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
