@@ -19,7 +19,7 @@ from ge_runtime.adapters.completion import GRAPH, Completion, Json, dims_of, tex
 from ge_runtime.cli.child_process import limit_memory
 from ge_runtime.cli.command import EXIT_NO
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init import proven
+from ge_runtime.cli.init import Unproven, proven
 from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph, Port
@@ -34,7 +34,7 @@ _MARK_FAMILIES: Final = ("mask", "lengths")
 _SUPPLIED: Final = ("positions", "offsets")
 """Families of inputs that ge_runtime generates, although experiments cannot confirm them."""
 _PROVEN: Final = (*_TENSOR_FAMILIES, *_AXIS_FAMILIES, *_MARK_FAMILIES, *_SUPPLIED)
-_OTHER_PROVEN: Final = ("constant", "gears", "axis_length")
+_OTHER_PROVEN: Final = ("constant", "gears")
 """Written parameters of these families take part in the proof; others choose devices and memory."""
 _SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -68,11 +68,11 @@ def derive(version_dir: Path, config: Json) -> Completion:
         (model / "1").symlink_to(version_dir, target_is_directory=True)
         try:
             found, proof = proven(discovery, model, GRAPH)
-        except ArtifactFault as fault:
+        except Unproven as fault:
             written = ", ".join(key for key in texts(config) if _is_proven(key))
-            if written:
-                raise ArtifactFault(f"{fault} (config.pbtxt gives {written})") from fault
-            raise
+            if not written:
+                raise
+            raise ArtifactFault(f"{fault} (config.pbtxt gives {written})") from fault
     return _completion(config, found, proof)
 
 
@@ -150,7 +150,7 @@ class PartialDiscovery(Discovery):
         self._written_inputs = {own["name"]: own for own in config.get("input") or ()}
         self._written_outputs = {own["name"]: own for own in config.get("output") or ()}
         ports = {port.name: port for port in graph.inputs}
-        self._check_names(ports)
+        _check_names(config, ports)
         written = {name: own for name, own in self._written_inputs.items() if name in ports}
         # Without rows, the dims of a request are those of the graph.
         self._whole = not self._written_rows and any(
@@ -161,14 +161,6 @@ class PartialDiscovery(Discovery):
         for name, own in written.items():
             _check_type("input", ports[name], own)
             self._fix(ports[name], dims_of(own))
-
-    def _check_names(self, ports: Mapping[str, Port]) -> None:
-        other = {text for key, text in self._given.items() if key.startswith("axis_length.")}
-        for name in self._written_inputs.keys() - ports.keys() - other:
-            raise ArtifactFault(
-                f"input '{name}': found it in config.pbtxt, expected an input of the graph: "
-                f"{', '.join(ports)}"
-            )
 
     def _fix(self, port: Port, dims: Sequence[int]) -> None:
         """Fix the sizes of the graph's dims for which config.pbtxt has a size."""
@@ -289,10 +281,10 @@ class PartialDiscovery(Discovery):
         for key in self._given:
             family, _, name = key.partition(".")
             if family in _MARK_FAMILIES and name in inputs:
-                note = next((note for note in found.notes if f"'{name}'" in note), "")
+                notes = (note for note in found.notes if f"'{name}'" in note)
                 raise ArtifactFault(
-                    f"parameter '{key}': found it in config.pbtxt, but experiments show that it is "
-                    f"an ordinary input. {note}"
+                    f"parameter '{key}': found it in config.pbtxt, expected an input of requests: "
+                    + next(notes, "experiments did not confirm it")
                 )
         found.inputs = [
             _as_written(own, self._written_inputs.get(own.name)) for own in inputs.values()
@@ -324,13 +316,16 @@ class PartialDiscovery(Discovery):
     def _check_parameters(self, found: Configuration) -> None:
         """Compare the written parameters with measured ones. Raises ArtifactFault."""
         for own in found.parameters:
-            written = self._given.get(own.key)
-            if written is None or not _contradicts(own, written):
-                continue
-            raise ArtifactFault(
-                f"parameter '{own.key}': found {written} in config.pbtxt, expected {own.value}: "
-                f"{own.evidence}"
-            )
+            family, _, name = own.key.partition(".")
+            key = own.key
+            if family == "min" and key not in self._given:
+                key = f"limit.{name}"
+            written = self._given.get(key)
+            if written is not None and _contradicts(own, written):
+                raise ArtifactFault(
+                    f"parameter '{key}': found {written} in config.pbtxt, but experiments give "
+                    f"{own.key} = {own.value}: {own.evidence}"
+                )
 
     def _is_known(self, key: str, found: Configuration) -> bool:
         """Return whether a parameter of a tensor belongs to a tensor that is declared."""
@@ -340,6 +335,19 @@ class PartialDiscovery(Discovery):
             return name in declared
         outputs = {port.name for port in self.graph.outputs}
         return family != "batch_axis" or name not in outputs or name in declared
+
+
+def _check_names(config: Json, ports: Mapping[str, Port]) -> None:
+    """Check that written inputs are the graph's, unless a parameter uses them otherwise."""
+    used = {
+        text for key, text in texts(config).items() if key.split(".")[0] in ("axis_length", "pass")
+    }
+    for own in config.get("input") or ():
+        if own["name"] not in ports and own["name"] not in used:
+            raise ArtifactFault(
+                f"input '{own['name']}': found it in config.pbtxt, expected an input of the graph: "
+                f"{', '.join(ports)}"
+            )
 
 
 def _check_type(kind: str, port: Port, written: Json) -> None:
@@ -375,7 +383,7 @@ def _contradicts(derived: Parameter, written: str) -> bool:
             return value < int(derived.value)
         case "align":
             return value % int(derived.value) != 0
-        case "range":
+        case "range" | "gears":
             return value > int(derived.value.rpartition("..")[2])
         case _:
             return False

@@ -187,6 +187,10 @@ def _derive(file: Path, model: Path, options: InitOptions) -> int:
     return 0
 
 
+class Unproven(ArtifactFault):
+    """No configuration loads and answers like ONNX Runtime."""
+
+
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
     """Return the configuration of most batching that loads and answers like ONNX Runtime.
 
@@ -196,6 +200,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
         source: The file's name, for the first comment of config.pbtxt.
 
     Raises:
+        Unproven: No configuration loads and answers like ONNX Runtime.
         ArtifactFault: No configuration was found.
     """
     reasons: list[str] = []
@@ -210,7 +215,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
             return configuration, prove(discovery.study, model / "1", config)
         except RuntimeFault as fault:
             reasons.append(" ".join(str(fault).split()))
-    raise ArtifactFault("found no configuration that answers like ONNX Runtime: " + reasons[-1])
+    raise Unproven("found no configuration that answers like ONNX Runtime: " + reasons[-1])
 
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:

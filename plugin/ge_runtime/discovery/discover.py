@@ -116,7 +116,8 @@ class Discovery:
             if value is None:
                 raise Undecided(
                     f"input '{port.name}' ({port.dtype.value}): found a single number for the "
-                    f"whole execution; give its value with --constant {port.name}=VALUE"
+                    f"whole execution; give its value with --constant {port.name}=VALUE, or as "
+                    f"parameter constant.{port.name} in config.pbtxt"
                 )
             found[port.name] = value
             study.constants[port.name] = float(value)

@@ -215,3 +215,17 @@ def attentive() -> onnx.ModelProto:
             "much": np.float32([1e4]),
         },
     )
+
+
+def one_row() -> onnx.ModelProto:
+    """A graph that fails with more rows than one."""
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Reshape", ["x", "one"], ["flat"]),
+            node("MatMul", ["flat", "weights"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", 2, 4])],
+        [("y", FLOAT, ["batch", 3])],
+        {"one": np.array([1, 8]), "weights": np.ones((8, 3), np.float32)},
+    )
