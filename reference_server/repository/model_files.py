@@ -90,7 +90,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
 
 
 def _packaged(backend: str) -> Path | None:
-    """Return the file of a backend that an installed package contains; None if there is none."""
+    """Return the file of a backend that an installed package contains, or None."""
     try:
         spec = find_spec(_PACKAGED[backend]) if backend in _PACKAGED else None
     except ModuleNotFoundError:  # the package that should contain it is not installed

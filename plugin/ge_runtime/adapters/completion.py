@@ -45,7 +45,7 @@ command is above this package, so it is named, not imported."""
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was derived for a configuration."""
+    """The sections and parameters that were derived for a configuration."""
 
     sections: Json
     """The sections of the completed configuration that changed."""

@@ -7,8 +7,8 @@ import re
 import resource
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -89,6 +89,24 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
     else:
         outcome, error = Outcome.FAILED, _error_line(stderr, stdout) or f"exit code {code}"
     return ChildResult(outcome, error=error, stdout=stdout, stderr=stderr)
+
+
+@contextmanager
+def cleanup_on_termination() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that child processes and folders are removed.
+
+    For the main thread.
+    """
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def limit_memory() -> None:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ge_runtime.cli.backend import MODEL
+from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.discovery.configuration import Configuration, Parameter
@@ -115,12 +116,14 @@ def _run(given: argparse.Namespace) -> int:
         raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
     folder: Path = given.into / (given.name or file.stem)
     if given.in_process:
+        limit_memory()
         return _derive(file, folder, init_options(given))
     if folder.exists():
         raise RuntimeFault(
             f"{folder}: found a folder, expected none; choose another --name or --into"
         )
-    return write_model(file, folder, init_options(given))
+    with cleanup_on_termination():
+        return write_model(file, folder, init_options(given))
 
 
 COMMAND: Final = Command(

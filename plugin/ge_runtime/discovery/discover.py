@@ -116,8 +116,7 @@ class Discovery:
             if value is None:
                 raise Undecided(
                     f"input '{port.name}' ({port.dtype.value}): found a single number for the "
-                    f"whole execution; give its value with --constant {port.name}=VALUE, or as "
-                    f"parameter constant.{port.name} in config.pbtxt"
+                    f"whole execution; give its value with --constant {port.name}=VALUE"
                 )
             found[port.name] = value
             study.constants[port.name] = float(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.engines.onnx import dtype_of
-from ge_runtime.engines.onnx_session import open_session
+from ge_runtime.engines.onnx_session import advised, open_session
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType, Tensors
 
@@ -69,7 +69,7 @@ class Graph:
         try:
             found = self._session.run(None, dict(inputs))
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
-            self.last_error = _PREFIX.sub("", str(error)).strip()[:_TEXT_MOST]
+            self.last_error = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
             return None
         return dict(zip((port.name for port in self.outputs), found, strict=True))
 
