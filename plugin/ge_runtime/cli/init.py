@@ -116,14 +116,12 @@ def _run(given: argparse.Namespace) -> int:
         raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
     folder: Path = given.into / (given.name or file.stem)
     if given.in_process:
-        limit_memory()
         return _derive(file, folder, init_options(given))
     if folder.exists():
         raise RuntimeFault(
             f"{folder}: found a folder, expected none; choose another --name or --into"
         )
-    with cleanup_on_termination():
-        return write_model(file, folder, init_options(given))
+    return write_model(file, folder, init_options(given))
 
 
 COMMAND: Final = Command(
@@ -132,7 +130,7 @@ COMMAND: Final = Command(
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
-    run=_run,
+    run=cleanup_on_termination()(_run),
 )
 
 
@@ -158,7 +156,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
             *(f"--into={scratch}", f"--name={folder.name}", f"--max-batch={options.max_batch}"),
             *constants,
         ]
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
         if code < 0:
             end = signal.Signals(-code).name
             print(

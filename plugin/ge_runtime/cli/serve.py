@@ -83,13 +83,11 @@ def _run(given: argparse.Namespace) -> int:
             "found no package reference_server, expected the server; run "
             "`pip install 'ge-runtime[serve]'`"
         )
-    ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
-    _check_free(ports)
+    _check_free({kind: getattr(given, f"{kind}_port") for kind in _PORTS})
     files = [file for graph in given.graphs for file in _graphs(graph)]
     _check_names(files)
     options = init_options(given)
     with ExitStack() as cleanup:
-        cleanup.enter_context(cleanup_on_termination())
         repository = given.into or Path(
             cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
         )
@@ -99,7 +97,9 @@ def _run(given: argparse.Namespace) -> int:
                 print(f"{folder}: exists, served as it is")
             elif code := write_model(file, folder, options):
                 return code
-        return _serve(repository, [file.stem for file in files], ports)
+        models = [file.stem for file in files]
+        ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
+        return _serve(repository, models, ports)
 
 
 COMMAND: Final = Command(
@@ -108,7 +108,7 @@ COMMAND: Final = Command(
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
-    run=_run,
+    run=cleanup_on_termination()(_run),
 )
 
 
