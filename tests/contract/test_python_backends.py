@@ -78,7 +78,7 @@ PROBES |= {
 #: Models of `ge` whose configuration is completed from their graph, by name: config.pbtxt, graph.
 COMPLETED: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
     "empty": ('backend: "ge"', attentive),
-    "own_code": ('backend: "python"', attentive),
+    "own_code": ('backend: "python"', one_row),
     "partial": (
         """
         backend: "ge"
@@ -88,7 +88,6 @@ COMPLETED: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
         """,
         attentive,
     ),
-    "one_row": ('backend: "ge"', one_row),
 }
 #: Models of `ge` that contradict their graph.
 CONTRADICTING = {
@@ -280,7 +279,7 @@ def test_a_model_of_backend_onnxruntime_answers_alike_by_the_shipped_code(
 @pytest.mark.parametrize("model", COMPLETED)
 def test_a_completed_model_answers_alike(model: str, servers: tuple[Server, Server]):
     """Masks, limits and axes are not in the configuration; the answer needs them."""
-    if model == "one_row":
+    if model == "own_code":
         data: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 2, 4]}
         data["data"] = [number / 8 for number in range(8)]
     else:

@@ -147,16 +147,20 @@ class PartialDiscovery(Discovery):
         }
         self._written_rows = int(config.get("max_batch_size") or 0)
         super().__init__(graph, self._written_rows or _MAX_BATCH, constants)
+        written_sections = (*_SCHEDULERS, "input", "output")
+        # Requests send the states of a model whose tensors or scheduler are written.
+        self.keep_states = not any(config.get(key) not in (None, []) for key in written_sections)
         self._written_inputs = {own["name"]: own for own in config.get("input") or ()}
         self._written_outputs = {own["name"]: own for own in config.get("output") or ()}
         ports = {port.name: port for port in graph.inputs}
         _check_names(config, ports)
         written = {name: own for name, own in self._written_inputs.items() if name in ports}
+        firsts = {port.dims[0] for port in graph.inputs if port.dims}
+        self._counting_dims = {dim for dim in firsts if isinstance(dim, str)}
         # Without rows, the dims of a request are those of the graph.
         self._whole = not self._written_rows and any(
-            dims_of(own) and len(dims_of(own)) == len(ports[name].dims)
+            len(dims_of(own)) == len(ports[name].dims) and self._row_place(ports[name]) is not None
             for name, own in written.items()
-            if f"batch_axis.{name}" not in self._given
         )
         for name, own in written.items():
             _check_type("input", ports[name], own)
@@ -166,9 +170,7 @@ class PartialDiscovery(Discovery):
         """Fix the sizes of the graph's dims for which config.pbtxt has a size."""
         if not dims:
             return
-        row = self._given.get(f"batch_axis.{port.name}", "none" if self._whole else "0")
-        places = [at for at in range(len(port.dims)) if str(at) != row]
-        own = [port.dims[at] for at in places]
+        own = [*port.dims] if self._whole else self._without_rows(port)
         agree = len(own) == len(dims) and all(
             isinstance(dim, str) or dim == size for dim, size in zip(own, dims, strict=True)
         )
@@ -190,6 +192,19 @@ class PartialDiscovery(Discovery):
         self.graph.inputs = tuple(
             replace(each, dims=tuple(map(size_of, each.dims))) for each in self.graph.inputs
         )
+
+    def _row_place(self, port: Port) -> int | None:
+        """Return which dim of an input counts rows, before any experiment; None for none."""
+        given = self._given.get(f"batch_axis.{port.name}")
+        if given is not None:
+            return int(given) if given.isdecimal() else None
+        if not self._counting_dims:
+            return 0
+        return next((at for at, dim in enumerate(port.dims) if dim in self._counting_dims), None)
+
+    def _without_rows(self, port: Port) -> list[int | str]:
+        place = self._row_place(port)
+        return [dim for at, dim in enumerate(port.dims) if at != place]
 
     def configuration(self, *, batched: bool = True) -> Configuration:
         """Return the configuration with the written lines.
@@ -274,7 +289,9 @@ class PartialDiscovery(Discovery):
             if family in _MARK_FAMILIES and name in self._written_inputs:
                 found.parameters.remove(own)
                 port = ports[name]
-                dims = tuple(UNKNOWN if isinstance(d, str) else d for d in port.dims[1:])
+                dims = tuple(
+                    UNKNOWN if isinstance(dim, str) else dim for dim in self._without_rows(port)
+                )
                 inputs[name] = Tensor(name, port.dtype, dims, ragged=UNKNOWN in dims)
                 if UNKNOWN in dims:
                     found.parameters.append(Parameter(f"axes.{name}", own.value, own.evidence))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from runtime.support.axis_graphs import attentive, one_row, rated, saved, strided, valid
+from runtime.support.axis_graphs import attentive, one_row, rated, recurrent, saved, strided, valid
 from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import onnx_model
 from runtime.support.triton import InferenceRequest, PbUtils, Tensor
@@ -314,6 +314,13 @@ def test_written_outputs_are_the_only_ones(tmp_path):
     sections, found = derived(rated(), tmp_path, output=[tensor("y", "INVALID", [])])
     assert sections["output"] == [tensor("y", "FP32", [2])]
     assert "batch_axis.rates" not in found
+
+
+def test_rows_that_are_not_first_are_not_among_written_dims(tmp_path):
+    inputs = [tensor("x", "FP32", [3]), tensor("state", "FP32", [2, 3])]
+    sections, found = derived(recurrent(), tmp_path, input=inputs)
+    assert (sections["max_batch_size"], sections["input"]) == (16, inputs)
+    assert found["batch_axis.state"] == "1"
 
 
 def test_dims_with_the_rows_of_the_graph_mean_no_rows(tmp_path):
