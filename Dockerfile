@@ -24,18 +24,20 @@ COPY plugin/pyproject.toml plugin/
 RUN --mount=type=cache,target=/root/.cache/pip \
     touch README.md LICENSE plugin/LICENSE \
  && python -m venv --without-pip /opt/venv \
- && pip --quiet --python /opt/venv/bin/python install . ./plugin \
+ && pip --quiet --python /opt/venv/bin/python install . './plugin[plan]' \
  && pip --quiet --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'
 # Remove the half that is unused at run time: tests, debug symbols, and ONNX Runtime's C library and
-# model preparation tools.
+# model preparation tools. onnx, which plans the workspace of graphs, keeps its tests in `test`.
 RUN cd /opt/venv/lib/python3.11/site-packages \
  && find . -type d -name tests -prune -exec rm -r {} + \
+ && rm -rf onnx/backend/test \
  && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-unneeded {} + \
  && cd onnxruntime \
  && rm -rf capi/libonnxruntime.so.* quantization tools transformers
 
 
-# With a C compiler the modules that setup.py names are compiled; without it they run interpreted.
+# The modules that setup.py names are compiled. Without a compiler they would run interpreted, so the
+# last command fails if there is no compiled module.
 FROM base AS packages
 RUN apt-get update -qq && apt-get install -qq --no-install-recommends gcc libc6-dev > /dev/null
 WORKDIR /build
@@ -44,7 +46,8 @@ COPY reference_server reference_server
 COPY triton_python_backend_utils triton_python_backend_utils
 COPY plugin plugin
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --quiet --no-deps --target /opt/packages . ./plugin
+    pip install --quiet --no-deps --target /opt/packages . ./plugin \
+ && find /opt/packages/reference_server -name '*.so' | grep --quiet .
 
 
 # Shared by both servers: the health check.

@@ -4,16 +4,21 @@
     python -m benchmarks.graph_trials GRAPHS --loads 20 --busy 4      and loads beside busy loops
     python -m benchmarks.graph_trials GRAPHS --servers triton reference
     python -m benchmarks.graph_trials GRAPHS --models encoder --markdown table.md
+    python -m benchmarks.graph_trials GRAPHS --page docs/results/load_check.md
+    python -m benchmarks.graph_trials --defects --page docs/results/load_check.md
 
-GRAPHS is a folder of model folders, whose version 1 has a `model.onnx`. A config.pbtxt may have the
+GRAPHS are folders of model folders, whose version 1 has a `model.onnx`. A config.pbtxt may have the
 comments `# source: TEXT` and `# truth: TEXT`, which the Markdown repeats.
 
 Each load is made in a process of its own, with an empty cache of costs. Its verdict is the line of
-the load check in the load log, or the error; column `verdicts` counts the different ones, without
-times. Then seeded requests of mixed sizes are played alone and together, and compared with the
+the load check in the load log, or the error; column `verdicts` counts the different ones. Then
+seeded requests of mixed sizes are played alone and together, and compared with the
 answers of `plain_answers`. Costs are such that all requests that may share an execution do. A model
 that is refused is played with `load_check: off`, and its counts are in parentheses: if they are
 complete, the refusal is false.
+
+`--page` replaces a table of a page: "Repeated loads" with `--busy`, "Graphs" without it, and
+"Seeded defects" with `--defects`, which loads the graphs of tests/runtime/verification/defects.py.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ import contextlib
 import multiprocessing
 import os
 import re
+import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,19 +41,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from tritonclient.grpc.model_config_pb2 import TYPE_STRING
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.instruments import open_runtime, print_machine_facts, print_table, read_config
+from benchmarks.instruments import (
+    ROOT,
+    open_runtime,
+    print_machine_facts,
+    print_table,
+    read_config,
+)
 from benchmarks.load import starter
 from benchmarks.plain_answers import Played, one_line
+from ge_runtime.assembly import with_parameters
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Caller
 
 SHARING = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 """An execution is so expensive that all requests that may share one do."""
-TIMES = re.compile(r"\b[\d.,]+ (?:s|ms|us|ns)\b")
 LONGEST_S = 180.0
 """Longest time of one load, or of playing one model."""
 TOGETHER = 8
@@ -60,6 +74,8 @@ class Load(NamedTuple):
     loaded: bool
     verdict: str
     seconds: float
+    cpu_s: float = 0.0
+    """CPU time of the load, all threads."""
 
 
 @dataclass
@@ -80,15 +96,17 @@ class Trial:
         """Return the trial of a model before its first load."""
         config = (folder / "config.pbtxt").read_text()
         texts = dict(re.findall(r"^# (source|truth): (.*)$", config, re.MULTILINE))
-        graph = onnx.load(folder / "1" / "model.onnx", load_external_data=False)
-        opsets = {each.domain or "ai.onnx": each.version for each in graph.opset_import}
-        opset = str(opsets.get("ai.onnx") or f"ml {opsets['ai.onnx.ml']}")
+        opset = ""
+        if (file := folder / "1" / "model.onnx").exists():
+            graph = onnx.load(file, load_external_data=False)
+            opsets = {each.domain or "ai.onnx": each.version for each in graph.opset_import}
+            opset = str(opsets.get("ai.onnx") or f"ml {opsets['ai.onnx.ml']}")
         return cls(folder, texts.get("source", ""), texts.get("truth", ""), opset)
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """Each verdict without times, and its number of loads."""
-        texts = [TIMES.sub("* s", each.verdict) for each in (*self.idle, *self.busy)]
+        """Each verdict, and its number of loads."""
+        texts = [each.verdict for each in (*self.idle, *self.busy)]
         return {text: texts.count(text) for text in texts}
 
     @property
@@ -111,11 +129,33 @@ class Trial:
         loads = [
             f"{sum(load.loaded for load in loads)}/{len(loads)}" for loads in (self.idle, self.busy)
         ]
-        seconds = statistics.median(load.seconds for load in self.idle)
+        seconds = _median([load.seconds for load in self.idle])
         counts = [self.played.get(way, "").partition(" ")[0] for way in ways]
         shown = [count if self.is_served or not count else f"({count})" for count in counts]
-        first = [self.folder.name, self.opset, *loads, str(len(self.verdicts)), f"{seconds:.2f}"]
+        first = [self.folder.name, self.opset, *loads, str(len(self.verdicts)), seconds]
         return [*first, *shown, self.result]
+
+    def play(self, count: int, seed: int) -> None:
+        """Play requests in a process of its own."""
+        played = in_process(play, self.folder, count, seed, self.is_served)
+        if not isinstance(played, dict):
+            played = dict.fromkeys(("alone", "together"), f"0/{count} {played}")
+        self.played |= played
+
+    def page_row(self, repeated: bool) -> list[str]:
+        """Return the cells of a table of the page."""
+        *_, idle, busy, verdicts, seconds, alone, together, result = self.row(("alone", "together"))
+        cpu = _median([load.cpu_s for load in self.idle])
+        origin = re.sub("^(wheel|sdist) ", r"PyPI \1 ", self.source) or "model_repository"
+        if repeated:
+            slow = _median([load.seconds for load in self.busy])
+            return [self.folder.name, origin, idle, busy, verdicts, seconds, slow]
+        right = [alone, together]
+        return [self.folder.name, origin, self.truth, idle, *right, seconds, cpu, result]
+
+
+def _median(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.2f}" if seconds else ""
 
 
 # -- one load, and requests played in one process
@@ -125,15 +165,32 @@ def load(folder: Path) -> Load:
     """Load a model once."""
     with tempfile.TemporaryDirectory(prefix="trials-") as cache:
         os.environ["GE_RUNTIME_CACHE"] = cache
-        started = time.perf_counter()
+        config = read_config(folder)
+        derived = [output.name for output in config.output if output.data_type == TYPE_STRING]
+        if derived and (file := folder / "1" / "model.onnx").exists():  # model.py computes more
+            graph = onnx.load(file, load_external_data=False).graph
+            computed = {output.name for output in graph.output}
+            derived = [output.name for output in config.output if output.name not in computed]
+        started, cpu_s = time.perf_counter(), _cpu_s()
         try:
-            runtime = open_runtime(folder / "1", read_config(folder))
+            runtime = open_runtime(folder / "1", config, derived=derived)
         except RuntimeFault as fault:
-            return Load(False, f"{type(fault).__name__}: {fault}", time.perf_counter() - started)
-        seconds = time.perf_counter() - started
-        lines = [line for line in runtime.report if "load check" in line]
-        runtime.close()
-        return Load(True, "; ".join(lines), seconds)
+            loaded, verdict = False, f"{type(fault).__name__}: {fault}"
+        else:
+            loaded = True
+            verdict = "; ".join(line for line in runtime.report if "load check: " in line)
+            runtime.close()
+        return Load(loaded, verdict, time.perf_counter() - started, _cpu_s() - cpu_s)
+
+
+def _loads(trial: Trial, count: int) -> list[Load]:
+    found = (in_process(load, trial.folder) for _ in range(count))
+    return [each if isinstance(each, Load) else Load(False, each, 0.0) for each in found]
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def play(folder: Path, count: int, seed: int, checked: bool) -> dict[str, str]:
@@ -267,28 +324,90 @@ def main() -> None:
     """Run the command."""
     options = parse_arguments()
     print_machine_facts()
-    folders = [path.parent for path in sorted(options.graphs.glob("*/config.pbtxt"))]
+    if options.defects:
+        headings, rows = defects()
+        if options.page is not None:
+            replace_table(options.page, "Seeded defects", headings, rows)
+        print_table(headings, rows)
+        return
+    folders = [path.parent for at in options.graphs for path in sorted(at.glob("*/config.pbtxt"))]
     names = options.models or [folder.name for folder in folders]
     trials = [Trial.of(folder) for folder in folders if folder.name in names]
-    loops = (0, options.busy) if options.busy else (0,)
-    for count in loops:
-        with busy_loops(count):
-            for trial in trials:
-                loads = trial.busy if count else trial.idle
-                for _ in range(options.loads):
-                    found = in_process(load, trial.folder)
-                    loads.append(found if isinstance(found, Load) else Load(False, found, 0.0))
     for trial in trials:
-        played = in_process(play, trial.folder, options.requests, options.seed, trial.is_served)
-        if not isinstance(played, dict):
-            played = dict.fromkeys(("alone", "together"), f"0/{options.requests} {played}")
-        trial.played |= played
-    write(options.markdown, trials, options.servers)
+        trial.idle += _loads(trial, options.loads)
+        if options.requests:
+            trial.play(options.requests, options.seed)
+        write(options, [own for own in trials if own.idle])
+    if options.busy:
+        with busy_loops(options.busy):
+            for trial in trials:
+                trial.busy += _loads(trial, options.loads)
+                write(options, trials)
     for name in options.servers:
         served = [trial for trial in trials if trial.is_served]
         play_served(name, served, options.requests, options.seed)
-        write(options.markdown, trials, options.servers)
+        write(options, trials)
     print_table(*table(trials, options.servers))
+
+
+PAGE_HEADINGS = {
+    "Graphs": [
+        "graph",
+        "origin",
+        "expected",
+        "loads",
+        "alone",
+        "together",
+        "load s",
+        "CPU s",
+        "result",
+    ],
+    "Repeated loads": ["graph", "origin", "idle", "busy", "verdicts", "idle s", "busy s"],
+}
+
+
+def replace_table(
+    page: Path, heading: str, headings: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Replace the table below a heading of a Markdown page."""
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows)]
+    before, title, after = page.read_text().partition(f"\n## {heading}\n")
+    if not title:
+        raise SystemExit(f"{page}: found no '## {heading}', expected one above the table")
+    text = re.sub(r"(?m)(^\|.*\n)+", lambda _: "\n".join(lines) + "\n", after, count=1)
+    page.write_text(before + title + text)
+
+
+def defects() -> tuple[list[str], list[list[str]]]:
+    """Load the graphs with seeded defects, and the healthy ones, with one thread and with three."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from runtime.verification.defects import DEFECTS, HEALTHY
+
+    headings = ["graph", "expected", "1 thread", "3 threads", "cure", "with the cure"]
+    rows = []
+    for expected, graphs in (("refused", DEFECTS), ("loaded", HEALTHY)):
+        for name, (family, body) in graphs.items():
+            found = [_load_seeded(family, body, {"intra_op_threads": own}) for own in ("1", "3")]
+            cure = re.search(r"Cure, tried: with (.*) it loads$", found[0])
+            parameters = dict(re.findall(r"'([^':]+): ([^']+)'", cure[1])) if cure else {}
+            shown = ", ".join(f"`{key}: {text}`" for key, text in parameters.items())
+            cured = _load_seeded(family, body, parameters) if cure else None
+            results = ["loaded" if not each else "refused" for each in found]
+            result = "" if cured is None else "refused" if cured else "loaded"
+            rows.append([name, expected, *results, shown, result])
+    return headings, rows
+
+
+def _load_seeded(family: Any, body: str, parameters: Mapping[str, str]) -> str:
+    """Load a graph of the tests; return the error, or an empty text."""
+    with tempfile.TemporaryDirectory(prefix="trials-") as folder:
+        onnx.save(family.model(body), Path(folder) / "model.onnx")
+        config = with_parameters(family.config, parameters)
+        try:
+            Runtime.open(Path(folder), config, instance_name="seeded").close()
+        except RuntimeFault as fault:
+            return str(fault)
+    return ""
 
 
 def table(trials: Sequence[Trial], servers: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -299,10 +418,14 @@ def table(trials: Sequence[Trial], servers: Sequence[str]) -> tuple[list[str], l
     return headings, [trial.row(ways) for trial in trials]
 
 
-def write(file: Path | None, trials: Sequence[Trial], servers: Sequence[str]) -> None:
-    """Write the Markdown if a file is given; results so far are kept if a server then fails."""
-    if file is not None:
-        file.write_text(markdown(*table(trials, servers), trials))
+def write(options: argparse.Namespace, trials: Sequence[Trial]) -> None:
+    """Write the Markdown and the page, if files are given: results so far are kept."""
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(*table(trials, options.servers), trials))
+    if options.page is not None:
+        heading = "Repeated loads" if options.busy else "Graphs"
+        rows = [trial.page_row(bool(options.busy)) for trial in trials]
+        replace_table(options.page, heading, PAGE_HEADINGS[heading], rows)
 
 
 def markdown(
@@ -325,14 +448,18 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("graphs", type=Path, metavar="GRAPHS", help="a folder of model folders")
+    add("graphs", type=Path, nargs="*", metavar="GRAPHS", help="folders of model folders")
     add("--models", nargs="+", metavar="MODEL", help="only these models")
     add("--loads", type=int, default=3, metavar="N", help="loads of each model (3)")
     add("--busy", type=int, default=0, metavar="N", help="load again beside N busy loops (0)")
-    add("--requests", type=int, default=24, metavar="N", help="requests of each model (24)")
+    add(
+        "--requests", type=int, default=24, metavar="N", help="requests of each model (24); 0: none"
+    )
     add("--seed", type=int, default=0, help="seed of the requests (0)")
     add("--servers", nargs="+", default=[], metavar="SERVER", help="triton, reference (none)")
     add("--markdown", type=Path, metavar="FILE", help="write the table and all verdicts")
+    add("--page", type=Path, metavar="FILE", help="replace a table of this page")
+    add("--defects", action="store_true", help="load the graphs with seeded defects")
     return parser.parse_args()
 
 

@@ -115,7 +115,7 @@ def application(arguments: Sequence[str]) -> Application:
         ServerError: the response cache cannot be created.
     """
     options, warnings = cli.parse(arguments)
-    logs.configure(options.log)
+    logs.configure(options.log, splits=options.profile.splits_log)
     for warning in warnings:
         log.warning("%s", warning)
     return Application(options)

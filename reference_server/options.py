@@ -20,7 +20,7 @@ MAX_BATCH_SIZE = "default-max-batch-size"
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Log levels and destination; an empty `file` is stderr."""
+    """Log levels and destination; without `file`, stderr or stdout."""
 
     verbose_level: int = 0
     info: bool = True

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,12 @@ from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.gateway.status import StatusGateway
 from reference_server.observability.incidents import ENDED, LONG, ExecutionWatch, Incidents, LoopLag
-from reference_server.observability.logs import LogTail, model_table, terminal_width
+from reference_server.observability.logs import (
+    LogTail,
+    info_stream,
+    model_table,
+    terminal_width,
+)
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
     ControlMode,
@@ -184,7 +188,8 @@ class Server:
             log.error("%s", error.described())
             self.gateway.failed()
             return
-        width = None if self._options.log.file else terminal_width(sys.stderr)
+        stream = info_stream(splits=self._options.profile.splits_log)
+        width = None if self._options.log.file else terminal_width(stream)
         log.info("%s", model_table(self._rows(), width), extra={"verbatim": True})
         if self._options.exit_on_error and not loaded:
             raise internal("failed to load all models")
@@ -249,6 +254,7 @@ class Server:
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
         """Return the handlers of HTTP requests. They run on the loop's thread."""
+        metrics = self._options.metrics
         return HttpHandlers(
             *(self.gateway, self._shared_memory, self.control, loop, self._clock),
             restrictions=options.restricted,
@@ -256,6 +262,7 @@ class Server:
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
             page=options.page and self._shows_pages,
+            metrics_port=None if metrics is None or not metrics.page else metrics.port,
             intake=self._intake,
         )
 

@@ -1,12 +1,14 @@
 """Settings, hooks and fixtures for all tests."""
 
 import atexit
+import faulthandler
 import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,7 +16,11 @@ from hypothesis import HealthCheck, settings
 # Examples are the same in every run and have no time limit, since cores are shared. `make quick`
 # uses the profile "quick"; tests that set their own number of examples keep it.
 settings.register_profile(
-    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("quick", settings.get_profile("tests"), max_examples=10)
 settings.load_profile("tests")
@@ -38,6 +44,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _BEFORE = pytest.StashKey()
+#: All stacks are printed if the tests make no progress for this long, at least `_LEAST_HANG_S`.
+_HANG_S, _LEAST_HANG_S = 300, 240
+_STDERR = pytest.StashKey()
+_armed_at = float("-inf")
+
+
+def pytest_configure(config):
+    """Keep the real stderr, which tests replace."""
+    config.stash[_STDERR] = os.dup(sys.stderr.fileno())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Start the watchdog again, at most once a minute.
+
+    pytest's own option does so for each test, which starts and ends a thread: 0.2 to 3 ms.
+    """
+    global _armed_at
+    if not item.config.getini("faulthandler_timeout"):
+        now = time.monotonic()
+        if now - _armed_at > _HANG_S - _LEAST_HANG_S:
+            faulthandler.dump_traceback_later(_HANG_S, file=item.config.stash[_STDERR])
+            _armed_at = now
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
+from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.policy_batcher import PolicyBatcher
@@ -35,10 +36,12 @@ class Life:
     arrives: float
     lasts: float = 40
     fields: Mapping[str, int] = field(default_factory=dict)
+    cancels: float | None = None
     begins: float | None = None
     ends: float | None = None
     answered: float | None = None
     batch: int = -1
+    error: str | None = None
 
 
 @dataclass
@@ -60,14 +63,23 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
     clock = [0.0]
     known = {life.name: life for life in lives}
     coming = sorted(lives, key=lambda life: life.arrives)
+    cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
+    requests: dict[str, InferRequest] = {}
     running: dict[int, tuple[float, list[InferRequest]]] = {}
     batches = 0
-    while coming or running or len(work):
+    while True:
         moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
+        moments += [at for at, _ in cancels]
         deadline = work.next_deadline_ns()
         if deadline is not None:
-            moments.append(deadline / _MS)
+            moments.append(max(deadline / _MS, clock[0]))
+        if not moments:
+            return lives
         clock[0] = now = min(moments)
+        for at, name in [*cancels]:
+            if at == now:
+                cancels.remove((at, name))
+                requests[name].cancellation.cancel()
         for number, (end, batch) in list(running.items()):
             if end == now:
                 del running[number]
@@ -79,7 +91,11 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
             life = coming.pop(0)
             sink = _Answer(life, clock)
             request = InferRequest("m", {}, sink, id=life.name, queued_ns=now_ns, **life.fields)
-            work.offer(request, now_ns)
+            requests[life.name] = request
+            try:
+                work.offer(request, now_ns)
+            except ServerError as error:
+                life.answered, life.error = now, error.message
         for number in range(instances):
             if number not in running and (taken := work.take(number, now_ns)):
                 for request in taken:
@@ -87,8 +103,8 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
                 running[number] = now + max(known[r.id].lasts for r in taken), taken
                 batches += 1
         for refusal in work.refused(now_ns):
-            known[refusal.request.id].answered = now
-    return lives
+            life = known[refusal.request.id]
+            life.answered, life.error = now, refusal.error.message
 
 
 def draw(axes: Axes, title: str, lives: Sequence[Life]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -132,7 +131,7 @@ def _assemble(
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
         found = limits()  # before planned memory counts as used
         rules = BatchRules.of(config, contract)
-        admission = _admission(config, gearing)
+        admission = _admission(config, gearing, one_row=bool(one_row))
         largest = [footprint.shapes(gear) for gear in gearing.planned]
         executors = tuple(
             Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
@@ -163,7 +162,7 @@ def _assemble(
                 return None
             return own, Gearing.of(own, version_dir).gears
 
-        checked = _load_check(
+        verdict, *measured = _load_check(
             executors, config, gearing.gears, _state_specs(contract), footprint, reconfigure
         )
         # Only now, as engines may allocate in their first executions, and never later.
@@ -190,7 +189,8 @@ def _assemble(
         *(f"not planned: {line}" for line in unplanned),
         *overlap_lines(config, artifacts, plan),
         *(f"stays in the device service: {line}" for line in config.resident.report),
-        f"load check: {checked}{reduced}",
+        f"load check: {verdict}{reduced}",
+        *(f"rounding: {line}" for line in measured),
         f"an execution costs: {cost_report}",
     )
     return Assembly(
@@ -304,7 +304,7 @@ def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int)
     return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
 
 
-def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
+def _admission(config: RuntimeConfig, gearing: Gearing, *, one_row: bool) -> Admission:
     return Admission(
         config.sources,
         config.limits,
@@ -319,6 +319,7 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         equal=config.equal_axes,
         ranges=config.ranges,
         shared=config.batch_axes.without,
+        one_row=one_row,
     )
 
 
@@ -329,27 +330,22 @@ def _load_check(
     states: Sequence[TensorSpec],
     footprint: Footprint,
     reconfigure: Callable[[Mapping[str, str]], tuple[RuntimeConfig, Gears] | None],
-) -> str:
-    """Return the line of the report.
+) -> tuple[str, ...]:
+    """Return the verdict and the measurements, as lines of the report.
 
     Raises ConfigFault if answers depend on other requests, _OneRow if the graph executes one row
     only.
     """
     if not config.load_check:
-        return "off, by config.pbtxt"
+        return ("off, by config.pbtxt",)
     # Only loaded for models that are checked.
     from ge_runtime.verification.load_check import LoadCheck
 
     first, *others = executors
     engine = first.engine
 
-    def flops(gear: Gear) -> int:
-        """Estimate the work of an execution: without the graph, each weight at each position."""
-        known = None
-        if isinstance(engine, Estimating):
-            known = engine.flops(footprint.shapes(gear))
-        positions = gear.rows * math.prod(gear.extents.values())
-        return 2 * engine.weights_bytes() // 4 * positions if known is None else known
+    def flops(gear: Gear) -> int | None:
+        return engine.flops(footprint.shapes(gear)) if isinstance(engine, Estimating) else None
 
     checked = LoadCheck(
         first,
@@ -358,11 +354,12 @@ def _load_check(
         others=others,
         states=states,
         flops=flops,
+        weights_bytes=engine.weights_bytes(),
         reconfigure=reconfigure,
     ).run()
     if checked.one_row:
         raise _OneRow(checked.one_row)
-    return checked.report
+    return checked.report, checked.measured
 
 
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:

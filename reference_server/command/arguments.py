@@ -273,7 +273,8 @@ def _add_log_and_trace(add: _Add) -> None:
     for level in ("info", "warning", "error"):
         _add_switch(add, f"--log-{level}", f"log at level {level}", default=True)
     add("--log-format", choices=("default", "ISO8601"), default="default", help="log line format")
-    add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
+    add("--log-file", default="", metavar="FILE",
+        help="log here instead of stdout and stderr (2.51: stderr)")
     add("--trace-config", action="append", default=[], type=trace_setting,
         metavar="SETTING=VALUE", help="level=OFF|TIMESTAMPS|TENSORS, rate=N, count=N, "
         "triton,file=FILE or triton,log-frequency=N; or mode=opentelemetry and "

@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServerError as error:
         return _failed(f"creating server: {error.code.value} - {error.message}")
     try:
-        logs.configure(options.log)
+        logs.configure(options.log, splits=options.profile.splits_log)
     except OSError as error:
         return _failed(f"cannot log to '{options.log.file}': {error.strerror}")
     log.info(

@@ -44,8 +44,8 @@ class QueuePolicy:
 
     @property
     def is_free(self) -> bool:
-        """True if neither the number of requests nor their waiting time is limited."""
-        return not self.timeout_us and not self.max_size
+        """True if neither the number of requests nor their waiting time can be limited."""
+        return not (self.timeout_us or self.max_size or self.overridable)
 
 
 @dataclass(frozen=True, slots=True)

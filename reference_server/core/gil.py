@@ -27,7 +27,7 @@ HEAD_BYTES, HEAD_FIELDS = 1 << 15, 1 << 10
 PACKED_BYTES, PLAIN_BYTES = 1 << 10, 1 << 16
 #: Bytes of shared memory that are copied.
 SHARED_BYTES = 8 << 20
-#: Bytes of a BYTES tensor whose strings are counted.
+#: Bytes of strings that are counted, or escaped for JSON.
 STRING_BYTES = 1 << 16
 #: Elements that are converted to text, sorted, or joined.
 ELEMENTS = 1 << 13

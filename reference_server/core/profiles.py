@@ -44,10 +44,12 @@ class TritonProfile:
     overflow of 64 bits (2.58, 2.60), and a region needs a key (2.60)."""
     newer_readiness: bool
     """Models can report by `is_ready` that they are not ready (2.67), which counts for the server,
-    too (2.68). Asking for an unknown model is an error (after 2.70)."""
+    too (2.68)."""
     newer_model_api: bool
     """model.py can set parameters of responses (2.55), cancel an iterator of them, and read the
     codes of errors that other models return (2.57)."""
+    splits_log: bool
+    """INFO and verbose lines of the log go to stdout, WARNING and ERROR lines to stderr (2.59)."""
     newer_metrics: bool
     """Metrics of load durations (2.52) and first responses (2.65)."""
     newer_config_fields: bool
@@ -66,6 +68,7 @@ V2_51 = TritonProfile(
     newer_shared_memory=False,
     newer_readiness=False,
     newer_model_api=False,
+    splits_log=False,
     newer_metrics=False,
     newer_config_fields=False,
 )
@@ -73,7 +76,7 @@ V2_51 = TritonProfile(
 
 NEWEST = TritonProfile(
     name="newest",
-    version="2.73.0",
+    version="2.75.0",
     client_shared_memory=False,
     http_max_input_size=64 << 20,
     max_classified_elements=1_000_000,
@@ -83,9 +86,11 @@ NEWEST = TritonProfile(
     newer_shared_memory=True,
     newer_readiness=True,
     newer_model_api=True,
+    splits_log=True,
     newer_metrics=True,
     newer_config_fields=True,
 )
-"""Not verified: read from the sources of the releases up to 2.73, none of which could be run."""
+"""Not verified: none of the newer releases could be run. The sources were read up to 2.70 (core),
+2.71 (Python backend) and 2.73 (frontends), then release notes and pull requests up to 2.75."""
 
 PROFILES: Mapping[str, TritonProfile] = {profile.name: profile for profile in (V2_51, NEWEST)}

@@ -152,6 +152,16 @@ class Tensor:
             return len(self.raw())
         return self._array.nbytes
 
+    @property
+    def string_bytes(self) -> int:
+        """The number of bytes of a BYTES tensor's strings, approximately; 0 for other tensors."""
+        if self.datatype is not _BYTES:
+            return 0
+        if self._raw is not None:
+            return len(self._raw)
+        assert self._array is not None
+        return sum(map(len, self._array.ravel().tolist()))
+
     def string_count(self) -> int:
         """Return the number of strings in a BYTES tensor, which can differ from its shape.
 

@@ -153,18 +153,17 @@ class Gateway:
         """Return the probes that decide whether a model is ready.
 
         They are mostly empty. None if the version, or the latest one, is not loaded or not healthy.
-        Raises ServerError NOT_FOUND for a model that is not loaded, in profiles with that error.
         """
         self.check_ready()
-        if self._options.profile.newer_readiness:
-            health = self.find(name, version).health
-            return None if health.own_reason else health.own_probes
         versions = self._repository.versions(name)
         if version != LATEST:
             versions = [served for served in versions if served.version == version]
-        if not versions or versions[-1].health.reason:
+        if not versions:
             return None
-        return ()
+        health = versions[-1].health
+        if self._options.profile.newer_readiness:
+            return None if health.own_reason else health.own_probes
+        return None if health.reason else ()
 
     def _is_loaded(self, name: str) -> bool:
         self.check_ready()

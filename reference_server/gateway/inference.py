@@ -14,6 +14,7 @@ responsive. `Inferences.start` and `Inference.deliver` decide that; nothing else
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -85,7 +86,7 @@ class InferenceCall(Protocol[BodyT]):
         """Encode a response without error. Raises ServerError."""
 
     def is_large_response(self, response: InferResponse) -> bool:
-        """Return whether a codec thread is to `encode`; False if there may be several responses."""
+        """Return whether a codec thread is to `encode`."""
 
     def reply(self, body: BodyT, *, final: bool) -> None:
         """Send an encoded response; `final` if no response follows."""
@@ -252,6 +253,7 @@ class Inference:
     """
 
     __slots__ = (
+        "_behind",
         "_call",
         "_events",
         "_has_answer",
@@ -294,6 +296,8 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
+        # The responses behind one that a codec thread encodes, in order.
+        self._behind: deque[InferResponse] | None = None
         self._read_bytes = 0  # of shared memory
         self.on_codec_thread = False
 
@@ -341,6 +345,9 @@ class Inference:
 
     def deliver(self, response: InferResponse) -> None:
         """Give a response to the call, and clean up after the last; on the event loop's thread."""
+        if self._behind is not None:
+            self._behind.append(response)
+            return
         call, trace = self._call, self._trace
         if response.empty and call.end is not None:
             self.release()
@@ -354,13 +361,21 @@ class Inference:
         if trace is not None:
             trace.stamp(self._events.send_start)
         if response.error is None and call.is_large_response(response):
+            self._behind = deque()
             self._run_on_codec_thread(
                 lambda: self._encode(response),
-                lambda encoded: self._answer(response, *encoded),
-                lambda defect: self._answer(response, None, internal(str(defect))),
+                lambda encoded: self._resume(response, *encoded),
+                lambda defect: self._resume(response, None, internal(str(defect))),
             )
         else:
             self._answer(response, *self._encode(response))
+
+    def _resume(self, response: InferResponse, body: object, error: ServerError | None) -> None:
+        """Answer after a codec thread has encoded a response, and deliver those behind it."""
+        behind, self._behind = self._behind, None
+        self._answer(response, body, error)
+        for later in behind or ():
+            self.deliver(later)
 
     def _encode(self, response: InferResponse) -> tuple[object, ServerError | None]:
         """Return the body of the response, or its error."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bdb
 import contextlib
+import io
 import json
 import logging
 import os
@@ -133,15 +134,42 @@ class _LogFile(logging.FileHandler):
             print(text, file=sys.stderr, flush=True)
 
 
-def configure(options: LogOptions) -> None:
+class _TwoStreams(logging.StreamHandler[TextIO]):
+    """Writes INFO and verbose lines to stdout, and other lines to stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._stdout = sys.stdout
+        if isinstance(self._stdout, io.TextIOWrapper):
+            # As on stderr, bytes of clients that are not UTF-8 are escaped.
+            self._stdout.reconfigure(errors="backslashreplace")
+        self._stderr = sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = self._stdout if record.levelno <= logging.INFO else self._stderr
+        super().emit(record)
+
+
+def info_stream(*, splits: bool) -> TextIO:
+    """Return the stream of INFO lines without a log file. `splits` as for `configure`."""
+    return sys.stdout if splits else sys.stderr
+
+
+def configure(options: LogOptions, *, splits: bool = False) -> None:
     """Send the server's records to stderr, or to the file in `options`.
 
     Must be called once, at start. Only loggers under `reference_server` are changed.
+
+    Args:
+        options: Levels, format and file.
+        splits: Without a file, send INFO and verbose records to stdout.
     """
     handler: logging.Handler
     if options.file:
         # As on stderr, bytes of clients that are not UTF-8 are escaped.
         handler = _LogFile(Path(options.file), encoding="utf-8", errors="backslashreplace")
+    elif splits:
+        handler = _TwoStreams()
     else:
         handler = logging.StreamHandler(sys.stderr)
     # A model's child process writes to the same stream, so it must not inherit a partial line.

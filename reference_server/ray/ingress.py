@@ -43,7 +43,7 @@ class Ingress(GrpcIngress):
         self, options: ServerOptions, models: Mapping[str, Deployed]
     ) -> None:
         calls.at_the_node_only()
-        logs.configure(options.log)
+        logs.configure(options.log, splits=options.profile.splits_log)
         self._profile = options.profile
         self._server = Server(
             replace(options, control_mode=ControlMode.NONE, model_repositories=())

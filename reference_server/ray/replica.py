@@ -42,7 +42,7 @@ class Replica:
         calls.at_the_node_only()
         self._model = model
         self._loaded = options.startup_models
-        logs.configure(options.log)
+        logs.configure(options.log, splits=options.profile.splits_log)
         loop = asyncio.get_running_loop()
         self._server = Server(options)
         await self._server.load_on(loop)

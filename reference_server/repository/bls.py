@@ -142,8 +142,6 @@ class InstanceCalls:
         try:
             health = models.find(name, version).health
         except ServerError:
-            if self._calls.profile.newer_readiness:
-                raise
             return False
         if not self._calls.profile.newer_readiness:
             return True

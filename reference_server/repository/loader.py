@@ -204,7 +204,8 @@ class ModelLoader:
     ) -> ServedModel:
         """Change the instances of a serving version to those of `source`, and return it.
 
-        Kept instances are not interrupted, and removed instances are closed when they are idle.
+        Kept instances are not interrupted, and removed instances are closed when they are idle. As
+        in Triton, this waits for that, unless sequences go on there.
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
         assert served.group is not None
@@ -230,6 +231,7 @@ class ModelLoader:
                 health.forget(name)
 
         numbers = scheduler.change(instances, served.running.keys() - kept.keys(), added, left)
+        scheduler.join_removed()
         group.size += len(numbers)
         return replace(served, config=config, running=kept | dict(zip(numbers, added, strict=True)))
 

@@ -85,7 +85,7 @@ class Repository:
     # ---------------------------------------------------------------------- loading, unloading
 
     def load_all(self) -> bool:
-        """Load all new and changed models, and unload models whose folders are gone.
+        """Load all new and changed models; unload models whose folder is gone or ambiguous.
 
         Failures are logged, and do not affect other models. Returns False if a model has failed.
         Raises ServerError only if a repository cannot be read.
@@ -95,8 +95,9 @@ class Repository:
             # It may affect any model, so it waits for all other operations.
             self._changed.wait_for(lambda: not self._claimed)
             found = self._poller.poll(names, self._sources)
-            # A model whose folder exists but cannot be read continues to serve.
-            affected = self._unload_now(set(self._sources) - set(names))
+            # A model whose only folder cannot be read continues to serve.
+            ambiguous = {name for name, paths in self._poller.directories().items() if paths[1:]}
+            affected = self._unload_now(set(self._sources) - set(names) | ambiguous)
             plan = self._plan(found, affected)
         self._execute(plan)
         with self._changed:

@@ -222,5 +222,6 @@ def work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
             len(config.instances),
         )
     else:
-        work = PolicyBatcher(rows, batching)
+        compares = any(x.has_free_dims and not x.ragged for x in config.signature.inputs)
+        work = PolicyBatcher(rows, batching, compares_shapes=compares)
     return OrderedQueue(work) if batching.preserve_ordering else work

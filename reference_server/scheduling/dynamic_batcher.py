@@ -26,6 +26,10 @@ class BatchSizes:
         self.preferred = frozenset(preferred or (self.largest,))
         self.largest_preferred = max(self.preferred)
 
+    def next_preferred(self, rows: int) -> int:
+        """Return the smallest preferred size above `rows`, or else the smallest of all."""
+        return min((size for size in self.preferred if size > rows), default=min(self.preferred))
+
 
 class _PreparedBatch:
     """A batch that waits for an instance.
@@ -62,7 +66,7 @@ class Forming:
         self._sizes = sizes
         self._base_rows = base.rows if base else 0
         self._key: Hashable = base.key if base else None
-        self._rows = self._base_rows
+        self.rows = self._base_rows
         self._preferred_count = 0  # those up to the largest preferred size reached
         self._oldest_ns = 0
         self._blocked = False
@@ -72,10 +76,10 @@ class Forming:
 
     def join(self, request: InferRequest) -> bool:
         """Add the next request. Return False if it has to wait for another batch."""
-        sizes, rows = self._sizes, self._rows + request.batch_size
+        sizes, rows = self._sizes, self.rows + request.batch_size
         if self._blocked:
             return False
-        if self._rows:
+        if self.rows:
             # It exceeds the largest preferred size: the requests before it are sent now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
@@ -93,7 +97,7 @@ class Forming:
         first = not self.joined
         self._oldest_ns = request.queued_ns if first else min(self._oldest_ns, request.queued_ns)
         self.joined += 1
-        self._rows = rows
+        self.rows = rows
         if rows in sizes.preferred:
             self._preferred_count = self.joined
         return True
@@ -105,7 +109,7 @@ class Forming:
         if self._preferred_count and (delay_ns == 0 or not overdue):
             self.saturated = self.saturated or delay_ns == 0
             return self._preferred_count
-        if self._blocked or self._rows >= sizes.largest_preferred:
+        if self._blocked or self.rows >= sizes.largest_preferred:
             self.saturated = True
             return self.joined
         # Requests join a prepared batch without waiting, unless that batch has a preferred size.

@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.errors import unavailable
@@ -22,6 +23,14 @@ _EXPIRES_AT_ONCE_US = 5
 _EXPIRED = unavailable("Request timeout expired")
 
 
+class _Waiting(NamedTuple):
+    """A waiting request; `expiry_ns` is 0 if it never expires or is already delayed."""
+
+    request: InferRequest
+    expiry_ns: int = 0
+    is_delayed: bool = False
+
+
 class _PolicyQueue:
     """The requests of one priority level, in order of arrival, under one policy. Not thread-safe.
 
@@ -30,13 +39,18 @@ class _PolicyQueue:
 
     def __init__(self, policy: QueuePolicy) -> None:
         self._policy = policy
-        self._waiting: OrderedDict[int, InferRequest] = OrderedDict()
-        self._delayed: deque[InferRequest] = deque()
+        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+        self._delayed: deque[_Waiting] = deque()
         self._expiries: list[tuple[int, int]] = []  # a heap of (time, number of the request)
         self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._delayed)
+
+    @property
+    def delays(self) -> bool:
+        """True if expired requests are delayed, false if they are refused."""
+        return self._policy.delays
 
     def offer(self, request: InferRequest) -> None:
         """Append a request. Raises ServerError UNAVAILABLE if the queue is full."""
@@ -44,45 +58,49 @@ class _PolicyQueue:
         if policy.max_size and len(self) >= policy.max_size:
             raise unavailable(f"{request.label} Exceeds maximum queue size")
         self._arrivals += 1
-        self._waiting[self._arrivals] = request
         timeout_us = policy.timeout_us
         if policy.overridable and 0 < request.timeout_us < timeout_us:
             timeout_us = request.timeout_us
+        expiry_ns = 0
         if timeout_us:
             waits_us = 0 if timeout_us <= _EXPIRES_AT_ONCE_US else timeout_us
             expiry_ns = request.queued_ns + waits_us * _NS_PER_US
             heapq.heappush(self._expiries, (expiry_ns, self._arrivals))
+        self._waiting[self._arrivals] = _Waiting(request, expiry_ns)
 
-    def expire(self, now_ns: int) -> list[Refusal]:
-        """Apply the policy to requests that have expired. Return the refused ones."""
+    def expire(self, now_ns: int) -> list[InferRequest]:
+        """Delay the requests that have expired, or remove and return them."""
         expired: list[int] = []
         while self._expiries and self._expiries[0][0] <= now_ns:
             expired.append(heapq.heappop(self._expiries)[1])
         # The heap is ordered by time; requests leave in order of arrival.
-        found = [self._waiting.pop(number) for number in sorted(expired) if number in self._waiting]
-        if not self._policy.delays:
-            return [Refusal(request, _EXPIRED) for request in found]
-        # The policy is DELAY: expired requests come after all others of their level.
-        self._delayed.extend(found)
+        found = [
+            self._waiting.pop(number).request
+            for number in sorted(expired)
+            if number in self._waiting
+        ]
+        if not self.delays:
+            return found
+        self._delayed.extend(_Waiting(request, is_delayed=True) for request in found)
         return []
 
     def next_expiry_ns(self) -> int | None:
         """Return when the next request is refused; None if no request will be."""
-        return self._expiries[0][0] if self._expiries and not self._policy.delays else None
+        return self._expiries[0][0] if self._expiries and not self.delays else None
 
-    def __iter__(self) -> Iterator[InferRequest]:
+    def __iter__(self) -> Iterator[_Waiting]:
         yield from self._waiting.values()
         yield from self._delayed
 
     def pop(self) -> InferRequest:
         """Remove and return the first request."""
         if not self._waiting:
-            return self._delayed.popleft()
-        _, request = self._waiting.popitem(last=False)
+            return self._delayed.popleft().request
+        _, waiting = self._waiting.popitem(last=False)
         # The heap still contains removed requests; its first entry must be a waiting one.
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
-        return request
+        return waiting.request
 
 
 class _PriorityQueue:
@@ -93,12 +111,13 @@ class _PriorityQueue:
         # There may be 2^64 levels, so only levels with requests have a queue.
         self._levels: list[int] = []  # ascending
         self._queues: dict[int, _PolicyQueue] = {}
+        self.rows = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def offer(self, request: InferRequest) -> None:
-        """Append a request to its level. Raises ServerError if the level is full."""
+    def offer(self, request: InferRequest) -> int:
+        """Append a request to its level; return the level. Raises ServerError if it is full."""
         settings = self._settings
         known = 1 <= request.priority <= settings.levels
         default = settings.default_level if settings.levels else 0
@@ -108,13 +127,21 @@ class _PriorityQueue:
             self._queues[level] = _PolicyQueue(policy)
             bisect.insort(self._levels, level)
         self._queues[level].offer(request)
+        self.rows += request.batch_size
+        return level
 
-    def expire(self, now_ns: int) -> list[Refusal]:
-        """Apply the policies to requests that have expired. Return the refused ones."""
-        refused = []
+    def expire(self, now_ns: int, *, delays: bool) -> list[Refusal]:
+        """Return the requests that have expired and are refused.
+
+        With `delays`, expired requests that the policy only delays are moved.
+        """
+        refused: list[Refusal] = []
         for level in [*self._levels]:
-            refused += self._queues[level].expire(now_ns)
-            self._drop_if_empty(level)
+            queue = self._queues[level]
+            if delays or not queue.delays:
+                refused += [Refusal(request, _EXPIRED) for request in queue.expire(now_ns)]
+                self._drop_if_empty(level)
+        self.rows -= sum(refusal.request.batch_size for refusal in refused)
         return refused
 
     def next_expiry_ns(self) -> int | None:
@@ -122,13 +149,16 @@ class _PriorityQueue:
         times = [queue.next_expiry_ns() for queue in self._queues.values()]
         return min((time for time in times if time is not None), default=None)
 
-    def __iter__(self) -> Iterator[InferRequest]:
-        return itertools.chain.from_iterable(self._queues[level] for level in self._levels)
+    def __iter__(self) -> Iterator[tuple[int, _Waiting]]:
+        for level in self._levels:
+            for waiting in self._queues[level]:
+                yield level, waiting
 
     def pop(self) -> InferRequest:
         """Remove and return the first request."""
         first = self._levels[0]
         request = self._queues[first].pop()
+        self.rows -= request.batch_size
         self._drop_if_empty(first)
         return request
 
@@ -138,67 +168,136 @@ class _PriorityQueue:
             self._levels.remove(level)
 
 
+class _Pending:
+    """The requests at the front of the queue that have joined the next batch.
+
+    They keep their places until one of them expires, or a request arrives that belongs before one
+    of them. Then the batch is formed anew.
+    """
+
+    def __init__(self, sizes: BatchSizes) -> None:
+        self.forming = Forming(sizes)
+        self.joined: Batch = []
+        self.passed = 0  # requests of the queue, including cancelled ones
+        self.expiry_ns = 0  # the earliest expiry; 0: never
+        self._last = 0, False  # the level of the last one, and whether it is delayed
+
+    def join(self, level: int, waiting: _Waiting) -> bool:
+        """Add the next request of the queue. Return False if it has to wait for another batch."""
+        if not waiting.request.cancellation.is_cancelled:
+            if not self.forming.join(waiting.request):
+                return False
+            self.joined.append(waiting.request)
+            if waiting.expiry_ns and not 0 < self.expiry_ns <= waiting.expiry_ns:
+                self.expiry_ns = waiting.expiry_ns
+            self._last = level, waiting.is_delayed
+        self.passed += 1
+        return True
+
+    def is_before_end(self, level: int) -> bool:
+        """Return whether a request that arrives in this level belongs before one of these."""
+        last, is_delayed = self._last
+        return level < last or (level == last and is_delayed)
+
+
 class PolicyBatcher:
     """A batcher that forms a batch from the first requests when an instance asks for one.
 
     Sizes, delay and `max_rows` have the same meaning as for `DynamicBatcher`. No batches are
-    prepared ahead.
+    prepared ahead. While an idle instance waits for more requests, the batcher looks at the queue
+    only at certain moments, as Triton does (`GetDynamicBatch` in its core's
+    src/dynamic_batch_scheduler.cc): when the delay ends, when a request of the pending batch
+    expires, and when the waiting requests have enough rows for the next preferred size. Requests
+    that it refuses before it waits again are answered at the end of this wait.
+
+    Args:
+        max_rows: The largest batch.
+        settings: The other settings of the batcher.
+        compares_shapes: Look at the queue for each request that arrives, since its shape may end
+            the pending batch.
     """
 
     takes_all = False
 
-    def __init__(self, max_rows: int, settings: DynamicBatching) -> None:
+    def __init__(
+        self, max_rows: int, settings: DynamicBatching, *, compares_shapes: bool = False
+    ) -> None:
         self._sizes = BatchSizes(max_rows, settings.preferred_batch_sizes)
         self._delay_ns = settings.max_queue_delay_us * 1000
+        self._compares_shapes = compares_shapes
         self._queue = _PriorityQueue(settings)
-        self._due_ns: int | None = None
+        self._pending = _Pending(self._sizes)
+        self._due_ns: int | None = None  # the next look, if an idle instance waits for it
+        self._wanted_rows = 0  # waiting rows that cause an earlier look
         self._refused: list[Refusal] = []
+        self._refused_next: list[Refusal] = []  # answered after the next look
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._refused_next)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Add a request. Raises ServerError UNAVAILABLE if its queue is full."""
-        self._refused += self._queue.expire(now_ns)
-        self._queue.offer(request)
+        if self._due_ns is None:
+            self._refused += self._queue.expire(now_ns, delays=False)
+        level = self._queue.offer(request)
+        if self._pending.is_before_end(level):
+            self._pending = _Pending(self._sizes)
+        if self._compares_shapes or self._queue.rows >= self._wanted_rows:
+            self._due_ns = None
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
         """Return the batch that an idle instance executes now; None to wait for more requests."""
+        if self._due_ns is not None and now_ns < self._due_ns:
+            return None
         self._due_ns = None
-        self._refused += self._queue.expire(now_ns)
-        self._drop_cancelled()
-        forming, joined = Forming(self._sizes), []
-        for request in self._queue:
-            if request.cancellation.is_cancelled:
-                continue
-            if not forming.join(request):
+        refused, self._refused_next = self._refused_next, []
+        self._refused += refused
+        while self._look(now_ns):
+            pending, self._pending = self._pending, _Pending(self._sizes)
+            batch = pending.joined[: pending.forming.count(now_ns, self._delay_ns)]
+            if batch := self._removed(batch):
+                return batch
+        return None
+
+    def _look(self, now_ns: int) -> bool:
+        """Form the pending batch; return whether an instance can execute it, or a part of it."""
+        if self._pending.expiry_ns <= now_ns:
+            self._pending = _Pending(self._sizes)
+        pending = self._pending
+        refused = self._queue.expire(now_ns, delays=True)
+        if not pending.joined:
+            refused += self._cancelled()
+        for level, waiting in itertools.islice(self._queue, pending.passed, None):
+            if not pending.join(level, waiting):
                 break
-            joined.append(request)
-        batch = joined[: forming.count(now_ns, self._delay_ns)]
-        if batch:
-            self._remove(batch)
-        elif joined:
-            self._due_ns = forming.due_ns(self._delay_ns)
-        return batch or None
+        sends = pending.forming.count(now_ns, self._delay_ns) > 0
+        if pending.joined and not sends:
+            due_ns = pending.forming.due_ns(self._delay_ns)
+            self._due_ns = min(due_ns, pending.expiry_ns) if pending.expiry_ns else due_ns
+            self._wanted_rows = self._sizes.next_preferred(pending.forming.rows)
+            self._refused_next = refused
+        else:
+            self._refused += refused
+        return sends
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Do nothing: no decision depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests that expired or were cancelled."""
-        refused, self._refused = self._refused + self._queue.expire(now_ns), []
+        if self._due_ns is None:
+            self._refused += self._queue.expire(now_ns, delays=False)
+        refused, self._refused = self._refused, []
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the next request expires, or when a delay ends that an instance waits for."""
-        expiry_ns = self._queue.next_expiry_ns()
-        if expiry_ns is None or self._due_ns is None:
-            return self._due_ns if expiry_ns is None else expiry_ns
-        return min(expiry_ns, self._due_ns)
+        """Return when to look at the queue again, or when the next request is refused."""
+        return self._queue.next_expiry_ns() if self._due_ns is None else self._due_ns
 
     def flush(self) -> None:
         """Stop waiting for more requests."""
         self._delay_ns = 0
+        self._due_ns = None
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
         """Do nothing: any instance can execute any request."""
@@ -207,12 +306,23 @@ class PolicyBatcher:
         """Return False: requests are not bound to instances."""
         return False
 
-    def _drop_cancelled(self) -> None:
-        while len(self._queue) and next(iter(self._queue)).cancellation.is_cancelled:
-            self._refused.append(Refusal(self._queue.pop(), CANCELLED))
+    def _cancelled(self) -> list[Refusal]:
+        """Remove the cancelled requests at the front of the queue."""
+        refused: list[Refusal] = []
+        while (first := next(iter(self._queue), None)) is not None:
+            if not first[1].request.cancellation.is_cancelled:
+                break
+            refused.append(Refusal(self._queue.pop(), CANCELLED))
+        return refused
 
-    def _remove(self, batch: Batch) -> None:
-        """Remove a batch from the queue, and refuse the cancelled requests between its requests."""
+    def _removed(self, batch: Batch) -> Batch:
+        """Remove a batch from the queue; refuse its cancelled requests and those between them."""
+        removed: Batch = []
         for request in batch:
             while (first := self._queue.pop()) is not request:
                 self._refused.append(Refusal(first, CANCELLED))
+            if request.cancellation.is_cancelled:
+                self._refused.append(Refusal(request, CANCELLED))
+            else:
+                removed.append(request)
+        return removed

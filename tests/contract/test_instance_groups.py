@@ -277,6 +277,8 @@ def test_names_do_not_matter_and_other_settings_do(plays: dict[str, Play]):
     ]
     for groups, initialized, finalized in changes:
         assert play.group(groups) == ""
+        # A load that removes instances is answered when they are finalized.
+        assert play.counts().get("finalize", 0) == finalized
         play.send(f"after-{initialized}-{finalized}")
         play.answered(f"after-{initialized}-{finalized}")
         play.come_to(initialized, finalized)

@@ -132,7 +132,7 @@ def test_a_browser_shows_it(watched: tuple[Server, str], tmp_path: Path):
     server, page = watched
     with open_browser(tmp_path) as browser:
         browser.open(f"{page}/")
-        browser.wait_for("document.querySelector('article')")
+        browser.wait_for("models.tBodies.length")
         assert f"Models of {server.http}" in browser.text
         assert "triton 2.51.0: 2 of 3 models ready" in browser.text
         assert "<b>no</b>" in browser.text

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.control_scripts import ensemble
 from server.support.model_folders import VECTOR, write_ensemble, write_model
 from support.servers import Server, start_reference_server, start_tritonserver
+from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
@@ -21,6 +25,7 @@ FLAGS: dict[str, Any] = {
     "allow_grpc": False,
     "allow_metrics": False,
 }
+Start = Callable[..., AbstractContextManager[Server]]
 POLICY = "version_policy { specific { versions: [1, 5, 9] } }"
 
 
@@ -73,3 +78,24 @@ def test_both_servers_say_the_same(servers: tuple[Server, Server]):
     assert [say(ours, *question) for question in asked] == [
         say(real, *question) for question in asked
     ]
+
+
+@pytest.mark.parametrize("start", [start_tritonserver, start_reference_server])
+def test_a_poll_unloads_a_name_that_is_in_two_repositories(
+    start: Start, oracle_installed: None, tmp_path: Path
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.mkdir()
+    write_model(first, "both")
+    flags = FLAGS | {"model_control_mode": "poll", "repository_poll_secs": 1, "load_model": []}
+    with start(first, model_repository=[str(first), str(second)], **flags) as server:
+        ready = "/v2/models/both/ready"
+        until(lambda: say(server, "GET", ready) == "200 ")
+        write_model(second, "both")
+        until(lambda: say(server, "GET", ready) == '400 {"error":"Model version not ready"}')
+        assert say(server, "POST", "/v2/repository/index") == (
+            '200 [{"name":"both","state":"UNAVAILABLE",'
+            '"reason":"model appears in two or more repositories"}]'
+        )
+        shutil.rmtree(first / "both")
+        until(lambda: say(server, "GET", ready) == "200 ")

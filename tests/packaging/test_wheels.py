@@ -1,6 +1,7 @@
 """The four wheels: what is in them, and that each works alone in a new environment."""
 
 import email
+import importlib.metadata
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from replay.serving import serving
 
 from tools import release
@@ -149,7 +151,7 @@ def test_the_simulators_command_can_be_run(wheels):
 @pytest.mark.slow
 def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", "--no-deps", *by_name(wheels, "ge_runtime"), "numpy", python=python)
+    install(python, wheels["ge_runtime"], "numpy", declared=False)
     import_all(python, "ge_runtime")
     assert run(python.with_name("ge-runtime"), "--version") == f"ge-runtime {VERSION}\n"
 
@@ -157,7 +159,7 @@ def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
 @pytest.mark.slow
 def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", *by_name(wheels, "ascend_simulator"), python=python)
+    install(python, wheels["ascend_simulator"])
     import_all(python, "ascend_simulator")
     command = python.with_name("ascend-simulator")
     assert run(command, "--version") == f"ascend-simulator {VERSION}\n"
@@ -179,7 +181,7 @@ except ImportError as error:
         "9",
     ]
     # Where pytest is installed as well, it has the fixture.
-    pip("install", "pytest", python=python)
+    link(python, ["pytest"])
     test = tmp_path / "test_it.py"
     test.write_text("def test_it(ascend_card):\n    ascend_card.rt.free(64)\n")
     command = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", test)
@@ -191,7 +193,7 @@ except ImportError as error:
 @pytest.mark.slow
 def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", *by_name(wheels, "reference_server"), python=python)
+    install(python, wheels["reference_server"])
     import_all(python, "reference_server")
     import_all(python, "triton_python_backend_utils")
     usage = run(python.with_name("reference-server"), "--help")
@@ -202,7 +204,7 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
 @pytest.mark.slow
 def test_triton_replay_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
-    pip("install", *by_name(wheels, "triton_replay"), python=python)
+    install(python, wheels["triton_replay"])
     loaded = import_all(python, "triton_replay")
     assert not loaded & {"ge_runtime", "reference_server"}
     command = python.with_name("triton-replay")
@@ -244,15 +246,54 @@ def test_ge_runtime_leaves_what_it_can_do_without():
     assert not loaded & {"onnxruntime", "torch", "tritonclient", "reference_server"}
 
 
-def by_name(wheels: dict[str, Path], package: str) -> tuple[str, str]:
-    """Arguments of pip that take the package from the folder of its wheel, as from an index."""
-    return f"--find-links={wheels[package].parent}", f"{package.replace('_', '-')}=={VERSION}"
-
-
 def new_environment(directory: Path) -> Path:
     """Make an empty environment and give its Python."""
     venv.create(directory / "venv", symlinks=True)
     return directory / "venv" / "bin" / "python"
+
+
+def install(python: Path, wheel: Path, *others: str, declared: bool = True) -> None:
+    """Install a wheel, and link the packages that it requires if they are `declared`."""
+    pip("install", "--no-deps", wheel, python=python)
+    requires: list[str] = []
+    if declared:
+        (found,) = importlib.metadata.distributions(
+            name=wheel.name.split("-")[0], path=[str(site_packages(python))]
+        )
+        requires = found.requires or []
+    link(python, [*requires, *others])
+
+
+def link(python: Path, requirements: list[str]) -> None:
+    """Link packages of this environment, with all that they require, into the one of `python`.
+
+    pip would unpack them in some seconds each. `make` installs what is declared with pip.
+    """
+    target = site_packages(python)
+    waiting, done = [Requirement(text) for text in requirements], set()
+    while waiting:
+        asked = waiting.pop()
+        wanted = [{"extra": extra} for extra in ("", *asked.extras)]
+        if asked.marker and not asked.marker.evaluate({"extra": ""}):
+            continue
+        found = importlib.metadata.distribution(asked.name)
+        assert asked.specifier.contains(found.version, prereleases=True), asked
+        for each in map(Requirement, found.requires or []):
+            if not each.marker or any(each.marker.evaluate(extra) for extra in wanted):
+                each.marker = None
+                if (key := (each.name, *sorted(each.extras))) not in done:
+                    done.add(key)
+                    waiting.append(each)
+        top = {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}
+        for name in top:
+            if not (target / name).exists():
+                (target / name).symlink_to(found.locate_file(name))
+
+
+def site_packages(python: Path) -> Path:
+    """Return the folder of an environment's packages."""
+    (folder,) = python.parents[1].glob("lib/python*/site-packages")
+    return folder
 
 
 def import_all(python: Path, package: str) -> set[str]:
@@ -263,10 +304,7 @@ def import_all(python: Path, package: str) -> set[str]:
 def pip(*arguments: str | Path, python: Path | None = None, **environment: str) -> None:
     """Run this Python's pip, on the environment of `python` if one is given."""
     target = ("--python", python) if python else ()
-    # Compiling all of NumPy and ONNX takes longer than installing it.
-    install = ("--no-compile",) if arguments[0] == "install" else ()
-    first, *others = arguments
-    command = ("-m", "pip", "--disable-pip-version-check", *target, first, *install, *others)
+    command = ("-m", "pip", "--disable-pip-version-check", *target, *arguments)
     run(sys.executable, *command, **environment)
 
 

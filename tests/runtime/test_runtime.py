@@ -379,7 +379,8 @@ def test_the_report_lists_engine_threads_and_memory(opened):
     assert report[1].startswith("tiny_0: 1 intra-op thread(s) on ")
     assert report[2] == "tiny_0: memory planned:"
     assert any("input" in line and "bytes" not in line for line in report[3:])
-    assert report[-2].startswith("tiny_0: load check: 4 of 4 trial(s) in ")
+    assert report[-3].startswith("tiny_0: load check: 4 of 4 trial(s); ")
+    assert report[-2].startswith("tiny_0: rounding: padding and rows change answers by at most ")
     assert report[-1].endswith("given by config.pbtxt")
 
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.servers import ROOT
 
-from reference_server.autoscaling import PENDING, REQUESTS, ROWS, ByWork
+from reference_server.autoscaling import (
+    DRAIN_S,
+    PEAK_S,
+    PEAK_USED,
+    PENDING,
+    REQUESTS,
+    ROWS,
+    USED,
+    ByWork,
+    Goal,
+    Peak,
+    replicas_wanted,
+)
 
 
 class Point(NamedTuple):
@@ -100,3 +116,35 @@ def test_without_metrics_only_queued_requests_count():
 def test_an_invalid_number_is_named():
     with pytest.raises(ValueError, match="latency_goal_seconds is 0, expected a number above 0"):
         ByWork(1, 1, 0)
+
+
+# The figures of the cases in observe/autoscaling_test.yml.
+@pytest.mark.parametrize(
+    ("rate", "waiting", "replicas", "wanted"), [(667, 0, 2, 0.833), (1334, 40020, 1, 7.328)]
+)
+def test_the_rule_is_that_of_prometheus(rate, waiting, replicas, wanted):
+    goal = Goal(rows_per_s=667, full_batch_s=0.024, latency_s=0.1)
+    assert replicas_wanted(rate, rate, waiting, replicas, goal) / replicas == pytest.approx(
+        wanted, abs=6e-4
+    )
+
+
+def test_the_constants_of_the_rule_are_those_of_prometheus():
+    rules = (ROOT / "observe" / "autoscaling.yml").read_text()
+    come, most = "job_model:come:rows_per_second", "job_model:come_at_most:rows_per_second"
+    assert f"{come} / {USED} > {most} / {PEAK_USED}\n" in rules
+    assert f"or {most} / {PEAK_USED}\n" in rules
+    assert f"max_over_time({come}[{PEAK_S // 60}m])\n" in rules
+    assert f"job_model:late:seconds / {DRAIN_S}\n" in rules
+    assert set(re.findall(r"\[(\d+)s\]", rules)) == {"30"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 9)), min_size=1))
+def test_the_peak_is_the_largest_recent_rate(steps):
+    peak, now, came = Peak(), 0, []
+    for seconds, come in steps:
+        now += seconds
+        came.append((now, come))
+        lately = [each for at, each in came if now - at <= PEAK_S]
+        assert peak.seen(now, come) == max(lately)
+        assert len(peak.points) <= len(set(lately))

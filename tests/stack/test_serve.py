@@ -74,7 +74,7 @@ def test_a_file_gets_the_log_and_the_terminal_a_line(tmp_path, port):
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"Server, with its log in {log} ... " in shown
-    assert f"The server has ended; {log} tells why" in shown
+    assert f"The server has ended; see {log}" in shown
     assert "Emulating tritonserver" in log.read_text()
     assert "Emulating tritonserver" not in shown
 

@@ -61,6 +61,7 @@ class Admission:
         equal: Collection[str] = (),
         ranges: Mapping[str, ValueRange] | None = None,
         shared: Collection[str] = (),
+        one_row: bool = False,
     ) -> None:
         """Prepare the rules.
 
@@ -80,6 +81,7 @@ class Admission:
             equal: The axes along which nothing is padded.
             ranges: Input to the allowed values of its elements.
             shared: Inputs that the graph takes without rows.
+            one_row: True if `gears` have one row because the graph executes no more.
         """
         minimums = minimums or dict.fromkeys(limits, 1)
         steps = steps or dict.fromkeys(limits, 1)
@@ -117,6 +119,7 @@ class Admission:
             if isinstance(dim, Relation) and dim.size(dict.fromkeys(dim.axes, 1)) < 1
         )
         self._gears = gears
+        self._one_row = one_row
         # Requests with at most this many rows fit a gear in any size.
         self._fitting = most if gears is None else gears.rows_of_any_size
 
@@ -238,6 +241,8 @@ class Admission:
         if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
             return
         axis, found, expected = self._gears.explain_overflow(block.rows, block.needs)
+        if self._one_row and axis == ROWS:
+            expected = "1: the graph executes one row only"
         own = next(own for own in self._inputs if axis == ROWS or axis in own.spec.axes)
         shape = self._shown(block.tensors[own.name].shape)
         raise GearOverflow(

@@ -1,4 +1,4 @@
-"""`ge-runtime init`: writes a model folder for an ONNX graph, and proves its configuration."""
+"""`ge-runtime init`: writes a model folder for a graph, and proves its configuration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,19 +21,23 @@ from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.discovery.configuration import Configuration, Parameter
 from ge_runtime.discovery.discover import Discovery
-from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.graph import PT2, Graph
+from ge_runtime.discovery.outputs import Unfitted
 from ge_runtime.discovery.proof import Proof, prove
+from ge_runtime.discovery.sample import read_sample
+from ge_runtime.discovery.torch_archive import copy_archive
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 
 _DESCRIPTION: Final = """\
-Write a model folder for an ONNX graph.
+Write a model folder for an ONNX graph or a program of torch.export.
 
 The command executes the graph at different sizes, with and without padding, and derives
 config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
 the sizes of outputs. A comment above each line has the evidence. Then it loads the model, with the
-load check, and compares its answers with ONNX Runtime's, for requests alone and together. Nothing
-is written unless all answers are equal.
+load check, and compares its answers with those of the graph alone, for requests alone and together.
+Nothing is written unless all answers are equal. What experiments cannot decide is written as a
+question with two choices, in comments.
 """
 
 _EPILOG: Final = """\
@@ -40,6 +45,7 @@ examples:
   ge-runtime init model.onnx
   ge-runtime init encoder.onnx --into model_repository --name encoder --max-batch 64
   ge-runtime init vad.onnx --constant sr=16000
+  ge-runtime init molecules.onnx --sample request.npz
 
 Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or input.
 """
@@ -51,7 +57,7 @@ _IN_PROCESS: Final = "--in-process"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("graph", type=Path, metavar="GRAPH", help="the .onnx file")
+    add("graph", type=Path, metavar="GRAPH", help="the .onnx or .pt2 file")
     add(
         "--into",
         type=Path,
@@ -71,6 +77,17 @@ class InitOptions:
     max_batch: int
     constants: Mapping[str, str]
     """Graph input to its value."""
+    sample: Path | None = None
+    """File with example values of the inputs."""
+    keep_states: bool = True
+    """False if requests send states."""
+
+    def arguments(self) -> list[str]:
+        """Return the options as arguments of the command line."""
+        sample = [] if self.sample is None else [f"--sample={self.sample}"]
+        states = [] if self.keep_states else ["--no-states"]
+        constants = [f"--constant={name}={value}" for name, value in self.constants.items()]
+        return [f"--max-batch={self.max_batch}", *constants, *sample, *states]
 
 
 def add_init_options(parser: argparse.ArgumentParser) -> None:
@@ -91,11 +108,25 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT=VALUE",
         help="the value of a graph input that is the same in all executions; may be repeated",
     )
+    add(
+        "--sample",
+        type=Path,
+        metavar="FILE",
+        help="example values for graphs that fail with invented ones: an .npz file with an array "
+        "for each input, or a JSON inference request",
+    )
+    add(
+        "--no-states",
+        action="store_true",
+        help="requests send the states that the server would keep for a sequence",
+    )
 
 
 def init_options(given: argparse.Namespace) -> InitOptions:
     """Return the options of a command line."""
-    return InitOptions(given.max_batch, dict(given.constant))
+    return InitOptions(
+        given.max_batch, dict(given.constant), given.sample, keep_states=not given.no_states
+    )
 
 
 def _constant(text: str) -> tuple[str, str]:
@@ -113,7 +144,7 @@ def _run(given: argparse.Namespace) -> int:
     file: Path = given.graph
     if not file.is_file():
         found = "a folder" if file.is_dir() else "nothing"
-        raise RuntimeFault(f"{file}: found {found}, expected an .onnx file")
+        raise RuntimeFault(f"{file}: found {found}, expected an .onnx or .pt2 file")
     folder: Path = given.into / (given.name or file.stem)
     if given.in_process:
         return _derive(file, folder, init_options(given))
@@ -148,19 +179,17 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     Returns:
         The exit code: 0 if the folder was written; otherwise the reason is printed.
     """
-    constants = [f"--constant={name}={value}" for name, value in options.constants.items()]
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         model = Path(scratch, folder.name)
         command = [
             *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
-            *(f"--into={scratch}", f"--name={folder.name}", f"--max-batch={options.max_batch}"),
-            *constants,
+            *(f"--into={scratch}", f"--name={folder.name}", *options.arguments()),
         ]
         code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
         if code < 0:
             end = signal.Signals(-code).name
             print(
-                f"ge-runtime: {file}: found ONNX Runtime to end with {end} while the graph was "
+                f"ge-runtime: {file}: found the engine to end with {end} while the graph was "
                 "executed, expected an execution or an error; write config.pbtxt by hand",
                 file=sys.stderr,
             )
@@ -174,14 +203,31 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
 
 def _derive(file: Path, model: Path, options: InitOptions) -> int:
     """Derive, prove, write and print; return the exit code."""
-    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
-    copy_graph(file, model / "1")
-    discovery = Discovery(graph, options.max_batch, options.constants, _progress)
+    progress = Progress()
+    is_archive = file.suffix == PT2 or zipfile.is_zipfile(file)
+    # An archive is opened without its pickles.
+    graph = Graph(
+        copy_graph(file, model / "1") if is_archive else file,
+        threads=len(os.sched_getaffinity(0)),
+    )
+    if not is_archive:
+        copy_graph(file, model / "1")
+    sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
     try:
+        discovery = Discovery(
+            graph,
+            options.max_batch,
+            options.constants,
+            progress,
+            sample,
+            keep_states=options.keep_states,
+        )
         configuration, proof = proven(discovery, model, file.name)
     except ArtifactFault as fault:
+        progress.end()
         print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
         return EXIT_NO
+    progress.end()
     (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
     print(configuration.text(file.name))
     print(f"Proven: {proof}.")
@@ -221,16 +267,24 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
     """Yield configurations with less and less batching, and what each restricts."""
-    first = discovery.configuration()
+    try:
+        first = discovery.configuration()
+    except Unfitted as error:
+        alone = discovery.configuration(batched=False)
+        alone.notes.append(f"No rows: the size of an output follows no relation: {error}.")
+        yield "", alone
+        return
     yield "", first
-    masked = [
+    shared = [
         axis
         for own in first.parameters
-        if own.key.split(".")[0] in ("mask", "lengths")
-        for axis in own.value.split(", ")
+        if own.key.split(".")[0] in ("mask", "lengths") or own.value == "neutral"
+        for axis in (
+            [own.key.partition(".")[2]] if own.value == "neutral" else own.value.split(", ")
+        )
     ]
     restrictions: dict[str, Mapping[str, str]] = {}
-    equal = {f"padding.{axis}": "equal" for axis in masked}
+    equal = {f"padding.{axis}": "equal" for axis in shared}
     if equal:
         restrictions["requests of equal sizes only"] = equal
     if first.max_batch_size > 1:
@@ -241,24 +295,29 @@ def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
                 "gears.batch": "1",
             }
     for restriction, parameters in restrictions.items():
-        have = {own.key for own in first.parameters}
-        added = [
-            Parameter(key, value, "The load check refused less restricted batching, see above.")
-            for key, value in parameters.items()
-            if key not in have
-        ]
-        yield (
-            restriction,
-            replace(first, notes=[*first.notes], parameters=[*first.parameters, *added]),
-        )
+        why = "The load check refused less restricted batching, see above."
+        kept = [own for own in first.parameters if own.key not in parameters]
+        added = [Parameter(key, value, why) for key, value in parameters.items()]
+        yield restriction, replace(first, notes=[*first.notes], parameters=[*kept, *added])
     if first.max_batch_size:
         yield "no rows", discovery.configuration(batched=False)
 
 
-def copy_graph(file: Path, version_dir: Path) -> None:
-    """Copy a graph as model.onnx with the external files that it names."""
+def copy_graph(file: Path, version_dir: Path) -> Path:
+    """Copy a graph as model.onnx or model.pt2 with the external files that it names.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ArtifactFault: The file is not a graph that can be served.
+        RuntimeFault: An external file is outside the graph's folder.
+    """
     version_dir.mkdir(parents=True)
-    shutil.copyfile(file, version_dir / "model.onnx")
+    if file.suffix == PT2 or zipfile.is_zipfile(file):
+        return copy_archive(file, version_dir / f"model{PT2}")
+    copy = version_dir / "model.onnx"
+    shutil.copyfile(file, copy)
     for location in OnnxFile.read(file).elsewhere:
         target = version_dir / location
         if ".." in Path(location).parts or Path(location).is_absolute():
@@ -267,7 +326,25 @@ def copy_graph(file: Path, version_dir: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file.parent / location, target)
+    return copy
 
 
-def _progress(line: str) -> None:
-    print(f"... {line}", file=sys.stderr, flush=True)
+class Progress:
+    """Shows the current step on stderr: one line that is rewritten, on a terminal."""
+
+    def __init__(self) -> None:
+        self._rewrites = sys.stderr.isatty()
+
+    def __call__(self, line: str) -> None:
+        """Show a step."""
+        text = f"... {line}"
+        if self._rewrites:
+            width = max(shutil.get_terminal_size().columns - 1, 1)
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._rewrites:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

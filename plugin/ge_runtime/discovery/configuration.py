@@ -29,6 +29,18 @@ class Parameter:
     evidence: str
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A decision that experiments cannot make, with two choices, as comments of config.pbtxt."""
+
+    text: str
+    current: str
+    """The choice that the configuration has."""
+    other: str
+    added: tuple[Parameter, ...] = ()
+    """Parameters of the other choice, written as comments."""
+
+
 @dataclass(slots=True)
 class Configuration:
     """A configuration; `text` is its config.pbtxt."""
@@ -39,6 +51,9 @@ class Configuration:
     parameters: list[Parameter] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Evidence for findings that are not parameters."""
+    questions: list[Question] = field(default_factory=list)
+    keeps_states: bool = False
+    """True if requests belong to sequences."""
 
     def text(self, source: str) -> str:
         """Return config.pbtxt; `source` names the graph in its first comment."""
@@ -47,7 +62,10 @@ class Configuration:
         lines += [f"# {note}" for note in self.notes]
         lines += _section("input", self.inputs)
         lines += _section("output", self.outputs)
-        if self.max_batch_size > 1:
+        if self.keeps_states:
+            most = max(self.max_batch_size, 1)
+            lines.append(f"sequence_batching {{ oldest {{ max_candidate_sequences: {most} }} }}")
+        elif self.max_batch_size > 1:
             lines.append("dynamic_batching { }")
         evidence = ""
         for own in sorted(self.parameters, key=_order):
@@ -55,12 +73,16 @@ class Configuration:
                 lines += ["", f"# {own.evidence}"]
             evidence = own.evidence
             lines.append(_parameter(own.key, own.value))
+        for question in self.questions:
+            lines += ["", f"# Question: {question.text}"]
+            lines += [f"#   a) {question.current}.", f"#   b) {question.other}."]
+            lines += [f"# {_parameter(own.key, own.value)}" for own in question.added]
         return "\n".join(lines) + "\n"
 
 
 _FAMILIES: Final = (
-    *("axes", "limit", "min", "align", "mask", "lengths", "constant", "range", "batch_axis"),
-    *("padding", "gears"),
+    *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
+    *("range", "batch_axis", "padding", "gears"),
 )
 """The order in which the parameters are written."""
 
@@ -93,3 +115,8 @@ def _parameter(key: str, value: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks, for a comment."""
+    return " ".join(text.split())

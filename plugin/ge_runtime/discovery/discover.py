@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
-from ge_runtime.discovery.graph import Graph, Port
+from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, one_line
+from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
-from ge_runtime.discovery.masks import candidates, confirm
+from ge_runtime.discovery.naming import axis_name
 from ge_runtime.discovery.outputs import Unfitted, fit
-from ge_runtime.discovery.study import Axis, Content, Study, at_limits, first_sizes, grouped
-from ge_runtime.errors import ArtifactFault
-from ge_runtime.specs import ROWS, Array, DType
+from ge_runtime.discovery.padding import decide_marks, decide_neutral
+from ge_runtime.discovery.rows import Rows, find_rows
+from ge_runtime.discovery.states import decide_states
+from ge_runtime.discovery.study import Axis, Content, Study, Undecided, at_limits, grouped
+from ge_runtime.discovery.values import (
+    RATES,
+    SAMPLING_RATES,
+    SCALARS,
+    decide_constants,
+    decide_positions,
+)
+from ge_runtime.specs import ROWS, Array, DType, TensorSpec
+from ge_runtime.verification.distance import compare
 
-_SAMPLING_RATES: Final = ("sr", "sample_rate", "sampling_rate")
+_ALIKE: Final = 1e-5
+"""Relative difference of equal executions that is not a random number."""
 _MOST_ELEMENTS: Final = 2**24
 """Elements of all rows of the largest input: bounds max_batch_size."""
-
-
-class Undecided(ArtifactFault):
-    """The graph cannot be configured without an answer from the user."""
-
-
-@dataclass(slots=True)
-class Rows:
-    """The dims that count the rows of a graph."""
-
-    symbols: tuple[str, ...] = ()
-    """Symbols of inputs that have the number of rows."""
-    inputs: dict[str, int | None] = field(default_factory=dict)
-    """Maps each input to its dim of rows; None if it has no rows."""
-    outputs: dict[str, int | None] = field(default_factory=dict)
-    fixed: int = 0
-    """The only number of rows that the graph executes; 0 if it is free."""
-    evidence: str = ""
-
-    @property
-    def batched(self) -> bool:
-        """True if the graph has rows."""
-        return bool(self.inputs)
 
 
 @dataclass(slots=True)
@@ -53,12 +39,16 @@ class Discovery:
         graph: The open graph.
         constants: Graph input to the value that the user gave.
         progress: Called with a line for each step.
+        sample: Graph input to example values in the graph's layout; others are invented.
+        keep_states: False if requests send the states that `state.` would keep.
     """
 
     graph: Graph
     max_batch: int
     constants: Mapping[str, str] = field(default_factory=dict)
     progress: Callable[[str], None] = lambda line: None
+    sample: Mapping[str, Array] = field(default_factory=dict)
+    keep_states: bool = True
     study: Study = field(init=False)
     """The experiments of the last configuration."""
 
@@ -70,156 +60,118 @@ class Discovery:
 
         Raises:
             Undecided: A decision needs the user; the text has the choices.
-            ArtifactFault: The graph failed at all sizes that were tried.
+            Unfitted: The size of an output follows no relation; without rows it needs none.
         """
-        study = self.study = Study(self.graph)
+        study = self.study = Study(self.graph, self.sample)
         for port in self.graph.inputs:
             if port.dtype is DType.BYTES:
                 raise Undecided(
-                    f"input '{port.name}': found texts, expected numbers; write config.pbtxt by "
-                    "hand, or tokenize in model.py"
+                    f"input '{port.name}': found texts, expected numbers: an engine gets no texts. "
+                    "Cut the operators that read texts off the graph, and compute their results "
+                    "in `prepare` of model.py (docs/model-api.md)"
                 )
-        constants = self._constants(study)
+        found = Configuration(0)
         self.progress("rows")
-        if batched:
-            sizes, rows = self._rows(study)
-        else:
-            sizes, rows = first_sizes(study, ()) or {}, Rows(evidence="Rows: none.")
+        sizes, rows = self._first(study)
+        if not batched:
+            rows = Rows(evidence="Rows: none; the first dims are sizes of a request.")
+        self._check_outputs(study, sizes)
+        decide_constants(study, self.constants, sizes, found)
         study.rows = rows.symbols
         self.progress("axes")
         axes = self._axes(study, sizes, rows)
         for axis in axes:
             self.progress(f"limits of {axis.name}")
-            find_limits(study, axis, sizes)
+            find_limits(study, axis, sizes, self.max_batch if rows.batched else 1)
         fit_together(study, axes, sizes)
         self.progress("outputs")
-        relations = self._relations(study, axes, sizes, rows)
-        found = Configuration(self._max_batch(study, axes, sizes, rows))
-        found.notes.append(rows.evidence)
-        generated = self._marks(study, axes, sizes, relations, found, rows)
+        relations = self._relations(study, axes, sizes, rows, found)
+        found.max_batch_size = self._max_batch(study, axes, sizes, rows)
+        found.notes.append(one_line(rows.evidence))
+        self.progress("states")
+        states: Mapping[str, str] = {}
+        if self.keep_states:
+            states = decide_states(study, axes, sizes, rows.inputs, found)
+        self.progress("padding")
+        generated = {*states}
+        if rows.batched:
+            generated |= decide_marks(study, axes, sizes, relations, found, rows)
+            decide_neutral(study, axes, sizes, relations, found, rows)
+            generated |= decide_positions(study, axes, sizes, found)
         self.progress("ids")
-        find_ids(study, sizes)
-        self._inputs(study, axes, rows, generated, found, constants)
-        self._outputs(rows, relations, found)
-        self._limits(axes, study, rows, found)
+        find_ids(study, sizes, axes)
+        self._inputs(study, axes, rows, generated, found)
+        self._outputs(axes, rows, relations, {*states.values()}, found)
+        self._limits(axes, rows, found)
         return found
 
-    def _constants(self, study: Study) -> dict[str, str]:
-        """Return the inputs without dims, and their values. Raises Undecided."""
-        found = {}
-        for port in self.graph.inputs:
-            if port.dims and port.name not in self.constants:
-                continue
-            value = self.constants.get(port.name)
-            if value is None and port.name.lower() in _SAMPLING_RATES:
-                value = "16000"
-            if value is None:
-                raise Undecided(
-                    f"input '{port.name}' ({port.dtype.value}): found a single number for the "
-                    f"whole execution; give its value with --constant {port.name}=VALUE"
-                )
-            found[port.name] = value
-            study.constants[port.name] = float(value)
-        return found
-
-    def _row_symbols(self) -> list[tuple[str, ...]]:
-        """Return the symbols that may count rows, the likeliest first.
-
-        They are the first dims of the inputs, else a symbol that several inputs have at any place.
-        """
-        ports = [port for port in self.graph.inputs if port.symbols]
-        firsts = (port.dims[0] for port in ports)
-        likeliest = tuple(dict.fromkeys(dim for dim in firsts if isinstance(dim, str)))
-        common = [
-            (symbol,)
-            for port in ports[:1]
-            for symbol in port.symbols
-            if all(symbol in other.symbols for other in ports) and (symbol,) != likeliest
-        ]
-        return [likeliest, *common] if likeliest else [()]
-
-    def _rows(self, study: Study) -> tuple[dict[str, int], Rows]:
-        """Find sizes at which the graph executes, and how it counts rows. Raises Undecided."""
-        first: tuple[dict[str, int], Rows] | None = None
-        for guessed in self._row_symbols():
-            sizes = first_sizes(study, guessed)
-            if sizes is None:
-                continue
-            rows = (
-                self._counted(study, sizes, guessed) if guessed else self._fixed_rows(study, sizes)
-            )
-            # Outputs that do not count these rows are reasons to try another symbol first.
-            if first is None or (rows.batched and not first[1].batched):
-                first = sizes, rows
-            if rows.batched and None not in rows.outputs.values():
-                return sizes, rows
-        if first is None:
-            raise Undecided(
-                "found no sizes at which the graph executes with random inputs; ONNX Runtime's "
-                f"text: {self.graph.last_error}"
-            )
-        return first
-
-    def _counted(self, study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> Rows:
-        """Determine by executions with more rows which dims of outputs count them."""
-        inputs = {
-            port.name: next((at for at, dim in enumerate(port.dims) if dim in guessed), None)
+    def _first(self, study: Study) -> tuple[dict[str, int], Rows]:
+        """Find first sizes, the rows, and values of scalars at which the graph executes."""
+        study.constants |= {name: float(value) for name, value in self.constants.items()}
+        scalars = [
+            port.name
             for port in self.graph.inputs
-            if port.name not in study.constants
-        }
-        one = study.run(sizes) or {}
-        for count in (2, 3):
-            more = study.run({**sizes, **dict.fromkeys(guessed, count)})
-            if more is None:
-                continue
-            outputs = {name: _multiplied(one[name], more[name], count) for name in one}
-            if all(at is None for at in outputs.values()):
-                return Rows(evidence="Rows: none; no dim of an output follows the inputs'.")
-            evidence = f"Rows: with {count} rows outputs have {count} times as many."
-            return Rows(tuple(guessed), inputs, outputs, evidence=evidence)
-        if any(array.shape[:1] != (1,) for array in one.values()):
-            return Rows(evidence="Rows: none; the graph fails with 2 rows and with 3.")
-        return Rows(
-            tuple(guessed),
-            inputs,
-            dict.fromkeys(one, 0),
-            fixed=1,
-            evidence="Rows: the graph fails with 2 rows and with 3; each is executed alone. "
-            f"ONNX Runtime's text: {self.graph.last_error}",
-        )
+            if not port.dims and port.name not in self.constants
+        ]
+        for name in scalars:
+            if name in self.sample:
+                study.constants[name] = float(self.sample[name])
+        invented = [name for name in scalars if name not in self.sample]
+        tried = SCALARS if invented else SCALARS[:1]
+        for value in tried:
+            for name in invented:
+                is_rate = name.lower() in SAMPLING_RATES
+                study.constants[name] = RATES[0] if is_rate else value
+            try:
+                return find_rows(study)
+            except Undecided:
+                if value == tried[-1]:
+                    raise
+        raise AssertionError
 
-    def _fixed_rows(self, study: Study, sizes: Mapping[str, int]) -> Rows:
-        """Return the rows of a graph whose inputs begin with fixed sizes."""
-        ports = [port for port in self.graph.inputs if port.name not in study.constants]
-        one = study.run(sizes) or {}
-        firsts = {port.dims[0] for port in ports if port.dims}
-        results = {array.shape[0] if array.ndim else 0 for array in one.values()}
-        if len(firsts) == 1 and firsts == results:
-            (count,) = firsts
-            return Rows(
-                (),
-                {port.name: 0 for port in ports},
-                dict.fromkeys(one, 0),
-                fixed=int(count),
-                evidence=f"Rows: the graph has a fixed batch of {count}.",
-            )
-        return Rows(evidence="Rows: none; the first dims are not one batch.")
+    def _check_outputs(self, study: Study, sizes: Mapping[str, int]) -> None:
+        """Compare outputs with their declarations, and two equal executions. Raises Undecided."""
+        one, again = study.run(sizes) or {}, study.run(sizes) or {}
+        for port in self.graph.outputs:
+            if port.dims and len(port.dims) != one[port.name].ndim:
+                raise Undecided(
+                    f"output '{port.name}': found {one[port.name].ndim} dims in an execution, "
+                    f"expected the {len(port.dims)} that the graph declares. Correct or delete the "
+                    "declared shape of this output (`graph.output` in the package onnx)"
+                )
+            spec = TensorSpec(port.name, port.dtype, ())
+            difference = compare(spec, again[port.name], one[port.name], tolerance=_ALIKE)
+            if difference is not None:
+                raise Undecided(
+                    f"found equal executions with different answers ({difference}): the graph "
+                    "draws random numbers, so no configuration can be proven. Make the random "
+                    "numbers an input of the graph, or write config.pbtxt by hand"
+                )
 
     def _axes(self, study: Study, sizes: Mapping[str, int], rows: Rows) -> list[Axis]:
         """Return the axes, with names."""
         taken = {ROWS}
         axes = []
         for symbols in grouped(study, sizes, rows.symbols):
-            name = _axis_name(symbols[0], self.graph.inputs, taken)
+            name = axis_name(symbols[0], self.graph.inputs, taken, batched=rows.batched)
             taken.add(name)
             axes.append(Axis(name, symbols, sizes[symbols[0]]))
         study.measured = axes[0].symbols if axes else ()
         return axes
 
     def _relations(
-        self, study: Study, axes: Sequence[Axis], sizes: Mapping[str, int], rows: Rows
+        self,
+        study: Study,
+        axes: Sequence[Axis],
+        sizes: Mapping[str, int],
+        rows: Rows,
+        found: Configuration,
     ) -> dict[str, tuple[int | str, ...]]:
-        """Return the dims of each output without rows. Raises Undecided."""
+        """Return the dims of each output without rows; -1 for one that needs no name.
+
+        Raises:
+            Unfitted: The graph has rows, and a size follows no relation.
+        """
         shapes: dict[tuple[int, ...], Mapping[str, tuple[int, ...]] | None] = {}
 
         def shapes_at(own: Mapping[str, int]) -> Mapping[str, tuple[int, ...]] | None:
@@ -250,10 +202,13 @@ class Discovery:
                 try:
                     dims.append(fit(axes, measure))
                 except Unfitted as error:
-                    raise Undecided(
-                        f"output '{port.name}', dim {at}: {error}; write the relation by hand "
-                        "(docs/runtime.md, axes.<output>)"
-                    ) from error
+                    if rows.batched:
+                        raise
+                    dims.append(-1)
+                    note = f"Output '{port.name}', dim {len(dims) - 1}: {error}. It has any size."
+                    found.notes.append(one_line(note))
+            if -1 in dims:
+                dims = [-1 if isinstance(dim, str) else dim for dim in dims]
             relations[port.name] = tuple(dims)
         return relations
 
@@ -268,37 +223,6 @@ class Discovery:
             most //= 2
         return most
 
-    def _marks(
-        self,
-        study: Study,
-        axes: Sequence[Axis],
-        sizes: Mapping[str, int],
-        relations: Mapping[str, tuple[int | str, ...]],
-        found: Configuration,
-        rows: Rows,
-    ) -> set[str]:
-        """Confirm masks and lengths; return the inputs that are generated."""
-        generated: set[str] = set()
-        for port, content, own in candidates(study, axes) if rows.batched else ():
-            named = study.contents[port.name]
-            unnamed = named is Content.VALUES or port.name in study.unnamed
-            if unnamed and generated:
-                continue  # the end of the data is marked already
-            study.contents[port.name] = content
-            family = "mask" if content is Content.MASK else "lengths"
-            verdict = confirm(study, port, own, sizes, relations, rows.outputs)
-            if verdict.confirmed:
-                generated.add(port.name)
-                names = ", ".join(axis.name for axis in own)
-                why = _line(f"Confirmed by experiment: {verdict.evidence}.")
-                found.parameters.append(Parameter(f"{family}.{port.name}", names, why))
-                continue
-            study.contents[port.name] = Content.VALUES if unnamed else named
-            if not unnamed and named is content:
-                note = f"Input '{port.name}' is not generated as a {family}: {verdict.evidence}."
-                found.notes.append(_line(note))
-        return generated
-
     def _inputs(
         self,
         study: Study,
@@ -306,18 +230,10 @@ class Discovery:
         rows: Rows,
         generated: set[str],
         found: Configuration,
-        constants: Mapping[str, str],
     ) -> None:
-        by_symbol = {symbol: axis.name for axis in axes for symbol in axis.symbols}
-        for name, value in constants.items():
-            why = (
-                "Given."
-                if name in self.constants
-                else "Assumed from the name; --constant changes it."
-            )
-            found.parameters.append(Parameter(f"constant.{name}", value, why))
+        by_symbol = {symbol: axis for axis in axes for symbol in axis.symbols}
         for port in self.graph.inputs:
-            if port.name in constants:
+            if port.name in study.constants:
                 continue
             at = rows.inputs.get(port.name)
             if rows.batched and at != 0:
@@ -326,7 +242,8 @@ class Discovery:
             if port.name in generated:
                 continue
             dims = [dim for place, dim in enumerate(port.dims) if not rows.batched or place != at]
-            free = [by_symbol[dim] for dim in dims if isinstance(dim, str)]
+            dims = [_fixed(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
+            free = [dim for dim in dims if isinstance(dim, str)]
             types = study.contents[port.name] is Content.TYPES
             found.inputs.append(
                 Tensor(
@@ -352,14 +269,28 @@ class Discovery:
                         f"The graph executes with id {most} and fails with {most + 1}.",
                     )
                 )
+            if port.name in study.bounded_ids:
+                axis = study.bounded_ids[port.name]
+                note = (
+                    f"Values of '{port.name}' must be below a size that follows {axis}: no range."
+                )
+                found.notes.append(note)
 
     def _outputs(
         self,
+        axes: Sequence[Axis],
         rows: Rows,
         relations: Mapping[str, tuple[int | str, ...]],
+        kept: set[str],
         found: Configuration,
     ) -> None:
         for port in self.graph.outputs:
+            at = rows.outputs.get(port.name)
+            if rows.batched and at != 0:
+                text = "none" if at is None else str(at)
+                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
+            if port.name in kept:
+                continue
             dims = relations[port.name]
             free = [dim for dim in dims if isinstance(dim, str)]
             found.outputs.append(
@@ -377,20 +308,20 @@ class Discovery:
                         "Measured by executions, and verified at other sizes.",
                     )
                 )
-            at = rows.outputs.get(port.name)
-            if rows.batched and at != 0:
-                text = "none" if at is None else str(at)
-                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
 
-    def _limits(self, axes: Sequence[Axis], study: Study, rows: Rows, found: Configuration) -> None:
+    def _limits(self, axes: Sequence[Axis], rows: Rows, found: Configuration) -> None:
         for axis in axes:
+            if not axis.varies:
+                continue
             why = (
                 f"The graph fails above {axis.largest}: {axis.stopped}"
                 if axis.stopped
                 else f"The graph executes at {axis.largest}; larger sizes were not tried. Memory "
                 "is planned for the limit: choose the largest size of your requests."
             )
-            found.parameters.append(Parameter(f"limit.{axis.name}", str(axis.largest), _line(why)))
+            found.parameters.append(
+                Parameter(f"limit.{axis.name}", str(axis.largest), one_line(why))
+            )
             if axis.smallest > 1:
                 found.parameters.append(
                     Parameter(
@@ -408,40 +339,9 @@ class Discovery:
                     )
                 )
         if rows.fixed == 1 and rows.symbols:
-            found.parameters.append(Parameter("gears.batch", "1", _line(rows.evidence)))
+            found.parameters.append(Parameter("gears.batch", "1", one_line(rows.evidence)))
 
 
-def _multiplied(few: Array, many: Array, count: int) -> int | None:
-    """Return the dim that is `count` times as large in `many`."""
-    sizes = zip(few.shape, many.shape, strict=False)
-    return next((at for at, (one, more) in enumerate(sizes) if more == count * one), None)
-
-
-def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str]) -> str:
-    """Return a name for an axis: its symbol where that is a name, else from the input's type."""
-    name = re.sub(r"\W+", "_", symbol).strip("_").lower()
-    generic = "." in symbol or symbol.startswith(
-        ("unk__", "dynamic_axes", "DynamicDimension", "p2o")
-    )
-    if generic or not name.isidentifier() or keyword.iskeyword(name) or len(name) == 1:
-        port = next(port for port in ports if symbol in port.dims)
-        place = port.dims.index(symbol)
-        if port.dtype.is_integer and len(port.symbols) <= 2:
-            name = "tokens"
-        elif len(port.dims) == 4:
-            channels_last = isinstance(port.dims[-1], int) and port.dims[-1] <= 4
-            name = "width" if place == (2 if channels_last else 3) else "height"
-        elif len(port.dims) <= 2:
-            name = "samples"
-        else:
-            name = "frames"
-    if name in ("min", "max"):
-        name += "_size"
-    unique, number = name, 2
-    while unique in taken:
-        unique, number = f"{name}_{number}", number + 1
-    return unique
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+def _fixed(axis: Axis) -> int | str:
+    """Return the name of an axis, or its size if it has only one."""
+    return axis.name if axis.varies else axis.largest

@@ -1,15 +1,19 @@
-"""An ONNX graph under study: its signature with symbols, and executions that may fail."""
+"""A graph under study: its signature with symbols, and executions that may fail."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
+from ge_runtime.engines.base import GraphTensor
 from ge_runtime.engines.onnx import dtype_of
 from ge_runtime.engines.onnx_session import advised, open_session
+from ge_runtime.engines.torch import TorchEngine
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType, Tensors
 
@@ -39,39 +43,95 @@ class Port:
         return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
 
 
+_Opened: TypeAlias = tuple[
+    tuple[Port, ...], tuple[Port, ...], Callable[[Tensors], dict[str, Array]]
+]
+"""Inputs, outputs, and the function that executes a graph."""
+
+PT2: Final = ".pt2"
+"""Suffix of a program saved by torch.export."""
+BARE_OUTPUT: Final = "output"
+"""Name of the result of a program that returns a tensor without a name."""
+
+
 class Graph:
     """An open graph. For one thread.
 
     Attributes:
+        engine: The name of the library that executes it.
         inputs: Its inputs, in order.
         outputs: Its outputs, in order.
-        last_error: ONNX Runtime's text of the last execution that failed.
+        last_error: The engine's text of the last execution that failed.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
         """Open a graph on the CPU.
 
         Args:
-            path: The .onnx file.
+            path: The .onnx or .pt2 file.
             threads: Maximum number of threads of an execution.
 
         Raises:
-            ArtifactFault: ONNX Runtime cannot open the file, or a tensor has a type that ge_runtime
+            ArtifactFault: The engine cannot open the file, or a tensor has a type that ge_runtime
                 does not support.
         """
-        self._session: Session = open_session(path, threads, ["CPUExecutionProvider"])
-        self.inputs = ports_of(path, self._session.get_inputs())
-        self.outputs = ports_of(path, self._session.get_outputs())
+        self.engine = "torch" if path.suffix == PT2 else "ONNX Runtime"
+        opened = _open_torch if path.suffix == PT2 else _open_onnx
+        self.inputs, self.outputs, self._execute = opened(path, threads)
         self.last_error = ""
 
     def run(self, inputs: Tensors) -> dict[str, Array] | None:
         """Execute the graph; return its outputs by name, or None if it fails."""
         try:
-            found = self._session.run(None, dict(inputs))
+            return self._execute(inputs)
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
             self.last_error = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
             return None
-        return dict(zip((port.name for port in self.outputs), found, strict=True))
+
+
+def _open_onnx(path: Path, threads: int) -> _Opened:
+    session: Session = open_session(path, threads, ["CPUExecutionProvider"])
+    inputs, outputs = ports_of(path, session.get_inputs()), ports_of(path, session.get_outputs())
+
+    def execute(given: Tensors) -> dict[str, Array]:
+        found = session.run(None, dict(given))
+        return dict(zip((port.name for port in outputs), found, strict=True))
+
+    return inputs, outputs, execute
+
+
+def _open_torch(path: Path, threads: int) -> _Opened:
+    try:
+        engine = TorchEngine.open(path, threads, (BARE_OUTPUT,))
+    except ImportError as error:
+        raise ArtifactFault(
+            f"{path}: found no torch ({error}), expected it for a .pt2 file; `pip install torch`"
+        ) from error
+    signature = engine.signature
+    names = dict.fromkeys(tensor.name for tensor in signature.outputs)
+
+    def execute(given: Tensors) -> dict[str, Array]:
+        found = engine.run({name: np.ascontiguousarray(own) for name, own in given.items()}, names)
+        return {name: array.copy() for name, array in found.items()}
+
+    inputs, outputs = (
+        tuple(_port(tensor) for tensor in tensors)
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    return inputs, outputs, execute
+
+
+def _port(tensor: GraphTensor) -> Port:
+    dims = tensor.dims or ()
+    symbols = tensor.symbols or (None,) * len(dims)
+    return Port(
+        tensor.name,
+        tensor.dtype,
+        tuple(
+            (symbol or f"{tensor.name}.{at}") if dim is None else dim
+            for at, (dim, symbol) in enumerate(zip(dims, symbols, strict=True))
+        ),
+    )
 
 
 def ports_of(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from ge_runtime.discovery.graph import Port
 from ge_runtime.discovery.study import Axis, Content, Study, at_limits
+from ge_runtime.memory.machine import read_limits
 from ge_runtime.specs import DType, Tensors
 
 _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -22,12 +24,14 @@ _SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
 _TOKENS_MOST: Final = 2048
 _GROWTH_MOST: Final = 128 * 2**20
 """Bytes by which an execution may raise the peak of the process; no larger size is tried then."""
+_SHARE: Final = 4
+"""All rows together may need one part in four of the machine's free memory."""
 _SECONDS_MOST: Final = 0.5
 """CPU seconds of an execution, beyond which no larger size is tried."""
 _IDS_MOST: Final = 2**31 - 1
 
 
-def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
+def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 1) -> None:
     """Find the multiple, the smallest and the largest size of an axis, and store them in it.
 
     The graph is assumed to execute at all multiples between the two.
@@ -36,6 +40,7 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
         study: The graph.
         axis: The axis; `base` is a size at which the graph executes.
         sizes: The sizes of all symbols at which it executes.
+        rows: Rows of the largest execution, whose memory bounds the size.
     """
 
     def works(size: int) -> bool:
@@ -50,7 +55,7 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int]) -> None:
     axis.smallest = high * step
     most = _size_most(study, axis, sizes)
     size, failing = axis.base, 0
-    budget = _Budget()
+    budget = _Budget(rows)
     while not failing and 2 * size <= most and budget.allows():
         if works(2 * size):
             size *= 2
@@ -82,13 +87,15 @@ def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -
 class _Budget:
     """Limits of the machine: an execution twice as large may need four times as much."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        free = min((limit.free_bytes for limit in read_limits()), default=_GROWTH_MOST)
+        self._growth = min(_GROWTH_MOST, free // (_SHARE * rows))
         self._bytes, self._seconds = _peak_bytes(), time.process_time()
 
     def allows(self) -> bool:
         """Return whether the executions since the last call were cheap; the first is."""
         used, now = _peak_bytes(), time.process_time()
-        cheap = used - self._bytes < _GROWTH_MOST and now - self._seconds < _SECONDS_MOST
+        cheap = used - self._bytes < self._growth and now - self._seconds < _SECONDS_MOST
         self._bytes, self._seconds = used, now
         return cheap
 
@@ -125,29 +132,43 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
     return max(most, axis.base)
 
 
-def find_ids(study: Study, sizes: Mapping[str, int]) -> None:
+def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) -> None:
     """Find the largest value of each integer input that the graph accepts.
 
     An input that accepts all values is no index into a table and gets no entry. A graph that looks
-    ids up refuses those outside its table, so the last accepted one is found by bisection.
+    ids up refuses those outside its table, so the last accepted one is found by bisection. If it
+    differs at other sizes of an axis, the input is an index into another input: `bounded_ids`.
     """
     for port in study.graph.inputs:
-        if not port.dtype.is_integer or study.contents[port.name] is not Content.VALUES:
+        looked_up = study.contents[port.name] in (Content.VALUES, Content.TYPES)
+        if not port.dtype.is_integer or not looked_up or port.name in study.constants:
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
             continue  # pixels, or small enough that every value is accepted or an index
-        values = study.values(sizes)
-
-        low, high = 0, min(_IDS_MOST, int(port.dtype.largest))
-        if not _accepts(study, values, port.name, low) or _accepts(study, values, port.name, high):
+        largest = _largest_id(study, port, study.values(sizes))
+        if largest is None:
             continue
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _accepts(study, values, port.name, middle):
-                low = middle
-            else:
-                high = middle
-        study.ids[port.name] = low
+        for axis in axes:
+            larger = dict.fromkeys(axis.symbols, min(2 * axis.base, axis.largest))
+            other = _largest_id(study, port, study.values({**sizes, **larger}))
+            if other != largest:
+                study.bounded_ids[port.name] = axis.name
+        if port.name not in study.bounded_ids:
+            study.ids[port.name] = largest
+
+
+def _largest_id(study: Study, port: Port, values: Tensors) -> int | None:
+    """Return the largest value that the graph accepts; None if it accepts all or fails with 0."""
+    low, high = 0, min(_IDS_MOST, int(port.dtype.largest))
+    if not _accepts(study, values, port.name, low) or _accepts(study, values, port.name, high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _accepts(study, values, port.name, middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _accepts(study: Study, values: Tensors, name: str, value: int) -> bool:

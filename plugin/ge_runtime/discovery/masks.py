@@ -16,6 +16,8 @@ from ge_runtime.verification.distance import compare
 _TOLERANCE: Final = 1e-3
 """Relative difference between padded and unpadded answers that may be rounding here; the load check
 decides with measured rounding."""
+_GROWTH: Final = 16
+"""The largest size of an experiment, in multiples of the axis's base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +50,155 @@ def confirm(
         relations: Output to its dims without rows, as fitted.
         rows: Output to its dim of rows; None: it has none.
     """
+    if not _has_values(study, axes):
+        return Verdict(False, "no other input has values along its axes")
+    ends = _ends(axes, relations)
+    trial = _Trial(study, axes, sizes, relations, rows, ends)
+    found = trial.difference((2, 3))
+    if found:
+        return Verdict(False, found)
+    unmasked = study.run(trial.sizes, seed=1, behind=2)
+    if unmasked is not None and _equal(study, unmasked, trial.padded):
+        return Verdict(False, "the answer does not depend on it")
+    return Verdict(True, f"values behind {_text(axes, ends)} do not change the answer")
+
+
+def confirm_neutral(
+    study: Study,
+    axis: Axis,
+    sizes: Mapping[str, int],
+    relations: Mapping[str, tuple[int | str, ...]],
+    rows: Mapping[str, int | None],
+) -> tuple[Verdict, bool]:
+    """Test that padding along an axis changes no answer, though no input marks the end of the data.
+
+    Returns:
+        The verdict for any padding, and whether padding with 0 changed no answer.
+    """
+    if axis.largest < 2 * axis.multiple + axis.smallest or not _has_values(study, [axis]):
+        return Verdict(False, "no input has values along the axis"), False
+    texts = []
+    for growth, behind in ((1, 0.0), (2, 0.0), (1, 2), (2, 3), (1, 100.0)):
+        part, full = _part(axis), min(axis.base * growth, axis.largest)
+        full = full // axis.multiple * axis.multiple
+        if part >= full:
+            return Verdict(False, "the axis has too few sizes"), False
+        ends = {axis.name: (part, full)}
+        found = _Trial(study, [axis], sizes, relations, rows, ends).difference((0.0, behind))
+        if found:
+            return Verdict(False, found), behind != 0.0
+        texts.append(f"{part} of {full}")
+    sizes_text = " and ".join(dict.fromkeys(texts))
+    return Verdict(
+        True,
+        f"padding of 0, of random values and of 100 behind {axis.name} "
+        f"{sizes_text} changes no answer",
+    ), True
+
+
+def _has_values(study: Study, axes: Sequence[Axis]) -> bool:
     symbols = {symbol for axis in axes for symbol in axis.symbols}
-    if not any(
+    return any(
         study.contents[own.name] is Content.VALUES and symbols & {*own.symbols}
         for own in study.graph.inputs
-    ):
-        return Verdict(False, "no other input has values along its axes")
-    true = {symbol: _part(axis) for axis in axes for symbol in axis.symbols}
-    padded = study.run(sizes, seed=1, true=true, behind=2)
-    other = study.run(sizes, seed=1, true=true, behind=3)
-    alone = study.graph.run(_cut(study, sizes, true))
-    if padded is None or other is None or alone is None:
-        return Verdict(False, f"an execution failed: {study.graph.last_error}")
-    by_axis = {axis.name: _part(axis) for axis in axes}
-    for output in study.graph.outputs:
-        spec = TensorSpec(output.name, output.dtype, ())
-        at = rows[output.name]
-        first, second = (
-            _within(found[output.name], relations[output.name], by_axis, at)
-            for found in (padded, other)
-        )
-        if (difference := compare(spec, first, second)) is not None:
-            return Verdict(False, f"values behind it change the answer: {difference}")
-        single = _within(alone[output.name], relations[output.name], by_axis, at)
-        scale = float(np.max(np.abs(np.nan_to_num(single.astype(np.float64))), initial=0.0))
-        difference = compare(spec, first, single)
-        if difference is not None and difference.distance > _TOLERANCE * scale:
-            return Verdict(False, f"padding changes the answer: {difference}")
-    unmasked = study.run(sizes, seed=1, behind=2)
-    if unmasked is not None and _equal(study, unmasked, padded):
-        return Verdict(False, "the answer does not depend on it")
-    ends = ", ".join(f"{axis.name} {_part(axis)} of {axis.base}" for axis in axes)
-    return Verdict(True, f"values behind {ends} do not change the answer")
+    )
 
 
-def _part(axis: Axis) -> int:
-    """Return a true size below the base."""
+def _part(axis: Axis, full: int = 0) -> int:
+    """Return a true size below `full`, by default below the base."""
     step = axis.multiple
-    return max(axis.smallest, (axis.base * 5 // 8) // step * step)
+    return max(axis.smallest, ((full or axis.base) * 5 // 8) // step * step)
+
+
+def _ends(
+    axes: Sequence[Axis], relations: Mapping[str, tuple[int | str, ...]]
+) -> dict[str, tuple[int, int]]:
+    """Return each axis's sizes of the data and of the execution.
+
+    They are large enough that outputs of both sizes differ, where an output follows the axis.
+    """
+    found = {}
+    for axis in axes:
+        texts = {dim for dims in relations.values() for dim in dims if isinstance(dim, str)}
+        own = [text for text in texts if {*Relation.parse(text).axes} == {axis.name}]
+        full = axis.base
+        while any(
+            _sized(text, axis, _part(axis, full)) == _sized(text, axis, full) for text in own
+        ):
+            if 2 * full > axis.largest or full >= _GROWTH * axis.base:
+                break
+            full *= 2
+        found[axis.name] = _part(axis, full), full
+    return found
+
+
+def _sized(text: str, axis: Axis, size: int) -> int:
+    return Relation.parse(text).size({axis.name: size})
+
+
+def _text(axes: Sequence[Axis], ends: Mapping[str, tuple[int, int]]) -> str:
+    parts = ((axis.name, *ends[axis.name]) for axis in axes)
+    return ", ".join(f"{name} {part} of {full}" for name, part, full in parts)
+
+
+class _Trial:
+    """Executions of the same data alone and with padding."""
+
+    def __init__(
+        self,
+        study: Study,
+        axes: Sequence[Axis],
+        sizes: Mapping[str, int],
+        relations: Mapping[str, tuple[int | str, ...]],
+        rows: Mapping[str, int | None],
+        ends: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._study, self._relations, self._rows = study, relations, rows
+        self._parts = {axis.name: ends[axis.name][0] for axis in axes}
+        self._true = {one: ends[axis.name][0] for axis in axes for one in axis.symbols}
+        self.sizes = {
+            **sizes,
+            **{one: ends[axis.name][1] for axis in axes for one in axis.symbols},
+        }
+        self.padded: Mapping[str, Array] = {}
+        """The results of the first padding."""
+
+    def difference(self, behinds: tuple[int | float, int | float]) -> str:
+        """Return what differs between two paddings, or with and without padding; empty: nothing."""
+        study = self._study
+        padded, other = (
+            study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds
+        )
+        alone = study.graph.run(_cut(study, self.sizes, self._true))
+        if padded is None or other is None or alone is None:
+            return f"an execution failed: {study.graph.last_error}"
+        changed = study.run(self.sizes, seed=2, true=self._true, behind=behinds[0])
+        if changed is not None and all(
+            np.array_equal(self._within(changed, name), self._within(padded, name))
+            for name in padded
+        ):
+            return "the answer does not depend on the data"
+        self.padded = padded
+        for output in study.graph.outputs:
+            spec = TensorSpec(output.name, output.dtype, ())
+            first, second, single = (
+                self._within(own, output.name) for own in (padded, other, alone)
+            )
+            if (difference := compare(spec, first, second)) is not None:
+                return f"values behind the data change the answer: {difference}"
+            scale = float(np.max(np.abs(np.nan_to_num(single.astype(np.float64))), initial=0.0))
+            difference = compare(spec, first, single)
+            if difference is not None and difference.distance > _TOLERANCE * scale:
+                return f"padding changes the answer: {difference}"
+        return ""
+
+    def _within(self, found: Mapping[str, Array], name: str) -> Array:
+        return _within(found[name], self._relations[name], self._parts, self._rows[name])
 
 
 def _cut(study: Study, sizes: Mapping[str, int], true: Mapping[str, int]) -> dict[str, Array]:
     """Return the inputs of the padded execution without the padding."""
-    values = study.values(sizes, seed=1, true=true, behind=2)
+    values = study.values(sizes, seed=1, true=true)
     return {
         port.name: np.ascontiguousarray(
             values[port.name][

@@ -14,10 +14,14 @@ from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.study import Content, Study
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
+from ge_runtime.scheduling.request_batch import Caller
+from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import Array, Tensors, TensorSpec
 from ge_runtime.verification.distance import TOLERANCES, compare
 
 _REQUESTS: Final = 6
+_SEQUENCES: Final = 2
+"""Sequences that the requests of a model with states belong to."""
 _MARGIN: Final = 10
 """Allowed relative difference of answers, in multiples of their type's tolerance.
 
@@ -56,11 +60,11 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
     try:
         config = runtime.config
         requests = [_request(study, config, seed) for seed in range(_REQUESTS)]
-        expected = [_plain(study.graph, config, request) for request in requests]
+        expected = _expected(study.graph, config, requests)
         before = runtime.counts()
-        together = runtime.infer([own for own, _ in requests])
+        together = _played(runtime, requests, _SEQUENCES if config.states.outputs else _REQUESTS)
         launches = runtime.counts().since(before).launches
-        alone = [runtime.infer([own])[0] for own, _ in requests]
+        alone = _played(runtime, requests, 1)
         distance = max(
             _distance(config.outputs, answer, truth)
             for answers in (alone, together)
@@ -69,6 +73,32 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
     finally:
         runtime.close()
     return Proof(len(requests), launches, distance)
+
+
+def _played(
+    runtime: Runtime, requests: Sequence[tuple[Tensors, Mapping[str, int]]], count: int
+) -> list[object]:
+    """Return the answers to requests, of which `count` are sent at a time.
+
+    With states, request i belongs to sequence i modulo `_SEQUENCES`.
+    """
+    answers: list[object] = []
+    for start in range(0, len(requests), count):
+        some = range(start, min(start + count, len(requests)))
+        callers = None
+        if runtime.config.states.outputs:
+            callers = [
+                Caller(
+                    sequence=SequenceStep(
+                        f"{count}.{place % _SEQUENCES}",
+                        starts=place < _SEQUENCES,
+                        ends=place + _SEQUENCES >= len(requests),
+                    )
+                )
+                for place in some
+            ]
+        answers += runtime.infer([requests[place][0] for place in some], callers)
+    return answers
 
 
 def _request(
@@ -95,15 +125,20 @@ def _request(
     return given, sizes
 
 
-def _plain(
-    graph: Graph, config: RuntimeConfig, request: tuple[dict[str, Array], dict[str, int]]
-) -> dict[str, Array]:
-    """Execute a request in ONNX Runtime."""
-    given, sizes = request
-    found = graph.run(plain_inputs(graph.inputs, config, given, sizes))
-    if found is None:
-        raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
-    return {name: _row(array, config, name) for name, array in found.items()}
+def _expected(
+    graph: Graph, config: RuntimeConfig, requests: Sequence[tuple[Tensors, Mapping[str, int]]]
+) -> list[dict[str, Array]]:
+    """Execute requests in ONNX Runtime, with the states of their sequences."""
+    answers = []
+    states: list[dict[str, Array]] = [{} for _ in range(_SEQUENCES)]
+    for place, (given, sizes) in enumerate(requests):
+        state = states[place % _SEQUENCES]
+        found = graph.run(plain_inputs(graph.inputs, config, {**given, **state}, sizes))
+        if found is None:
+            raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
+        state |= {name: found[output] for name, output in config.states.outputs.items()}
+        answers.append({name: _row(array, config, name) for name, array in found.items()})
+    return answers
 
 
 def _row(output: Array, config: RuntimeConfig, name: str) -> Array:
@@ -124,7 +159,7 @@ def plain_inputs(
         sizes: Axis to the request's size.
 
     Raises:
-        RuntimeFault: An input is neither data, a state, a constant, a mask nor a length.
+        RuntimeFault: Nothing gives the value of an input.
     """
     return {port.name: _plain_input(port, config, given, sizes) for port in ports}
 
@@ -147,17 +182,18 @@ def _plain_input(
         value = np.ones((*lead, *(sizes[axis] for axis in config.masks[name])), dtype)
     elif name in config.lengths:
         value = np.full((1,) * len(port.dims), sizes[config.lengths[name]], dtype)
+    elif name in config.positions:
+        value = np.arange(sizes[config.positions[name]], dtype=dtype)[np.newaxis]
     else:
         raise RuntimeFault(
             f"graph input '{name}': found nothing that gives its value, expected data, a state, a "
-            "constant, a mask or a length"
+            "constant, a mask, a length or positions"
         )
     if not config.batched:
         return value
     place = config.batch_axes.of(name)
     if place is None:
-        row: Array = value[0]
-        return row
+        return np.asarray(value[0])
     # A graph with a fixed number of rows gets copies of the row.
     return np.repeat(np.moveaxis(value, 0, place), fixed[place], place)
 

@@ -11,14 +11,19 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.discovery.graph import Graph, Port
+from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType
 
 _LADDER: Final = (64, 32, 128, 16, 8, 224, 256, 512, 1024, 4096, 16000, 4, 2, 1)
 """Sizes at which a graph is first executed, until one succeeds. All free dims have this size."""
 _ELEMENTS_MOST: Final = 2**22
 """Elements of an input of an experiment, at most."""
-_INTEGERS: Final = (10, 2)
+_INTEGERS: Final = (10, 2, 1)
 """Limits (exclusive) of random integers; a smaller one is tried if the graph fails."""
+
+
+class Undecided(ArtifactFault):
+    """The graph cannot be configured without an answer from the user."""
 
 
 class Content(Enum):
@@ -82,6 +87,11 @@ class Axis:
     stopped: str = ""
     """ONNX Runtime's text for a size above `largest`; empty if no size failed."""
 
+    @property
+    def varies(self) -> bool:
+        """False if the graph executes at one size only."""
+        return self.largest != self.smallest
+
 
 def at_limits(axes: Iterable[Axis], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes with all axes at their largest."""
@@ -93,17 +103,23 @@ class Study:
     """A graph with what is known of it. For one thread."""
 
     graph: Graph
+    sample: Mapping[str, Array] = field(default_factory=dict)
+    """Input to values given by the user, in the graph's layout; replaces random values."""
     contents: dict[str, Content] = field(default_factory=dict)
     integers: int = _INTEGERS[0]
     """Random integers are below this."""
     ids: dict[str, int] = field(default_factory=dict)
     """Input to the largest value that its elements may have."""
+    bounded_ids: dict[str, str] = field(default_factory=dict)
+    """Input to the axis that determines the largest value of its elements."""
     rows: tuple[str, ...] = ()
     """Symbols that count rows."""
     measured: tuple[str, ...] = ()
     """Symbols that inputs of content LENGTH measure; empty for all."""
     unnamed: set[str] = field(default_factory=set)
     """Inputs that may be lengths, though their names do not say so."""
+    rejected: set[str] = field(default_factory=set)
+    """Inputs that may mark the end of the data, but did not in an experiment."""
     constants: dict[str, float] = field(default_factory=dict)
     """Input to the value of all its elements."""
 
@@ -126,7 +142,7 @@ class Study:
         sizes: Mapping[str, int],
         seed: int = 0,
         true: Mapping[str, int] | None = None,
-        behind: int = 0,
+        behind: int | float = 0,
     ) -> dict[str, Array]:
         """Return inputs at these sizes of symbols.
 
@@ -134,7 +150,7 @@ class Study:
             sizes: Symbol to size.
             seed: Seed of random values.
             true: Symbol to the number of elements with data; the others are padding. Default: all.
-            behind: Seed of the random values in the padding.
+            behind: Seed of the random values in the padding; a float is their value itself.
         """
         return {
             port.name: self._tensor(at, port, sizes, seed, true or {}, behind)
@@ -146,7 +162,7 @@ class Study:
         sizes: Mapping[str, int],
         seed: int = 0,
         true: Mapping[str, int] | None = None,
-        behind: int = 0,
+        behind: int | float = 0,
     ) -> dict[str, Array] | None:
         """Execute the graph with `values`; None if it fails."""
         return self.graph.run(self.values(sizes, seed, true, behind))
@@ -167,7 +183,7 @@ class Study:
         sizes: Mapping[str, int],
         seed: int,
         true: Mapping[str, int],
-        behind: int,
+        behind: int | float,
     ) -> Array:
         shape = port.shape(sizes)
         content = self.contents[port.name]
@@ -187,17 +203,40 @@ class Study:
         data = self.random(port, shape, (seed, at))
         if inside.all():
             return data
+        if isinstance(behind, float):
+            most = self.integers - 1 if port.dtype.is_integer else behind
+            return np.where(inside, data, np.array(min(behind, most), port.dtype.numpy))
         return np.where(inside, data, self.random(port, shape, (behind, at, 1)))
 
     def random(self, port: Port, shape: Sequence[int], seed: Sequence[int]) -> Array:
-        """Return random elements that the input accepts; equal seeds give equal elements."""
+        """Return random elements that the input accepts; equal seeds give equal elements.
+
+        With a sample, integers are those of the sample, repeated or cut to the shape, and floats
+        differ from it by at most a tenth. Padding (three seeds) has elements of the sample.
+        """
         rng = np.random.default_rng(seed)
+        if port.name in self.sample:
+            return _like(self.sample[port.name], shape, rng, seed)
         if port.dtype is DType.BOOL:
             return rng.integers(0, 2, shape).astype(np.bool_)
         if port.dtype.is_integer:
             most = min(self.ids.get(port.name, self.integers - 1) + 1, port.dtype.largest)
             return rng.integers(0, int(most), shape).astype(port.dtype.numpy)
         return rng.uniform(-1, 1, shape).astype(port.dtype.numpy)
+
+
+def _like(
+    sample: Array, shape: Sequence[int], rng: np.random.Generator, seed: Sequence[int]
+) -> Array:
+    """Return values of a sample in another shape; see `Study.random`."""
+    if len(seed) > 2:
+        return rng.choice(sample.reshape(-1), tuple(shape))
+    found = sample
+    for at, size in enumerate(shape):
+        found = np.take(found, np.arange(size) % sample.shape[at], at)
+    if seed[0] and found.dtype.kind == "f":
+        found = (found * rng.uniform(0.9, 1, found.shape)).astype(found.dtype)
+    return found
 
 
 def _inside(port: Port, shape: Sequence[int], true: Mapping[str, int]) -> Array:
@@ -221,8 +260,19 @@ def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
         Symbol to size, or None if no size succeeds; `graph.last_error` has the last failure.
     """
     symbols = study.symbols()
+    if study.sample:
+        given = {
+            dim: study.sample[port.name].shape[at]
+            for port in study.graph.inputs
+            if port.name in study.sample
+            for at, dim in enumerate(port.dims)
+            if isinstance(dim, str)
+        }
+        sizes = {symbol: 1 if symbol in rows else given.get(symbol, 1) for symbol in symbols}
+        return sizes if study.works(sizes) else None
     ladder = _LADDER if set(symbols) - {*rows} else (1,)
-    for limit in _INTEGERS:
+    has_integers = any(port.dtype.is_integer for port in study.graph.inputs)
+    for limit in _INTEGERS if has_integers else _INTEGERS[:1]:
         study.integers = limit
         for size in ladder:
             sizes = {symbol: 1 if symbol in rows else size for symbol in symbols}

@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 
 from ge_runtime.devices import Accelerator, DeviceHealth
-from ge_runtime.engines.analysis.onnx_file import OnnxFile, nudged_weights
+from ge_runtime.engines.analysis.nudging import nudged_weights
+from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.engines.onnx_arena import OnnxArena
@@ -205,16 +206,18 @@ class OnnxEngine(LibraryEngine):
 
     def perturbed(self, seed: int) -> OnnxEngine:
         """See `Perturbable.perturbed`: not optimized, and with another number of threads."""
-        content = bytes(nudged_weights(self._path, np.random.default_rng(seed)))
+        content, external = nudged_weights(self._path, np.random.default_rng(seed))
         one = self._session.get_session_options().intra_op_num_threads == 1
         session = open_session(
             self._path,
             2 if one else 1,
             [_CPU_PROVIDER],
             execution=GraphExecution(optimization="ORT_DISABLE_ALL"),
-            content=content,
+            content=bytes(content),
+            weights=external,
         )
-        return OnnxEngine(session, self._signature, self._path)
+        # The session may refer to the memory of the external weights.
+        return OnnxEngine(session, self._signature, self._path, release=external.clear)
 
     @cached_property
     def _file(self) -> OnnxFile:

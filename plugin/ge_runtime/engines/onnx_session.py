@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from ge_runtime.engines.content import ContentHashes
 from ge_runtime.engines.onnx_arena import OnnxArena, process_arena, trim
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import Array
 
 # onnxruntime and its objects, which have no type stubs.
 Onnxruntime: TypeAlias = Any
@@ -55,6 +56,7 @@ def open_session(
     execution: GraphExecution = _DEFAULT,
     *,
     content: bytes | None = None,
+    weights: Mapping[str, Array] = MappingProxyType({}),
 ) -> Session:
     """Open a session of the graph in `path`, with the first provider that is available.
 
@@ -65,6 +67,7 @@ def open_session(
         entries: Additional entries of the session's configuration.
         execution: Other settings.
         content: The content to use in place of the file's; external files are those of the file.
+        weights: Weights to use in place of those in external files, by name.
 
     Raises:
         ArtifactFault: ONNX Runtime cannot open the graph.
@@ -95,6 +98,9 @@ def open_session(
             options.register_custom_ops_library(library)
         if content is not None:
             options.add_session_config_entry(_EXTERNAL_FOLDER, str(path.parent))
+        if weights:
+            value_of = onnxruntime.OrtValue.ortvalue_from_numpy
+            options.add_external_initializers([*weights], [*map(value_of, weights.values())])
         # With fallback it would print an error and continue with another provider.
         return onnxruntime.InferenceSession(
             str(path) if content is None else content,

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
+import numpy as np
+
 from ge_runtime.devices import DeviceHealth
+from ge_runtime.engines.analysis.nudging import nudge
 from ge_runtime.engines.analysis.torch_graph import TorchGraph, weights_bytes
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
@@ -56,6 +59,7 @@ class TorchEngine(LibraryEngine):
         program: ExportedProgram,
         signature: Signature,
         threads: int,
+        path: Path,
         health: DeviceHealth | None = None,
     ) -> None:
         super().__init__(signature, health)
@@ -65,6 +69,7 @@ class TorchEngine(LibraryEngine):
         self._graph = TorchGraph(program)
         self._weights_bytes = weights_bytes(program)
         self._threads = threads
+        self._path = path
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str]) -> TorchEngine:
@@ -81,7 +86,7 @@ class TorchEngine(LibraryEngine):
         """
         torch = import_torch()
         program = load_program(torch, path)
-        return cls(torch, program, signature_of(path, program, outputs), threads)
+        return cls(torch, program, signature_of(path, program, outputs), threads, path)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See `Engine.run`. Results are copied once, because torch allocates its own."""
@@ -135,6 +140,26 @@ class TorchEngine(LibraryEngine):
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         return self._graph.intermediates(shapes)
+
+    def perturbed(self, seed: int) -> TorchEngine:
+        """See `Perturbable.perturbed`: on the CPU, with another number of threads."""
+        names = [tensor.name for tensor in self._signature.outputs]
+        engine = TorchEngine.open(self._path, 2 if self._threads == 1 else 1, names)
+        engine._nudge_weights(np.random.default_rng(seed))
+        return engine
+
+    def _nudge_weights(self, rng: np.random.Generator) -> None:
+        torch = self._torch
+        types = {
+            torch.float32: (torch.int32, "<f4"),
+            torch.float64: (torch.int64, "<f8"),
+            torch.float16: (torch.int16, "<f2"),
+            torch.bfloat16: (torch.int16, ""),
+        }
+        for weights in (*self._module.parameters(), *self._module.buffers()):
+            if weights.dtype in types:
+                bits_type, float_type = types[weights.dtype]
+                nudge(weights.detach().view(bits_type).numpy(), float_type, rng)
 
     def close(self) -> None:
         self._module = None

@@ -123,10 +123,11 @@ class TorchCudaEngine(TorchEngine):
         signature: Signature,
         threads: int,
         outputs: Sequence[str],
+        path: Path,
     ) -> None:
         """Move the program to the device; called by `open_on`."""
         # The graph is analysed with its weights on the host.
-        super().__init__(cuda.torch, program, signature, threads, cuda.gpu.health)
+        super().__init__(cuda.torch, program, signature, threads, path, cuda.gpu.health)
         self._module = moved(program, cuda.device).module()
         self._cuda = cuda
         self._requested = frozenset(outputs)
@@ -168,7 +169,7 @@ class TorchCudaEngine(TorchEngine):
         program = load_program(cuda.torch, path)
         signature = signature_of(path, program, outputs)
         with moving_to(gpu.name, path, cuda.fault):
-            return cls(cuda, program, signature, threads, outputs)
+            return cls(cuda, program, signature, threads, outputs, path)
 
     @property
     def device_allocations(self) -> Callable[[], int]:

@@ -74,6 +74,8 @@ class Plan:
     """Estimated operations of all trials."""
     reduced: bool
     """True if trials were left out because of their work."""
+    analysed: bool = True
+    """False if the operations were estimated from weights and positions."""
 
     @property
     def special(self) -> tuple[Trial, ...]:
@@ -84,21 +86,31 @@ class Plan:
 
 
 def plan_of(
-    config: RuntimeConfig, gears: Gears, flops: Callable[[Gear], int | None] = lambda _: None
+    config: RuntimeConfig,
+    gears: Gears,
+    flops: Callable[[Gear], int | None] = lambda _: None,
+    weights_bytes: int = 0,
 ) -> Plan:
     """Return the plan of a model.
 
     Args:
         config: The model.
         gears: Its sizes.
-        flops: Estimates the operations of one execution; None if they are unknown, which counts as
-            one for each element.
+        flops: Estimates the operations of one execution; None if they are unknown. Then each
+            weight counts as two for each position.
+        weights_bytes: Bytes of the graph's weights.
     """
     trials, left_out = candidates(config, gears)
+    each = max(1, weights_bytes // 2)  # two operations for four bytes
+    analysed = True
 
     def work(trial: Trial) -> int:
+        nonlocal analysed
         known = flops(trial.gear)
-        return EXECUTIONS * (_elements(trial.gear) if known is None else known)
+        if known is None:
+            analysed = False
+            known = each * _elements(trial.gear)
+        return EXECUTIONS * known
 
     # Work never decreases when sizes grow: if the largest trial fits as often as there are trials,
     # all fit, and the graph is analysed once.
@@ -107,7 +119,8 @@ def plan_of(
         return Plan((), tuple(left_out), 0, reduced=False)
     bound = work(largest)
     if bound * len(trials) <= MOST_FLOPS:
-        return Plan(_ordered(trials), tuple(left_out), bound * len(trials), reduced=False)
+        total = bound * len(trials)
+        return Plan(_ordered(trials), tuple(left_out), total, reduced=False, analysed=analysed)
     taken: list[Trial] = []
     total = 0
     skipped: list[Trial] = []
@@ -127,7 +140,7 @@ def plan_of(
         taken = [_smaller(config, gears, skipped[0]) or skipped[0]]
         total = work(taken[0])
     left_out += [f"{trial.gear} (work)" for trial in _ordered(skipped)]
-    return Plan(_ordered(taken), tuple(left_out), total, reduced=bool(skipped))
+    return Plan(_ordered(taken), tuple(left_out), total, bool(skipped), analysed)
 
 
 def candidates(config: RuntimeConfig, gears: Gears) -> tuple[list[Trial], list[str]]:

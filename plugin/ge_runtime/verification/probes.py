@@ -128,3 +128,9 @@ class Values:
         """Return the request with every float moved to a neighbour, or None if it has no floats."""
         tensors = nudged(np.random.default_rng(seed), self._specs, block.tensors)
         return replace(block, tensors=tensors) if tensors is not None else None
+
+
+def request_text(block: Block) -> str:
+    """Return the size of a request of one row, for texts."""
+    sizes = ", ".join(f"{axis} {size}" for axis, size in block.sizes.items())
+    return f"a request of one row{f' of {sizes}' if sizes else ''}"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from reference_server.backends.instances import READINESS_LIMIT_S, InstanceSpec, Readiness
@@ -43,6 +45,27 @@ from reference_server.observability import logs
 from reference_server.observability.incidents import Running
 
 log = logging.getLogger(__name__)
+
+
+class _LifeLock:
+    """Held while an instance of a model calls `initialize` or `finalize`.
+
+    In Triton each instance has its own process, so that for example a lock on a file protects what
+    they share. Between threads of one process such a lock has no effect.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+#: By the model's folder. An entry lives as long as the model's instances.
+_life_locks: weakref.WeakValueDictionary[Path, _LifeLock] = weakref.WeakValueDictionary()
+_finding = threading.Lock()
+
+
+def _life_lock(folder: Path) -> _LifeLock:
+    with _finding:
+        return _life_locks.setdefault(folder, _LifeLock())
 
 
 class InlineInstance:
@@ -87,6 +110,7 @@ class InlineInstance:
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._generation = 0
+        self._life = _life_lock(spec.model_directory)
         self._coroutines = CoroutineRunner(spec.name)
         self._loop = ThreadLoop()
         self._advise = advise
@@ -148,7 +172,8 @@ class InlineInstance:
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
-                model.initialize(spec.arguments())
+                with self._life.lock:
+                    model.initialize(spec.arguments())
             self._end_fork()
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
             self._end_fork(error)
@@ -225,7 +250,8 @@ class InlineInstance:
         self._server.serves = False
         try:
             if hasattr(self._model, "finalize"):
-                self._model.finalize()
+                with self._life.lock:
+                    self._model.finalize()
             self._end_fork()
         except BaseException as error:
             self._end_fork(error)

@@ -324,9 +324,6 @@ class _DecoupledRequest(_StreamedRequest):
 
     __slots__ = ()
 
-    def is_large_response(self, response: InferResponse) -> bool:
-        return False  # another thread would change the order of several responses
-
     def end(self) -> None:
         if infer_proto.wants_empty_final(self._received.message):
             super().end()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 #: The methods as Triton's log prints them.
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
-_FORM = "/try"
+_FORM, _HOME = "/try", "/"
 #: Operations that reject a wrong method or version with the content type text/plain. For these,
 #: Triton sets no content type, so its HTTP library sets this one.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
@@ -44,7 +44,8 @@ class HttpHandlers:
     """Answers requests by calling the gateway.
 
     `restrictions` maps a category of operations to the header that these operations require. With
-    `page`, there is a page with a form for requests.
+    `page`, there is a page with a form for requests, and `/` answers browsers with a page of links.
+    `metrics_port` is the port of the live page.
     """
 
     def __init__(
@@ -61,10 +62,14 @@ class HttpHandlers:
         profile: TritonProfile = V2_51,
         limit: InputLimit = UNLIMITED,
         page: bool = False,
+        metrics_port: int | None = None,
         intake: Intake | None = None,
     ) -> None:
         self._limit = limit
-        self._page = Page("try.html") if page else None
+        self._pages = {}
+        if page:
+            port = {"METRICS_PORT": str(metrics_port or "")}
+            self._pages = {_FORM: Page("try.html"), _HOME: Page("home.html", port)}
         self._profile = profile
         self._gateway = gateway
         self._shared_memory = shared_memory
@@ -131,8 +136,13 @@ class HttpHandlers:
         """Return the handler by the request's head. None if it was answered with an error."""
         route = routes.match(request.url)
         if route is None:
-            if self._page and request.method == "GET" and routes.path_of(request.url) == _FORM:
-                self._page.reply(request)
+            path = routes.path_of(request.url)
+            page = self._pages.get(path)
+            # Triton has no page at `/`: clients that do not ask for HTML get its error.
+            if path == _HOME and "text/html" not in (request.header(b"accept") or ""):
+                page = None
+            if page is not None and request.method == "GET":
+                page.reply(request)
             else:
                 request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return None

@@ -22,6 +22,7 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
+from reference_server.core.tensor import DataType
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route
@@ -235,11 +236,10 @@ class _InferCall:
 
     def is_large_response(self, response: InferResponse) -> bool:
         outputs = response.outputs
-        elements = 0
-        for tensor in outputs:
-            elements += math.prod(tensor.shape)
-        if not gil.is_long(elements=elements):
+        if not _is_long(response):
             return False
+        if gil.is_long(string_bytes=len(response.id)):
+            return True
         if self._head.names_coding or self._form.is_large_response(outputs):
             return True
         forms = (self._form.of(tensor.name) for tensor in outputs)
@@ -252,6 +252,17 @@ class _InferCall:
 
     def fail(self, error: ServerError, *, final: bool) -> None:
         self.request.reply_error(status_codes.STATUS[error.code], error.message, as_json=False)
+
+
+def _is_long(response: InferResponse) -> bool:
+    """Return whether writing the response as JSON takes long: its elements, strings and id."""
+    elements, string_bytes = 0, len(response.id)
+    for tensor in response.outputs:
+        count = math.prod(tensor.shape)
+        elements += count
+        if tensor.datatype is DataType.BYTES and not gil.is_long(elements=count):
+            string_bytes += tensor.string_bytes
+    return gil.is_long(elements=elements, string_bytes=string_bytes)
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
@@ -329,8 +340,7 @@ class _GenerateCall:
         return self.request.backlog
 
     def is_large_response(self, response: InferResponse) -> bool:
-        # There may be many responses, which must stay in order.
-        return False
+        return _is_long(response)
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._send(status_codes.OK, body, final=final)

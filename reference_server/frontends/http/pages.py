@@ -10,7 +10,7 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import resources
 
@@ -27,10 +27,16 @@ _NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
 
 
 class Page:
-    """A page in a file of this folder; the file is read at the first request."""
+    """A page in a file of this folder; the file is read at the first request.
 
-    def __init__(self, file: str) -> None:
+    Args:
+        file: the name of the file.
+        values: texts that replace words of the file.
+    """
+
+    def __init__(self, file: str, values: Mapping[str, str] | None = None) -> None:
         self._file = file
+        self._values = values or {}
 
     def reply(self, request: Request) -> None:
         """Reply with the page."""
@@ -40,6 +46,8 @@ class Page:
     @cached_property
     def _answer(self) -> tuple[bytes, list[Header]]:
         text = resources.files(__package__).joinpath(self._file).read_text("utf-8")
+        for word, value in self._values.items():
+            text = text.replace(word, value)
         return text.encode(), _headers(text)
 
 

@@ -72,6 +72,29 @@ def test_argument_that_is_no_tensor_is_a_fault(tmp_path):
         TorchEngine.open(saved(tmp_path, Optional(), (torch.ones(2), None)), 1, ["y"])
 
 
+class Weighted(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.1, 0.9, 16).to(dtype), False)
+        self.register_buffer("offset", torch.arange(16).to(dtype))
+
+    def forward(self, x):
+        return {"y": x + self.weight, "offset": x + self.offset}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_second_arithmetic_has_weights_with_other_last_bits(tmp_path, dtype):
+    dtype = getattr(torch, dtype)
+    zeros = torch.zeros(16, dtype=dtype)
+    engine = TorchEngine.open(saved(tmp_path, Weighted(dtype), (zeros,)), 1, ["y"])
+    other = engine.perturbed(0)
+    names = {"y": None, "offset": None}
+    own, nudged = (each.run({"x": zeros.numpy()}, names) for each in (engine, other))
+    assert own["offset"].tolist() == nudged["offset"].tolist()
+    steps = own["y"].view(f"i{dtype.itemsize}") - nudged["y"].view(f"i{dtype.itemsize}")
+    assert {*abs(steps).tolist()} == {0, 1}
+
+
 def test_keyword_arguments_are_inputs_like_others(tmp_path):
     path = saved(tmp_path, Keywords(), (torch.ones(2),), {"offset": torch.ones(2)})
     engine = TorchEngine.open(path, 1, ["y"])

@@ -10,7 +10,8 @@ from runtime.verification.defects import DEFECTS, HEALTHY, ROWS
 
 from ge_runtime import Runtime
 from ge_runtime.assembly import with_parameters
-from ge_runtime.engines.analysis.onnx_file import nudged_weights
+from ge_runtime.engines.analysis.nudging import nudged_weights
+from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ConfigFault
 
 
@@ -54,7 +55,11 @@ ONE_ROW = "s = Constant <value: tensor = int64[2] {1, 4}> () r = Reshape (x, s) 
 def test_a_graph_of_one_row_is_served_with_one_row_and_a_warning(tmp_path):
     onnx.save(ROWS.model(ONE_ROW), tmp_path / "model.onnx")
     runtime = Runtime.open(tmp_path, ROWS.config, instance_name="seeded_0")
+    (refused,) = runtime.infer([{"x": np.zeros((2, 4), np.float32)}])
     runtime.close()
+    assert str(refused) == (
+        "input 'x': found 2 rows in shape [2, 4], expected 1: the graph executes one row only"
+    )
     (line,) = (line for line in runtime.report if "load check" in line)
     assert "; reduced to one row in each execution: each execution of two or more rows " in line
     (warning,) = runtime.warnings
@@ -77,8 +82,25 @@ def test_nudged_weights_differ_in_their_last_bit_alone(tmp_path):
         {"w": weights},
     )
     onnx.save(model, path)
-    content = nudged_weights(path, np.random.default_rng(0))
+    content, external = nudged_weights(path, np.random.default_rng(0))
+    assert not external
     found = onnx.numpy_helper.to_array(onnx.load_from_string(bytes(content)).graph.initializer[0])
     steps = np.abs(found.view(np.int32) - weights.view(np.int32))
     assert {*steps.ravel().tolist()} == {0, 1}
     assert not steps[weights == np.rint(weights)].any()
+
+
+def test_second_arithmetic_has_other_external_weights(tmp_path):
+    path = tmp_path / "model.onnx"
+    weights = np.random.default_rng(0).random((4, 4), np.float32)
+    model = onnx_model(
+        [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", 1, [4, 4])],
+        [("y", 1, [4, 4])],
+        {"other": np.ones(8, np.float32), "w": weights},
+    )
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    engine = OnnxEngine.open(path, 1).perturbed(0)
+    found = engine.run({"x": np.zeros((4, 4), np.float32)}, {"y": None})["y"]
+    engine.close()
+    assert {*np.abs(found.view(np.int32) - weights.view(np.int32)).ravel().tolist()} == {0, 1}

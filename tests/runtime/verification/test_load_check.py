@@ -38,7 +38,7 @@ def load(version_dir):
         config = {**config, "parameters": {**config["parameters"]}}
         runtime = Runtime.open(version_dir(graph, "onnxruntime"), config, instance_name="m_0")
         try:
-            return next(line for line in runtime.report if "load check" in line)
+            return next(line for line in runtime.report if "load check: " in line)
         finally:
             runtime.close()
 
@@ -108,7 +108,7 @@ def test_the_check_can_be_turned_off(load):
 
 def test_a_graph_with_neutral_padding_is_loaded(load):
     config = pixels_config({**COST, **NEUTRAL})
-    assert "; padding and rows change them by at most " in load(PIXELS, config)
+    assert "; answers do not depend on " in load(PIXELS, config)
 
 
 # -- scripted executions ------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def test_differences_between_equal_executions_are_no_leakage():
         return own_sum(block) + (call % 2) * 1e-6
 
     _, check = check_of(by_chance)
-    report = check.run().report
-    assert re.search(r"change them by at most (1e-06|9.5e-07)", report)
-    assert "; equal executions differ, so answers cannot be compared to the bit; " in report
+    checked = check.run()
+    assert re.search(r"change answers by at most (1e-06|9.5e-07)", checked.measured)
+    assert "; equal executions differ, so answers cannot be compared to the bit; " in checked.report
 
 
 def test_leakage_is_refused_if_equal_executions_are_equal():
@@ -169,12 +169,25 @@ def test_leakage_is_refused_if_equal_executions_are_equal():
         check.run()
 
 
+def test_a_request_is_executed_alone_once():
+    alone = []
+
+    def watched(block, blocks, gear, call):
+        if len(blocks) == gear.rows == 1:
+            alone.append((block.tensors["x"].tobytes(), gear.extents["n"]))
+        return own_sum(block)
+
+    _, check = check_of(watched)
+    assert "GFLOP by weights and positions: " in check.run().report
+    assert len(alone) == len({*alone}) > 1
+
+
 def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
     def rounding(block, blocks, gear, call):
         return own_sum(block) + 1e-5 * gear.rows
 
     _, check = check_of(rounding)
-    assert "change them by at most 3e-05" in check.run().report
+    assert "change answers by at most 3e-05" in check.run().measured
 
 
 def test_a_graph_that_computes_with_the_number_of_rows_is_refused():
@@ -193,6 +206,31 @@ def test_a_change_by_padding_beyond_rounding_is_refused():
     _, check = check_of(padded)
     with pytest.raises(ConfigFault, match="whose answer changes when it is padded"):
         check.run()
+
+
+@pytest.mark.parametrize(("change", "refused"), [(2e-4, True), (2e-6, False)])
+def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused):
+    def padded(block, blocks, gear, call):
+        return own_sum(block) + change * (gear.extents["n"] > block.sizes["n"])
+
+    _, check = check_of(padded)
+    if refused:
+        with pytest.raises(ConfigFault, match="whose answer changes when it is padded"):
+            check.run()
+    else:
+        check.run()
+
+
+def test_without_a_second_arithmetic_sensitive_answers_may_change_with_their_inputs():
+    def sensitive(block, blocks, gear, call):
+        # Padding changes it about as much as the last bits of the inputs.
+        return np.sin(
+            1e5 * block.tensors["x"].astype(np.float64).sum()
+            + 0.01 * (gear.extents["n"] > block.sizes["n"])
+        )
+
+    _, check = check_of(sensitive)
+    check.run()
 
 
 def test_integer_outputs_are_compared_only_if_there_are_no_float_outputs():
@@ -222,7 +260,7 @@ def test_a_graph_of_fixed_sizes_is_executed_only_at_its_gears():
         return own_sum(block)
 
     executor, check = check_of(fixed, {"gears.batch": "4", "gears.n": "8, 16"})
-    assert check.run().report.startswith("7 of 7 trial(s) in ")
+    assert check.run().report.startswith("7 of 7 trial(s); ")
     assert sum(gear.rows != 4 for _, gear in executor.calls) == 1
 
 
@@ -246,7 +284,7 @@ def test_the_report_does_not_mention_answers_if_nothing_was_checked():
 
 def test_the_report_of_a_masked_encoder(load):
     line = load(ENCODER, encoder_config(COST))
-    assert line.startswith("m_0: load check: 4 of 4 trial(s) in ")
+    assert line.startswith("m_0: load check: 4 of 4 trial(s); ")
     assert "answers do not depend on the values of other requests" in line
 
 

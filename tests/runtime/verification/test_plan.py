@@ -75,6 +75,16 @@ def test_a_reduced_plan_keeps_within_its_work_and_names_the_rest():
     assert found.left_out == ("4 row(s), tokens 16 (work)",)
 
 
+def test_unknown_operations_are_estimated_from_weights_and_positions():
+    config = encoder_config({"limit.tokens": "128"})
+    model, gears = model_of(config)
+    found = plan_of(model, gears, weights_bytes=400)
+    assert not found.analysed
+    assert found.flops == 200 * plan(config).flops
+    assert plan(config, lambda gear: 1).analysed
+    assert not plan_of(model, gears, weights_bytes=10**9).analysed
+
+
 def test_more_gears_than_fit_a_plan_are_named():
     gears = {"gears.tokens": ", ".join(map(str, range(1, 33)))}
     found = plan(encoder_config(gears))

@@ -1,6 +1,9 @@
 """Tests of opening and closing instances, failures included."""
 
 import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from server.backends.kit import (
     said,
 )
 
+from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.errors import Code, ServerError
 
 
@@ -175,3 +179,45 @@ def test_an_instance_that_never_opened_closes_silently(tmp_path):
 def test_prints_pass_through(open_model, capsys):
     open_model("print('héllo')\nclass TritonPythonModel: pass")
     assert capsys.readouterr().out == "héllo\n"
+
+
+ONE_AT_A_TIME = """
+    import sys
+    import threading
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            sys.modules["overlaps"].enter("initialize")
+
+        def finalize(self):
+            sys.modules["overlaps"].enter("finalize")
+"""
+
+
+class Overlaps:
+    """Records calls, and whether another one began before a call ended."""
+
+    def __init__(self):
+        self.calls = []
+        self.found = False
+        self._inside = 0
+
+    def enter(self, name):
+        self._inside += 1
+        for _ in range(50):
+            os.sched_yield()
+            self.found |= self._inside > 1
+        self.calls.append(name)
+        self._inside -= 1
+
+
+def test_instances_initialize_and_finalize_one_after_the_other(tmp_path, monkeypatch):
+    overlaps = Overlaps()
+    monkeypatch.setitem(sys.modules, "overlaps", overlaps)
+    file = model_file(tmp_path, ONE_AT_A_TIME)
+    instances = [instance(file, name=f"m_{number}") for number in range(4)]
+    for action in (InlineInstance.open, InlineInstance.close):
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(action, instances))
+    assert overlaps.calls == ["initialize"] * 4 + ["finalize"] * 4
+    assert not overlaps.found

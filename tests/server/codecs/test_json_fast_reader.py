@@ -68,7 +68,7 @@ def exact(document):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(DOCUMENTS)
 @example(b'{"a":1,"\\u0061":[1,NaN]}')
 @example(b"[01]")

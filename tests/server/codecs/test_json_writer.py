@@ -205,3 +205,10 @@ def test_long_tensors_are_written_in_pieces_that_make_one_text(dtype, count):
     assert max(map(len, written)) < 1_000_000
     assert (len(written) > 1) == (count > 1000)
     assert write_array(array) == b"[%b]" % b"".join(written)
+
+
+@given(st.lists(st.binary(max_size=9000), max_size=4))
+def test_long_strings_are_escaped_like_their_parts(parts):
+    whole = b"".join(parts)
+    short = [whole[start : start + 100] for start in range(0, len(whole), 100)]
+    assert write_string(whole) == b'"%b"' % b"".join(write_string(each)[1:-1] for each in short)

@@ -458,7 +458,7 @@ def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
 def test_the_table_of_models_is_shown(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
-    assert "| m     | 1       | READY  |" in capsys.readouterr().err
+    assert "| m     | 1       | READY  |" in capsys.readouterr().out
 
 
 def test_the_warning_about_options_without_effect_is_logged(capsys, tmp_path):
@@ -482,7 +482,7 @@ def test_version_names_this_server_and_the_emulated_tritonservers(capsys):
     assert exited.value.code == 0
     assert (
         capsys.readouterr().out
-        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.73.0; "
+        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.75.0; "
         f"{'compiled' if IS_COMPILED else 'not compiled'})\n"
     )
 
@@ -515,11 +515,11 @@ def test_lines_printed_by_a_model_begin_with_its_name(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, PRINTING)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
     shown = capsys.readouterr()
-    assert shown.out.splitlines() == [
+    assert [line for line in shown.out.splitlines() if line.startswith("[m")] == [
         *("[m] imported", "[m] completed", "[m_0] imported", "[m_0] some 1", "[m_0] the end")
     ]
-    assert "] [m" not in shown.err
-    assert "\n[m" not in shown.err
+    assert "] [m" not in shown.out + shown.err
+    assert "[m" not in shown.err
 
 
 PARSING = """
@@ -535,7 +535,7 @@ PARSING = """
 def test_a_model_that_parses_arguments_finds_none(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, PARSING)
     before = sys.argv
-    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--log-info=false"])
     assert capsys.readouterr().out == "[m_0] Namespace() ['']\n"
     assert sys.argv is before
 

@@ -64,7 +64,7 @@ def live(opened):
     page.complaints.clear()
     page.resize(1000, 900)
     page.open(f"http://{server.metrics}/")
-    page.wait_for("document.querySelector('article') && !log.hidden")
+    page.wait_for("models.tBodies.length && !log.hidden")
     return page
 
 
@@ -95,16 +95,32 @@ def sent(page, **values: str) -> str:
 
 def test_the_live_page_shows_models_errors_and_the_log(live):
     assert "5 of 6 models ready" in live.text
-    assert live.evaluate("document.querySelectorAll('article').length") == 6
+    assert live.evaluate("document.querySelectorAll('tbody').length") == 6
     assert "<b>broken</b>" in live.text  # is text
     assert live.evaluate("document.querySelectorAll('b').length") == 0
-    assert "requests waiting" in live.text
+    # Models with trouble come first.
+    assert live.evaluate("document.querySelector('tbody .state').textContent") == "UNAVAILABLE"
     assert "Started Metrics Service" in live.evaluate("lines.innerText")
     assert live.evaluate("lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4")
     assert live.complaints == []
 
 
-def test_a_card_links_to_the_form_at_the_http_port(live, opened):
+def test_the_root_of_the_http_port_links_to_both_pages(opened):
+    server, page = opened
+    page.complaints.clear()
+    page.open(f"http://{server.http}/")
+    page.wait_for("document.getElementById('server').textContent.startsWith('triton')")
+    links = page.evaluate("[...document.links].filter((link) => link.offsetParent).map(String)")
+    assert f"http://{server.metrics}/" in links
+    assert f"http://{server.http}/try" in links
+    assert page.complaints == []
+
+
+OPEN = "[...document.querySelectorAll('tbody button')].find((b) => b.textContent === {!r}).click()"
+
+
+def test_the_details_of_a_model_link_to_the_form_at_the_http_port(live, opened):
+    live.evaluate(OPEN.format("spell"))
     link = live.evaluate("[...document.links].find((link) => link.text.includes('spell')).href")
     assert link == f"http://{opened[0].http}/try#spell"
 
@@ -113,7 +129,35 @@ def test_an_answered_request_is_counted_on_the_live_page(form, opened):
     sent(form("square_root"), values0="2")
     server, page = opened
     page.open(f"http://{server.metrics}/")
+    page.wait_for("rows.size")
+    page.evaluate(OPEN.format("square_root"))
     page.wait_for("document.body.innerText.includes('Time of a request')")
+
+
+def test_numbers_change_and_the_focus_stays(live, opened, form):
+    live.evaluate("[...document.querySelectorAll('tbody button')].at(-1).focus()")
+    live.evaluate("rows.get('spell 1').cells[3].textContent = 'old'")
+    live.evaluate("look()")
+    assert live.evaluate("rows.get('spell 1').cells[3].textContent") == "0"
+    assert live.evaluate("document.activeElement.tagName") == "BUTTON"
+
+
+def test_a_lost_connection_greys_the_numbers_out(live):
+    live.evaluate("window.ask = async () => { throw new Error('refused'); }, look()")
+    assert "Connection lost since " in live.text
+    assert live.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
+
+
+def test_many_models_are_found_by_a_search(live):
+    live.evaluate(
+        "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: null, log: false,"
+        " models: [...Array(400).keys()].map((i) => ({name: `m${i}`, version: 1, reason: '',"
+        " state: 'LOADING'}))}), look()"
+    )
+    assert live.evaluate("document.querySelectorAll('tbody').length") == 400
+    live.evaluate("search.value = 'm39', search.dispatchEvent(new Event('input'))")
+    shown = live.evaluate("[...document.querySelectorAll('tbody')].filter((b) => !b.hidden).length")
+    assert shown == 11
 
 
 @pytest.mark.parametrize("path", ["live", "form"])
@@ -122,7 +166,7 @@ def test_a_phone_needs_no_horizontal_scrolling(path, opened, live, form):
     page.resize(320, 640, phone=True)
     if path == "live":
         page.open(f"http://{opened[0].metrics}/")
-        page.wait_for("document.querySelector('article')")
+        page.wait_for("models.tBodies.length")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 

@@ -148,6 +148,19 @@ def test_without_a_file_records_go_to_stderr(shown, capsys):
     assert captured.out == ""
 
 
+def test_split_log_has_informational_lines_on_stdout(shown, capsys):
+    shown()
+    logs.configure(LogOptions(verbose_level=1), splits=True)
+    logger = logging.getLogger("reference_server.x")
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        logger.log(level, logging.getLevelName(level))
+    captured = capsys.readouterr()
+    assert [line.split('"')[1] for line in captured.out.splitlines()] == ["DEBUG", "INFO"]
+    assert [line.split('"')[1] for line in captured.err.splitlines()] == ["WARNING", "ERROR"]
+    assert logs.info_stream(splits=True) is sys.stdout
+    assert logs.info_stream(splits=False) is sys.stderr
+
+
 def test_other_loggers_are_unchanged(shown):
     root = logging.getLogger()
     before = root.handlers[:], root.level

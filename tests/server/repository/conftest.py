@@ -21,14 +21,17 @@ def models(tmp_path):
 
 @pytest.fixture
 def load(models):
-    """A function that returns the loaded repository; it is closed after the test."""
+    """A function that returns the loaded repository, also of other folders.
+
+    It is closed after the test.
+    """
     loaded = []
 
-    def load_all(*, auto_complete=True):
+    def load_all(*others, auto_complete=True):
         loader = ModelLoader(
             ManualClock(), MetricRegistry(), replace(OPTIONS, auto_complete_config=auto_complete)
         )
-        repository = Repository([models], loader, load_threads=2)
+        repository = Repository([models, *others], loader, load_threads=2)
         loaded.append(repository)
         repository.load_all()
         return repository

@@ -148,7 +148,7 @@ def test_no_request_is_lost_during_a_reload(asked, opened):
     repository, _ = opened()
 
     def reload():
-        for number in range(1, 6):
+        for number in range(1, 4):
             source = textwrap.dedent(ANSWERS) + "\n" * number
             (asked / "asked" / "1" / "model.py").write_text(source)
             repository.load("asked")
@@ -171,11 +171,11 @@ def test_models_can_load_models_only_with_explicit_control(opened):
         assert caught.value.code is Code.UNAVAILABLE
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../asked", "asked/1", "missing"])
-def test_names_outside_the_repository_are_refused(opened, name):
+def test_names_outside_the_repository_are_refused(opened):
     _, calls = opened()
-    with pytest.raises(ServerError, match="failed to poll from model repository"):
-        calls.load(name, None, {})
+    for name in ("", ".", "..", "../asked", "asked/1", "missing"):
+        with pytest.raises(ServerError, match="failed to poll from model repository"):
+            calls.load(name, None, {})
 
 
 def test_a_failed_call_does_not_count_as_waiting():

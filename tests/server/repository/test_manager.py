@@ -1,6 +1,7 @@
 """Loading a whole repository: the models that serve, and the reasons of those that do not."""
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -70,6 +71,22 @@ def test_ensemble_takes_labels_from_its_steps(models, load):
     write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
     write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"})))
     assert load().find("e").labels == {"O": ("cat", "dog")}
+
+
+def test_model_that_appears_in_a_second_repository_is_unloaded(models, load, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    write_model(models, "m")
+    repository = load(other)
+    write_model(other, "m")
+    assert not repository.load_all()
+    assert repository.versions("m") == []
+    assert [row.reason for row in repository.index()] == [
+        "model appears in two or more repositories"
+    ]
+    shutil.rmtree(models / "m")
+    assert repository.load_all()
+    assert infer(repository, "m") == {"Y": [1, 2]}
 
 
 def test_empty_repository_is_complete(load):

@@ -594,6 +594,22 @@ def test_removed_instance_closes_when_idle_and_frees_its_number(bench):
     assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
 
 
+def test_join_removed_waits_until_the_instance_is_closed(bench):
+    one = bench(count=2)
+    answers = [one.submit(id) for id in "ab"]
+    assert sorted([one.started(), one.started()]) == [["a"], ["b"]]
+    Changes(one).add(leaving=[1])
+    joined = threading.Thread(target=one.scheduler.join_removed)
+    joined.start()
+    assert joined.is_alive()
+    one.instances[1].finish()
+    joined.join(PATIENCE_S)
+    assert not joined.is_alive()
+    assert one.instances[1].done[-1] == "close"
+    one.instances[0].finish()
+    assert {answer.wait().id for answer in answers} == {"a", "b"}
+
+
 def test_left_callback_reports_whether_the_name_is_still_used(bench):
     one = bench()
     changes = Changes(one)

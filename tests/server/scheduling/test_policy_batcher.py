@@ -139,6 +139,77 @@ def test_cancelled_request_is_dropped_when_reached():
     assert len(work) == 0
 
 
+SECOND = 1_000_000_000
+
+
+def test_batch_is_formed_anew_when_one_of_its_requests_is_delayed():
+    policy = QueuePolicy(HOUR_US, delays=True, overridable=True)
+    work = batcher(64, (4, 8, 32), 10_000_000, default_policy=policy)
+    offer(work, "a", batch_size=3)
+    assert taken(work) == []
+    offer(work, "b", now=SECOND, batch_size=2, timeout_us=1_500_000)
+    assert taken(work, SECOND) == []
+    offer(work, "c", now=2 * SECOND, batch_size=5)
+    assert taken(work, 2 * SECOND) == []
+    assert work.next_deadline_ns() == 2.5 * SECOND
+    assert taken(work, int(2.5 * SECOND)) == ["a c"]
+    assert work.next_deadline_ns() == 11 * SECOND
+    assert taken(work, 11 * SECOND) == ["b"]
+
+
+def test_waiting_instance_looks_again_only_for_enough_rows():
+    policy = QueuePolicy(HOUR_US, overridable=True)
+    work = batcher(8, (4,), 10 * HOUR_US, default_policy=policy)
+    offer(work, "a")
+    assert taken(work) == []
+    offer(work, "b", timeout_us=10)
+    assert taken(work) == []
+    assert work.next_deadline_ns() == HOUR_US * US  # not yet that of b
+    offer(work, "c", now=20 * US, batch_size=2)
+    assert taken(work, 20 * US) == []
+    offer(work, "d", now=30 * US, batch_size=1)
+    assert taken(work, 30 * US) == ["a c d"]
+
+
+def test_compared_shapes_make_each_arrival_cause_a_look():
+    settings = DynamicBatching((4,), 10 * HOUR_US, default_policy=QueuePolicy(HOUR_US))
+    work = PolicyBatcher(8, settings, compares_shapes=True)
+    offer(work, "a", batch_key=1)
+    assert taken(work) == []
+    offer(work, "b", batch_key=2)
+    assert taken(work) == ["a"]
+
+
+def test_refusal_before_a_wait_is_answered_after_it():
+    work = batcher(8, (4,), 10 * HOUR_US, default_policy=QueuePolicy(HOUR_US, overridable=True))
+    offer(work, "a", timeout_us=10)
+    offer(work, "b")
+    assert taken(work) == []
+    assert taken(work, 10 * US) == []
+    assert refused(work, 10 * US) == []
+    offer(work, "c", now=20 * US, batch_size=3)
+    assert taken(work, 20 * US) == ["b c"]
+    assert refused(work, 20 * US) == [("a", EXPIRED)]
+
+
+def test_request_of_a_higher_level_joins_the_pending_batch_in_its_place():
+    work = batcher(4, (), 100, levels=2, default_level=2)
+    offer(work, "a", batch_size=2)
+    assert taken(work) == []
+    offer(work, "b", now=1, priority=1, batch_size=2)
+    assert taken(work, 1) == ["b a"]
+
+
+def test_request_that_is_cancelled_in_the_pending_batch_counts_but_does_not_run():
+    work = batcher(8, (4,), 10 * HOUR_US, default_policy=QueuePolicy(HOUR_US))
+    (first,) = offer(work, "a", batch_size=2)
+    assert taken(work) == []
+    first.cancellation.cancel()
+    offer(work, "b", now=1, batch_size=2)
+    assert taken(work, 1) == ["b"]
+    assert [id for id, _ in refused(work, 1)] == ["a"]
+
+
 def test_delay_and_preferred_sizes_work_as_in_the_dynamic_batcher():
     work = batcher(8, (2, 4), 500, levels=1, default_level=1)
     offer(work, "a", batch_size=3)

@@ -129,14 +129,3 @@ def test_a_breakpoint_stops_in_the_model(tmp_path):
     assert "PDB set_trace" in shown
     assert "failing/1/model.py(6)execute()" in shown
     assert "(Pdb) 1\n" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file",
-    [EXAMPLE / "test_word_count.py", *sorted((ROOT / "examples").glob("**/1/model.py"))],
-    ids=lambda file: str(file.relative_to(ROOT / "examples")),
-)
-def test_the_examples_are_well_typed(file):
-    checked = run("-m", "mypy", "--config-file", ROOT / "pyproject.toml", file, folder=ROOT)
-    assert checked.returncode == 0, checked.stdout

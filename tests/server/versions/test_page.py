@@ -15,7 +15,7 @@ def test_the_counts_are_those_of_the_rows():
         if line.startswith("| ") and not line.startswith(("| Row ", "| --- "))
     ]
     statuses = [status.partition(":")[0] for *_, status in rows]
-    fixed = sum("security" in proven or "as in newest" in proven for _, _, proven, _, _ in rows)
+    fixed = sum("security" in proven or "as in newest" in proven for _, _, _, proven, _, _ in rows)
     stated = re.search(
         r"Of (\d+) rows newest \*has\* (\d+), (\d+) \*differ\*,\snone is .* holds in (\d+) rows, "
         r".* other (\d+) are",

@@ -20,7 +20,7 @@ from reference_server.testing import Code, ServerError
 
 def test_the_metadata_names_the_release(newest, proven):
     versions = [each.http("GET", "/v2").json()["version"] for each in (newest, proven)]
-    assert versions == ["2.73.0", "2.51.0"]
+    assert versions == ["2.75.0", "2.51.0"]
 
 
 # ---------------------------------------------------------------------- shared memory

@@ -1,7 +1,5 @@
 """A reader of .onnx files that skips the weights: returns the graph and the size of the weights.
 
-`nudged_weights` reads the weights as well, and changes their last bits.
-
 A .onnx file is a Protobuf message that consists almost entirely of weights, which a Protobuf parser
 would read and copy. Here the file is mapped, and only the messages that contain tensors are walked:
 the pages with elements are never read. Field numbers are those of onnx.proto3.
@@ -15,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from ge_runtime.engines.analysis.protobuf import LENGTH_DELIMITED, fields, varint, varints
 
@@ -52,7 +48,7 @@ MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
 }
 """Message: {field number: message}, for the fields that may contain tensors."""
 
-_DIMS, _DATA_TYPE = 1, 2
+DIMS, DATA_TYPE = 1, 2
 EXTERNAL_DATA: Final = 13
 """The field of a tensor with entries that describe a part of an external file."""
 KEY: Final = 1
@@ -90,65 +86,6 @@ def nbytes(data_type: int, shape: tuple[int, ...]) -> int | None:
     return None if bits is None else -(-bits * math.prod(shape) // 8)
 
 
-_FLOATS: Final[Mapping[int, tuple[str, str]]] = {
-    1: ("<u4", "<f4"),
-    10: ("<u2", "<f2"),
-    11: ("<u8", "<f8"),
-    16: ("<u2", ""),  # BFLOAT16 has no NumPy type
-}
-"""TensorProto.DataType: the NumPy types of its bits and of its values, for floats."""
-
-_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA = 4, 9, 10
-_SIZES: Final = range(2, 9)
-"""Vectors of this many floats may be sizes, such as the scales of Resize, and stay as they are."""
-
-
-def nudged_weights(path: Path, rng: np.random.Generator) -> bytearray:
-    """Return the content of a .onnx file in which the last bits of half of the weights differ.
-
-    A graph with these weights has other roundings in every layer, and is otherwise the same graph.
-    Whole numbers stay, as a graph may convert them to indices or sizes. So do short vectors and
-    weights in external files.
-
-    Args:
-        path: The file.
-        rng: Selects the weights.
-    """
-    content = bytearray(path.read_bytes())
-    with memoryview(content) as view:
-        _nudge(view, "model", rng)
-    return content
-
-
-def _nudge(message: memoryview, kind: str, rng: np.random.Generator) -> None:
-    if kind != "tensor":
-        inner = MESSAGES[kind]
-        for number, _, content in fields(message):
-            if number in inner:
-                _nudge(content, inner[number], rng)
-        return
-    dims: list[int] = []
-    data_type = 0
-    elements = None
-    for number, _, content in fields(message):
-        if number == _DIMS:
-            dims += varints(content)
-        elif number == _DATA_TYPE:
-            (data_type,) = varints(content)
-        elif number in (_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA):
-            elements = content
-    if elements is None or data_type not in _FLOATS or (len(dims) == 1 and dims[0] in _SIZES):
-        return
-    bits_type, float_type = _FLOATS[data_type]
-    if len(elements) != math.prod(dims) * np.dtype(bits_type).itemsize:
-        return  # e.g. a single float that is not packed
-    bits = np.frombuffer(elements, bits_type)
-    values = bits.view(float_type) if float_type else (bits.astype("<u4") << 16).view("<f4")
-    with np.errstate(invalid="ignore"):
-        changes = np.isfinite(values) & (values != np.rint(values))
-    bits ^= (changes & rng.integers(0, 2, bits.shape, dtype=np.bool_)).astype(bits.dtype)
-
-
 class _Walk:
     """Copies messages without elements, and records the elements' size and external files."""
 
@@ -175,9 +112,9 @@ class _Walk:
         data_type, external = 0, False
         parts: list[memoryview] = []
         for number, field, content in fields(tensor):
-            if number == _DIMS:
+            if number == DIMS:
                 dims += varints(content)
-            elif number == _DATA_TYPE:
+            elif number == DATA_TYPE:
                 (data_type,) = varints(content)
             elif number == EXTERNAL_DATA:
                 external = True

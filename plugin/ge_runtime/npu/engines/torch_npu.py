@@ -149,11 +149,17 @@ class TorchNpuEngine(TorchEngine):
     """
 
     def __init__(
-        self, npu: NpuTorch, program: ExportedProgram, signature: Signature, backend: Backend
+        self,
+        npu: NpuTorch,
+        program: ExportedProgram,
+        signature: Signature,
+        backend: Backend,
+        path: Path,
     ) -> None:
         """Move the program to the device; called by `open_on`."""
         # The graph is analysed with its weights on the host.
-        super().__init__(npu.torch, program, signature, npu.torch.get_num_threads(), npu.health)
+        threads = npu.torch.get_num_threads()
+        super().__init__(npu.torch, program, signature, threads, path, npu.health)
         self._module = None  # not needed: `_call` creates a module for each set of shapes
         self._npu = npu
         npu.enter()
@@ -182,7 +188,7 @@ class TorchNpuEngine(TorchEngine):
         program = load_program(npu.torch, path)
         signature = signature_of(path, program, outputs)
         with moving_to(npu.device, path, npu.fault):
-            return cls(npu, program, signature, backend)
+            return cls(npu, program, signature, backend, path)
 
     @property
     def compiles_each_shape(self) -> bool:

@@ -51,7 +51,7 @@ def said(channel: MessageChannel) -> list[object] | None:
 
 
 @settings(
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(messages=st.lists(st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=4))

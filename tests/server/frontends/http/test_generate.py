@@ -173,6 +173,36 @@ class Speaking:
         return self.scheduler.requests[-1].cancellation.is_cancelled
 
 
+def test_responses_behind_one_that_takes_long_stay_in_order():
+    speaking = Speaking(STREAM)
+    jobs = []
+    speaking.frontend.background.run = lambda *job: jobs.append(job)
+    long = np.array([b"\n" * 100_000], object)
+
+    def say(value, *, final=False):
+        speaking.scheduler.answer(-1, outputs=[array_tensor("Y", value)], final=final)
+        speaking.frontend.exchange(b"")
+
+    say(np.float32([1]))
+    for value in (long, np.float32([3]), long):
+        say(value)
+    say(np.float32([5]), final=True)
+    received = speaking.client.received()
+    while jobs:
+        work, done, _ = jobs.pop(0)
+        done(work())
+        received += speaking.client.received()
+    escaped = b'"' + b"\\n" * 100_000 + b'"'
+    expected = [
+        object_of(1),
+        object_of(0).replace(b"0.0", escaped),
+        object_of(3),
+        object_of(0).replace(b"0.0", escaped),
+        object_of(5),
+    ]
+    assert received == chunked(b"200 OK", EVENTS, *(b"data: %b\n\n" % each for each in expected))
+
+
 @pytest.mark.parametrize(
     ("said", "status", "chunk"),
     [

@@ -276,6 +276,7 @@ class Unwritable:
 
     name = "Y"
     shape = ()
+    datatype = None
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ class Unwritable:
         pytest.param(
             lambda request: InferResponse("m", 1, "", [Unwritable()]),
             PLAIN,
-            "AttributeError: 'Unwritable' object has no attribute 'datatype'",
+            "AttributeError: 'Unwritable' object has no attribute 'is_raw'",
             id="while answering",
         ),
     ],
@@ -460,6 +461,24 @@ def test_a_disconnected_client_does_not_cancel_answered_requests():
 def test_requests_of_one_client_are_answered_in_order(frontend):
     replies = frontend.ask_all(post(INFER, BODY) + get("/v2") + post(INFER, b"{"))
     assert [reply.status for reply in replies] == [200, 200, 500]
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"), [(b"x" * 60_000, 0), (b"\n" * 70_000, 1)], ids=["short", "long"]
+)
+@pytest.mark.parametrize("path", [INFER, "/v2/models/m/generate"])
+def test_long_strings_and_ids_are_encoded_on_another_thread(text, apart, path):
+    answer = answering(Y=np.array([text], object))
+    frontend = Frontend(served(VECTOR, answer=answer))
+    body = BODY if path == INFER else b'{"X":[1,2]}'
+    frontend.exchange(post(path, body))
+    assert b" 200 OK" in frontend.client.received()
+    assert frontend.background.count == apart
+    long_id = Frontend(served(VECTOR, answer=answering(Y=np.float32([1]))))
+    body = json.dumps(json.loads(body) | {"id": text.decode()}).encode()
+    long_id.exchange(post(path, body))
+    assert b" 200 OK" in long_id.client.received()
+    assert long_id.background.count >= apart
 
 
 def test_the_statistics_of_many_models_are_encoded_on_another_thread():

@@ -1,0 +1,219 @@
+"""Experiments that confirm which output becomes which input at the next request of a sequence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.discovery.configuration import Configuration, Parameter, Question
+from ge_runtime.discovery.graph import Graph, Port
+from ge_runtime.discovery.study import Axis, Study
+from ge_runtime.specs import Array
+
+_WORDS: Final = re.compile(
+    "in|out|input|output|new|next|past|present|prev|previous|cur|current|updated|init|initial|final"
+    "|last|old"
+)
+"""Words that distinguish the two names of a state."""
+_STEPS: Final = 4
+"""Executions in sequence whose answers must stay finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An input that gets an output of the previous request."""
+
+    input: str
+    output: str
+    named: bool
+    """True if the names of the two belong together."""
+    evidence: str
+
+
+def decide_states(
+    study: Study,
+    axes: Sequence[Axis],
+    sizes: Mapping[str, int],
+    rows: Mapping[str, int | None],
+    found: Configuration,
+) -> dict[str, str]:
+    """Return the states that are kept between requests: input to output."""
+    larger = {
+        **sizes,
+        **{
+            one: min(4 * axis.base, axis.largest) // axis.multiple * axis.multiple
+            for axis in axes
+            for one in axis.symbols
+        },
+    }
+    states = find_states(study, sizes, larger, rows)
+    named = [state for state in states if state.named]
+    for state in named:
+        why = f"Names, and confirmed by experiment: {state.evidence}."
+        found.parameters.append(Parameter(f"state.{state.input}", state.output, why))
+    if named:
+        inputs = " and ".join(f"'{state.input}'" for state in named)
+        found.keeps_states = True
+        found.questions.append(
+            Question(
+                f"Does the server keep {inputs} between the requests of a sequence?",
+                "yes: requests have a sequence id, and flags for its start and end; leave the "
+                "file as it is",
+                "no: each request sends them; run init again with --no-states",
+            )
+        )
+    others = [state for state in states if not state.named]
+    for state in others:
+        found.questions.append(
+            Question(
+                f"Does output '{state.output}' become input '{state.input}' at the next "
+                f"request of a sequence? {state.evidence}.",
+                "no: each request sends it; leave the file as it is",
+                f"yes: delete input '{state.input}' and output '{state.output}', replace "
+                "dynamic_batching by `sequence_batching { oldest { } }`, and add this line",
+                (Parameter(f"state.{state.input}", state.output, ""),),
+            )
+        )
+    return {state.input: state.output for state in named}
+
+
+def named_pairs(graph: Graph) -> list[tuple[str, str]]:
+    """Return inputs and outputs that look like a state by type, dims and names."""
+    return [
+        (given.name, result.name)
+        for given in graph.inputs
+        for result in graph.outputs
+        if _fits(given, result) and _belong(given.name, result.name)
+    ]
+
+
+def find_states(
+    study: Study,
+    sizes: Mapping[str, int],
+    larger: Mapping[str, int],
+    rows: Mapping[str, int | None],
+) -> list[State]:
+    """Return the states of a graph that experiments do not reject.
+
+    A state has fixed dims except its rows, is 0 at first, changes other outputs, and its next value
+    depends on the data and on its value. The graph must have other inputs and other outputs.
+
+    Args:
+        study: The graph.
+        sizes: Symbol to size at which it executes.
+        larger: Other sizes, for a graph whose state does not depend on few data.
+        rows: Each input's dim of rows.
+    """
+    named = dict(named_pairs(study.graph))
+    shapes = {name: array.shape for name, array in (study.run(sizes) or {}).items()}
+    pairs = [
+        (given, result)
+        for given in study.graph.inputs
+        for result in study.graph.outputs
+        if _fits(given, result)
+        and given.name not in study.constants
+        and all(
+            isinstance(dim, int) or at == rows.get(given.name) for at, dim in enumerate(given.dims)
+        )
+        and shapes.get(result.name) == given.shape(sizes)
+        and named.get(given.name, result.name) == result.name
+    ]
+    # Without names an input must have one possible output, and an output one input.
+    chosen = [
+        (given, result)
+        for given, result in pairs
+        if given.name in named
+        or (
+            sum(own is given for own, _ in pairs) == 1
+            and sum(other is result for _, other in pairs) == 1
+        )
+    ]
+    inputs = {given.name for given, _ in chosen}
+    results = {result.name for _, result in chosen}
+    if not chosen or len(inputs) == len(study.graph.inputs) - len(study.constants):
+        return []
+    if len(results) == len(study.graph.outputs) or len(results) < len(chosen):
+        return []
+    found = []
+    for given, result in chosen:
+        why = _confirmed(study, sizes, given, result, inputs, results) or _confirmed(
+            study, larger, given, result, inputs, results
+        )
+        if why:
+            found.append(State(given.name, result.name, given.name in named, why))
+    return found
+
+
+def _confirmed(
+    study: Study,
+    sizes: Mapping[str, int],
+    given: Port,
+    result: Port,
+    inputs: set[str],
+    results: set[str],
+) -> str:
+    """Return the evidence that a pair is a state; empty if an experiment rejects it."""
+    values = study.values(sizes, seed=1)
+    values |= {name: np.zeros_like(values[name]) for name in inputs}
+    first = study.graph.run(values)
+    if first is None:
+        return ""
+    changed = study.graph.run({**values, given.name: first[result.name]})
+    other = study.graph.run({**study.values(sizes, seed=2), **{n: values[n] for n in inputs}})
+    if changed is None or other is None:
+        return ""
+    outputs = [port.name for port in study.graph.outputs if port.name not in results]
+    if all(_same(first[name], changed[name]) for name in outputs):
+        return ""  # no answer depends on it
+    if _same(first[result.name], other[result.name]):
+        return ""  # it does not remember the data
+    if _same(first[result.name], changed[result.name]):
+        return ""  # it does not depend on what was before
+    state = first
+    for seed in range(_STEPS):
+        values = {**study.values(sizes, seed=seed), given.name: state[result.name]}
+        following = study.graph.run(values)
+        if following is None or not np.isfinite(following[result.name]).all():
+            return ""
+        state = following
+    return (
+        f"'{given.name}' starts as 0 and changes the answer; '{result.name}' has its type and dims "
+        f"and depends on the data and on '{given.name}'; {_STEPS} steps stay finite"
+    )
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and np.array_equal(one, other)
+
+
+def _fits(given: Port, result: Port) -> bool:
+    """Return whether the two may have equal types and dims, of which most are fixed."""
+    if given.dtype is not result.dtype or given.dtype.is_integer or not given.dims:
+        return False
+    if len(given.symbols) > 1 or (result.dims and len(result.dims) != len(given.dims)):
+        return False
+    pairs = zip(given.dims, result.dims, strict=False)
+    fixed = (
+        (one, other) for one, other in pairs if isinstance(one, int) and isinstance(other, int)
+    )
+    return all(one == other for one, other in fixed)
+
+
+def _belong(given: str, result: str) -> bool:
+    """Return whether two names are those of a state, such as `h0` and `hn`."""
+    one, other = _stem(given), _stem(result)
+    if not re.search("[a-z]", one):
+        return False
+    return other in (one, f"{one}n", f"{one}out") or (
+        one.endswith("0") and other in (f"{one[:-1]}n", f"{one[:-1]}1", one[:-1])
+    )
+
+
+def _stem(name: str) -> str:
+    """Return a name in lower case without the words that distinguish the two of a state."""
+    words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return "".join(word for word in words if not _WORDS.fullmatch(word))

@@ -1,0 +1,59 @@
+"""Copies archives of torch.export without the pickles that torch would execute."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+from zipfile import BadZipFile, ZipFile
+
+from ge_runtime.errors import ArtifactFault
+
+_SAMPLES: Final = "/data/sample_inputs/"
+_TABLES: Final = ("weights_config.json", "constants_config.json")
+"""Ends of the names of the tables of weights and constants."""
+
+
+def copy_archive(file: Path, copy: Path) -> Path:
+    """Copy a .pt2 archive with empty example inputs.
+
+    torch.export.load unpickles the example inputs, and weights or constants whose table says so. A
+    pickle can execute any code. A graph needs no example inputs.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ArtifactFault: The file is no .pt2 archive, or has pickled weights.
+    """
+    try:
+        with ZipFile(file) as archive, ZipFile(copy, "w") as target:
+            names = archive.namelist()
+            if any(name.endswith(("/constants.pkl", "/data.pkl")) for name in names):
+                raise ArtifactFault(
+                    f"{file}: found a TorchScript or pickled file, expected an archive of "
+                    "torch.export; load it in torch, and save "
+                    "`torch.export.save(torch.export.export(model, inputs), 'model.pt2')`"
+                )
+            if not any(name.endswith("/models/model.json") for name in names):
+                raise ArtifactFault(
+                    f"{file}: found no models/model.json, expected an archive of torch.export of "
+                    "torch 2.8 or newer; save it again with `torch.export.save`"
+                )
+            for name in names:
+                content = archive.read(name)
+                if name.endswith(_TABLES) and (pickled := _pickled(content)):
+                    raise ArtifactFault(
+                        f"{file}: found {pickled} as a pickle, which can execute any code; "
+                        "expected tensors. Save the program without objects or tensor subclasses"
+                    )
+                target.writestr(name, b"" if _SAMPLES in f"/{name}" else content)
+    except (BadZipFile, OSError, ValueError) as error:
+        raise ArtifactFault(f"{file}: found no readable .pt2 archive: {error}") from error
+    return copy
+
+
+def _pickled(table: bytes) -> str:
+    """Return the name of an entry that is pickled; empty if none is."""
+    entries = json.loads(table).get("config", {})
+    return next((name for name, own in entries.items() if own.get("use_pickle")), "")

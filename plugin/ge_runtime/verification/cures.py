@@ -1,0 +1,75 @@
+"""Refusals of the load check, and the parameters that cure them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from ge_runtime.config import PaddingRule, RuntimeConfig
+from ge_runtime.verification.plan import Trial
+
+Parameters: TypeAlias = Mapping[str, str]
+"""Parameters of config.pbtxt, by key."""
+
+REPRODUCIBLE: Parameters = {"reproducible": "false"}
+
+
+class Refused(Exception):
+    """Answers depend on more than the request."""
+
+    def __init__(self, text: str, cures: Sequence[Parameters]) -> None:
+        super().__init__(text)
+        self.text = text
+        self.cures = cures
+        """Parameters that may cure it, the smallest change first."""
+
+
+def cures_of_padding(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
+    """Return cures of answers that padding changes, seen in a trial."""
+    equal = [
+        {f"padding.{axis}": "equal"}
+        for axis, rule in config.padding.items()
+        if rule is not PaddingRule.EQUAL
+    ]
+    every = {key: own for cure in equal for key, own in cure.items()}
+    one = one_row_cure(config)
+    return [
+        *equal,
+        *([every] if len(equal) > 1 else []),
+        *([one] if trial.company else []),
+        {**one, **every},
+    ]
+
+
+def cures_of_rows(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
+    """Return cures of answers that other requests change, seen in a trial."""
+    one = one_row_cure(config)
+    return [one, *({**one, **cure} for cure in cures_of_padding(config, trial) if cure != one)]
+
+
+def one_row_cure(config: RuntimeConfig) -> Parameters:
+    """Return the parameters with which each execution has one row; empty if it has."""
+    return {"gears.batch": "1"} if config.batched and config.rows > 1 else {}
+
+
+def advice(cures: Sequence[Parameters], passes: Callable[[Parameters], bool] | None) -> str:
+    """Return the sentence with the first cure that passes.
+
+    Args:
+        cures: Parameters that may cure the refusal.
+        passes: Tries a cure; None: the first one is named untried.
+    """
+    cures = [cure for at, cure in enumerate(cures) if cure and cure not in cures[:at]]
+    if passes is None:
+        return f"Possible cure: {_shown(cures[0])}" if cures else "There is no cure by parameters"
+    for cure in cures:
+        if passes(cure):
+            return f"Cure, tried: with {_shown(cure)} it loads"
+    return (
+        "No parameter cures it: export the graph so that a request's answer depends on the "
+        "request alone"
+    )
+
+
+def _shown(parameters: Parameters) -> str:
+    return " and ".join(f"'{key}: {value}'" for key, value in parameters.items())

@@ -1,0 +1,318 @@
+"""Random events of queues: when each request is answered, and in which batch.
+
+    PYTHONPATH=.:tests python -m contract.queue_events           compares the real server's answers
+                                                                 with the recording
+    PYTHONPATH=.:tests python -m contract.queue_events record    records them anew
+    PYTHONPATH=.:tests python -m contract.queue_events reference compares the reference server's
+
+A scenario is a few requests to one model, with arrival times, rows, priorities, time limits,
+durations and cancellations, all drawn from a seed. Scenarios are selected whose outcome does not
+depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
+the schedulers' queues with a simulated clock, which takes no time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+from contract.recordings import FOLDER
+from google.protobuf import text_format
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.config.complete import complete
+from reference_server.config.schema import ModelConfig
+from reference_server.repository.schedulers import work_queue
+from tools.timelines import Life, play
+
+RECORDING = FOLDER / "queues.jsonl"
+_MODEL = Path(__file__).with_name("probe_models") / "lasting.py"
+_PER_MODEL = 12
+#: The largest difference between two times that count as equal.
+TOLERANCE_MS = 100
+_JITTER_MS = 45
+_TRIALS = 12
+
+_LIMITS = "default_timeout_microseconds: 2950000 allow_timeout_override: true"
+_DELAYS = f"default_queue_policy {{ timeout_action: DELAY {_LIMITS} }}"
+_REJECTS = f"default_queue_policy {{ {_LIMITS} }}"
+_WAITS = "preferred_batch_size: [4, 8, 32] max_queue_delay_microseconds: 1050000"
+_LEVELS = "priority_levels: 3 default_priority_level: 2"
+_MIXED = f"""default_queue_policy {{ }}
+    priority_queue_policy {{ key: 1 value {{ timeout_action: DELAY {_LIMITS} }} }}
+    priority_queue_policy {{ key: 3 value {{ {_LIMITS} }} }}"""
+_TWO = "instance_group { count: 2 }"
+
+#: The models by name: the largest batch, the dynamic batcher, and more of the configuration.
+MODELS = {
+    "plain": (32, _WAITS, ""),
+    "delays": (32, f"{_WAITS} {_DELAYS}", ""),
+    "rejects": (32, f"{_WAITS} {_REJECTS}", ""),
+    "levels": (32, f"{_WAITS} {_LEVELS}", ""),
+    "levels_delay": (32, f"{_WAITS} {_LEVELS} {_DELAYS}", ""),
+    "levels_mixed": (32, f"{_WAITS} {_LEVELS} {_MIXED}", ""),
+    "two_delay": (32, f"{_WAITS} {_DELAYS}", _TWO),
+    "small": (
+        8,
+        f"preferred_batch_size: [3, 6] max_queue_delay_microseconds: 650000 {_DELAYS}",
+        "",
+    ),
+    "ordered": (2, "preserve_ordering: true", _TWO),
+}
+#: Also with an input of any size, for which Triton looks at its queue at each arrival.
+FREE = ("delays", "rejects", "levels_mixed")
+#: With executions that last long.
+BUSY = ("plain", "ordered")
+
+
+def configurations() -> dict[str, str]:
+    """Return the config.pbtxt of each model."""
+    texts = {name: _configuration(*settings, dim=1) for name, settings in MODELS.items()}
+    texts |= {f"{name}_free": _configuration(*MODELS[name], dim=-1) for name in FREE}
+    return texts
+
+
+def _configuration(rows: int, batching: str, more: str, dim: int) -> str:
+    return f"""backend: "python" max_batch_size: {rows}
+        input {{ name: "X" data_type: TYPE_FP32 dims: [{dim}] }}
+        output {{ name: "Y" data_type: TYPE_INT32 dims: [-1] }}
+        dynamic_batching {{ {batching} }} {more}"""
+
+
+#: The answer to a request: its time in milliseconds, and its batch or the text of its error.
+Outcome = dict[str, tuple[int, str]]
+
+
+def scenario(model: str, number: int) -> list[Life]:
+    """Draw the requests of a scenario."""
+    largest = MODELS[model.removesuffix("_free")][0]
+    draw = random.Random(f"{model} {number}")
+    while True:
+        lives = _drawn(draw, model, min(5, largest))
+        expected = simulated(model, lives)
+        jittered = (simulated(model, [_late(draw, life) for life in lives]) for _ in range(_TRIALS))
+        if all(not differences(expected, outcome) for outcome in jittered):
+            return lives
+
+
+def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
+    lives: list[Life] = []
+    text = configurations()[model]
+    limited, levels = "timeout_override" in text, "levels" in text
+    moments = sorted(draw.sample(range(0, draw.choice((700, 1800)), 100), draw.randint(3, 6)))
+    for number, arrives in enumerate(moments, 1):
+        fields = {"batch_size": draw.randint(1, most_rows)}
+        if limited and draw.random() < 0.6:
+            fields["timeout_us"] = draw.randrange(150, 1500, 100) * 1000
+        if levels:
+            fields["priority"] = draw.randint(0, 3)
+        cancels = arrives + draw.randrange(150, 1000, 100) if draw.random() < 0.15 else None
+        # Between two looks at its queue while an instance is busy, Triton waits up to 0.5 s.
+        lasts = draw.choice((30, 330, 730)) if model in BUSY else 30
+        lives.append(Life(str(number), arrives, lasts, fields, cancels))
+    return lives
+
+
+def _late(draw: random.Random, life: Life) -> Life:
+    def late(moment: float) -> float:
+        return moment + draw.uniform(0, _JITTER_MS)
+
+    cancels = None if life.cancels is None else late(life.cancels)
+    return replace(life, arrives=late(life.arrives), lasts=late(life.lasts), cancels=cancels)
+
+
+def simulated(model: str, lives: Sequence[Life]) -> Outcome:
+    """Play the requests on the reference server's queue with a simulated clock."""
+    proto = text_format.Parse(configurations()[model], ConfigProto())
+    complete(proto, Path(model))
+    config = ModelConfig.from_proto(proto)
+    lives = [replace(life, fields={**life.fields}) for life in lives]
+    play(work_queue(config, Path(model)), lives, len(config.instances))
+    batches: dict[int, list[str]] = {}
+    for life in lives:
+        batches.setdefault(life.batch, []).append(life.name)
+    outcome = {}
+    for life in lives:
+        if life.answered is None:
+            continue
+        said = " ".join(batches[life.batch]) if life.error is None else life.error
+        outcome[life.name] = round(life.answered), said
+    return _without_cancelled(lives, outcome)
+
+
+def _without_cancelled(lives: Sequence[Life], outcome: Outcome) -> Outcome:
+    """Remove requests that were cancelled before their answer: their clients see only that.
+
+    They are removed from the batches, too: Triton executes those that had joined a pending batch.
+    """
+    cancels = {life.name: life.cancels for life in lives if life.cancels is not None}
+    gone = {name for name in cancels if name not in outcome or not outcome[name][0] < cancels[name]}
+    kept = {name: answer for name, answer in sorted(outcome.items()) if name not in gone}
+    return {
+        name: (moment, said if name not in said.split() else _without(said, gone))
+        for name, (moment, said) in kept.items()
+    }
+
+
+def _without(batch: str, names: Container[str]) -> str:
+    return " ".join(name for name in batch.split() if name not in names)
+
+
+def differences(expected: Outcome, found: Outcome) -> list[str]:
+    """Return the requests whose answers differ, each with both answers."""
+    lines = []
+    for name in sorted(expected.keys() | found.keys()):
+        then, now = expected.get(name), found.get(name)
+        if then is None or now is None or then[1] != now[1] or _apart(then, now):
+            lines.append(f"{name}: {then}, {now}")
+    return lines
+
+
+def _apart(then: tuple[int, str], now: tuple[int, str]) -> bool:
+    return abs(then[0] - now[0]) > TOLERANCE_MS
+
+
+def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
+    """Send the requests to a server at their times."""
+    answers: dict[str, tuple[int, str]] = {}
+    answered = threading.Semaphore(0)
+    events = [(life.arrives, life, False) for life in lives]
+    events += [(life.cancels, life, True) for life in lives if life.cancels is not None]
+    calls: dict[str, triton.CallContext] = {}
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.is_server_live()  # connects
+        start = time.monotonic()
+
+        def noted(name: str):
+            def note(result: triton.InferResult | None, error: Exception | None) -> None:
+                said = error.message() if isinstance(error, triton.InferenceServerException) else ""
+                if result is not None:
+                    said = " ".join(map(str, sorted(result.as_numpy("Y").ravel())))
+                answers[name] = round((time.monotonic() - start) * 1000), said
+                answered.release()
+
+            return note
+
+        for moment, life, cancels in sorted(events, key=lambda event: event[0]):
+            time.sleep(max(0.0, start + moment / 1000 - time.monotonic()))
+            late_ms = (time.monotonic() - start) * 1000 - moment
+            if late_ms > _JITTER_MS:
+                print(f"{model}: {late_ms:.0f} ms late", file=sys.stderr)
+            if cancels:
+                calls[life.name].cancel()
+                continue
+            rows = life.fields.get("batch_size", 8)
+            tensor = triton.InferInput("X", [rows, 1], "FP32")
+            tensor.set_data_from_numpy(np.full((rows, 1), life.lasts, np.float32))
+            settings = {"priority": life.fields.get("priority", 0)}
+            if "timeout_us" in life.fields:
+                settings["timeout"] = life.fields["timeout_us"]
+            calls[life.name] = client.async_infer(
+                model, [tensor], noted(life.name), request_id=life.name, **settings
+            )
+        for _ in lives:
+            answered.acquire()
+    return _without_cancelled(lives, answers)
+
+
+def write(repository: Path) -> None:
+    """Write all models."""
+    for name, text in configurations().items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.py").write_text(_MODEL.read_text())
+        (repository / name / "config.pbtxt").write_text(text)
+
+
+#: By model and number.
+Scenarios = dict[tuple[str, int], list[Life]]
+Outcomes = dict[tuple[str, int], Outcome]
+
+
+def recorded() -> tuple[Scenarios, Outcomes]:
+    """Return the recorded scenarios and the real server's answers, by model and number."""
+    scenarios, outcomes = {}, {}
+    for line in map(json.loads, RECORDING.read_text().splitlines()):
+        key = line["model"], line["number"]
+        scenarios[key] = [Life(*requests) for requests in line["requests"]]
+        outcomes[key] = {name: (moment, said) for name, (moment, said) in line["answers"].items()}
+    return scenarios, outcomes
+
+
+def _record(scenarios: Scenarios, outcomes: Outcomes) -> None:
+    lines = []
+    for (model, number), outcome in sorted(outcomes.items()):
+        requests = [
+            (life.name, life.arrives, life.lasts, life.fields, life.cancels)
+            for life in scenarios[model, number]
+        ]
+        line = {"model": model, "number": number, "requests": requests, "answers": outcome}
+        lines.append(json.dumps(line))
+    RECORDING.write_text("\n".join([*lines, ""]))
+
+
+def _played(start: Callable[..., Any], scenarios: Scenarios) -> Outcomes:
+    """Play all scenarios on a new server, those with the same number at once."""
+    outcomes: Outcomes = {}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(32) as threads:
+        repository = Path(folder) / "repository"
+        write(repository)
+        with start(repository, model_load_thread_count=8, **COMPLETE) as server:
+            list(threads.map(lambda model: played(server, model, [Life("1", 0, 1)]), MODELS))
+            for number in range(_PER_MODEL):
+                running = {
+                    key: threads.submit(played, server, key[0], lives)
+                    for key, lives in scenarios.items()
+                    if key[1] == number
+                }
+                outcomes |= {key: future.result() for key, future in running.items()}
+    return outcomes
+
+
+def _report(scenarios: Scenarios, expected: Outcomes, outcomes: Outcomes) -> int:
+    count = 0
+    for key, outcome in sorted(outcomes.items()):
+        if found := differences(expected[key], outcome):
+            count += 1
+            print(*key)
+            for life in scenarios[key]:
+                fields = dict(life.fields)
+                print(f"    {life.name}: {life.arrives}, {life.lasts}, {fields}, {life.cancels}")
+            for line in found:
+                print(f"  {line}")
+    print(f"{count} of {len(outcomes)} scenarios differ")
+    return count
+
+
+def _main(mode: str) -> int:
+    if mode != "record":
+        start = start_reference_server if mode == "reference" else start_tritonserver
+        scenarios, expected = recorded()
+        return _report(scenarios, expected, _played(start, scenarios))
+    scenarios = {
+        (model, number): scenario(model, number)
+        for model in configurations()
+        for number in range(_PER_MODEL)
+    }
+    first, second = (_played(start_tritonserver, scenarios) for _ in range(2))
+    # On a busy machine, and where threads of the real server race, its answers vary.
+    stable = {
+        key: outcome for key, outcome in first.items() if not differences(outcome, second[key])
+    }
+    _record(scenarios, stable)
+    return _report(scenarios, {key: simulated(key[0], scenarios[key]) for key in stable}, stable)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1] if len(sys.argv) > 1 else ""))
