@@ -24,8 +24,12 @@ from ge_runtime.scheduling.kept_costs import CacheFile, cache_root
 
 Json: TypeAlias = Mapping[str, Any]
 
-GRAPH: Final = "model.onnx"
-"""The artifact from which configurations are derived."""
+_GRAPHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "auto": ("model.onnx", "model.pt2"),
+    "onnxruntime": ("model.onnx",),
+    "torch": ("model.pt2",),
+}
+"""The parameter `engine` to the files from which a configuration is derived, preferred first."""
 _POLICY: Final = "model_transaction_policy"
 """The section that marks a completed configuration: with its default value it changes nothing.
 Models whose policy is written are looked up at each load."""
@@ -128,16 +132,17 @@ def complete(
         ArtifactFault: No configuration was found, or experiments contradict a written line.
     """
     wanted = lacking(config)
-    if not wanted or not _is_derivable(config, version_dir):
+    graph = _graph(config, version_dir)
+    if not wanted or graph is None:
         return
     name, lacks = config["name"], f"config.pbtxt lacks {', '.join(wanted)}"
     found = _kept(version_dir, config)
     if found is None:
-        log(f"{name}: {lacks}: deriving it from executions of {GRAPH}")
-        found = _derived(config, version_dir, wanted)
+        log(f"{name}: {lacks}: deriving it from executions of {graph.name}")
+        found = _derived(config, graph, wanted)
         _keep(version_dir, config, found)
     else:
-        log(f"{name}: {lacks}: an earlier load has derived it from {GRAPH}")
+        log(f"{name}: {lacks}: an earlier load has derived it from {graph.name}")
     for line in found.lines:
         log(f"{name}: {line}")
     config.update(found.sections)
@@ -161,39 +166,41 @@ def restore(config: Json, version_dir: Path) -> tuple[Json, list[str]]:
         ArtifactFault: As `complete`.
     """
     policy = config.get(_POLICY)
-    if policy is None or not _is_derivable(config, version_dir):
+    graph = _graph(config, version_dir)
+    if policy is None or graph is None:
         return config, []
     found = _kept(version_dir, config)
     if found is None:
         wanted = lacking(config)
         if policy.get("decoupled") or not wanted:
             return config, []
-        found = _derived(config, version_dir, wanted)
+        found = _derived(config, graph, wanted)
     parameters = {key: {"string_value": text} for key, text in found.parameters.items()}
     line = ", ".join(f"{key}={text!r}" for key, text in found.parameters.items())
     merged = {**parameters, **(config.get("parameters") or {})}
     return {**config, "parameters": merged}, [f"derived parameters: {line}"] if line else []
 
 
-def _is_derivable(config: Json, version_dir: Path) -> bool:
+def _graph(config: Json, version_dir: Path) -> Path | None:
+    """Return the file from which a configuration can be derived, if any."""
     keys = texts(config)
-    return (
-        (version_dir / GRAPH).is_file()
-        and keys.get("engine", "auto") in ("auto", "onnxruntime")
-        and not any(key.split(".")[0] in _BY_HAND for key in keys)
-        and not config.get("batch_input")
-    )
+    if config.get("batch_input") or any(key.split(".")[0] in _BY_HAND for key in keys):
+        return None
+    files = (version_dir / name for name in _GRAPHS.get(keys.get("engine", "auto"), ()))
+    return next((file for file in files if file.is_file()), None)
 
 
-def _derived(config: Json, version_dir: Path, wanted: Sequence[str]) -> Completion:
+def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     """Derive a completion in another process, which a graph may crash."""
     name = config.get("name", "")
-    lacks = f"{name}: config.pbtxt lacks {', '.join(wanted)}, and deriving it from {GRAPH} failed"
+    lacks = (
+        f"{name}: config.pbtxt lacks {', '.join(wanted)}, and deriving it from {graph.name} failed"
+    )
     paths = [str(Path(path).absolute()) for path in sys.path]
     try:
         child = subprocess.run(
             [sys.executable, "-c", _BOOT, *paths],
-            input=json.dumps({"version_dir": str(version_dir.absolute()), "config": config}),
+            input=json.dumps({"graph": str(graph.absolute()), "config": config}),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

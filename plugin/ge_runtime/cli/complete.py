@@ -9,13 +9,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from ge_runtime.adapters.completion import GRAPH, Completion, Json, dims_of, texts
+from ge_runtime.adapters.completion import Completion, Json, dims_of, texts
 from ge_runtime.cli.child_process import limit_memory
 from ge_runtime.cli.command import EXIT_NO
 from ge_runtime.cli.config_pbtxt import parse
@@ -44,40 +44,50 @@ _WRITTEN: Final = "Written in config.pbtxt."
 def main() -> int:
     """Read a request, write a Completion or an error, and return the exit code."""
     request = json.load(sys.stdin)
-    version_dir, config = Path(request["version_dir"]), request["config"]
     limit_memory()
     try:
-        print(json.dumps(derive(version_dir, config).as_json()))
+        print(json.dumps(derive(Path(request["graph"]), request["config"]).as_json()))
     except RuntimeFault as fault:
         print(json.dumps({"error": str(fault)}))
         return EXIT_NO
     return 0
 
 
-def derive(version_dir: Path, config: Json) -> Completion:
+def derive(file: Path, config: Json) -> Completion:
     """Derive what a configuration lacks, and prove the whole.
+
+    Args:
+        file: The graph, in the folder of the model's version.
+        config: The configuration as JSON.
 
     Raises:
         ArtifactFault: No configuration was found, or experiments contradict a written line.
     """
-    graph = Graph(version_dir / GRAPH, threads=len(os.sched_getaffinity(0)))
+    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
     discovery = PartialDiscovery(graph, config)
     with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
         model = Path(scratch, str(config.get("name") or "model"))
         model.mkdir(parents=True)
-        (model / "1").symlink_to(version_dir, target_is_directory=True)
+        (model / "1").symlink_to(file.parent, target_is_directory=True)
         try:
-            found, proof = proven(discovery, model, GRAPH)
+            found, proof = proven(discovery, model, file.name)
         except Unproven as fault:
             written = ", ".join(key for key in texts(config) if _is_proven(key))
             if not written:
                 raise
             raise ArtifactFault(f"{fault} (config.pbtxt gives {written})") from fault
+    given = texts(config)
+    for own in found.parameters:
+        if (written := given.get(own.key, own.value)) != own.value:
+            raise ArtifactFault(
+                f"parameter '{own.key}': found {written} in config.pbtxt, but the proof gives "
+                f"{own.value}: {found.notes[-1]}"
+            )
     return _completion(config, found, proof)
 
 
 def _completion(config: Json, found: Configuration, proof: Proof) -> Completion:
-    derived: Mapping[str, Any] = parse(found.text(GRAPH))
+    derived: Mapping[str, Any] = parse(found.text(""))
     sections: dict[str, Any] = {"max_batch_size": found.max_batch_size}
     for kind in ("input", "output"):
         written = {tensor["name"]: tensor for tensor in config.get(kind) or ()}
@@ -111,6 +121,7 @@ def _lines(found: Configuration, given: Json) -> list[str]:
     lines = [f"max_batch_size: {found.max_batch_size}", *found.notes]
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
         lines += [f"{kind} {own.name}: {own.dtype.config_name} {[*own.dims]}" for own in tensors]
+    lines += [f"question: {own.text} a) {own.current}; b) {own.other}" for own in found.questions]
     return lines + [
         f"{own.key}: {own.value} ({own.evidence})"
         for own in found.parameters
@@ -147,9 +158,10 @@ class PartialDiscovery(Discovery):
         }
         self._written_rows = int(config.get("max_batch_size") or 0)
         super().__init__(graph, self._written_rows or _MAX_BATCH, constants)
-        written_sections = (*_SCHEDULERS, "input", "output")
-        # Requests send the states of a model whose tensors or scheduler are written.
-        self.keep_states = not any(config.get(key) not in (None, []) for key in written_sections)
+        given = any(key in config for key in _SCHEDULERS)
+        given = given or bool(config.get("input") or config.get("output"))
+        # Requests send the states of a model whose tensors are written, or that has no sequences.
+        self.keep_states = not given or "sequence_batching" in config
         self._written_inputs = {own["name"]: own for own in config.get("input") or ()}
         self._written_outputs = {own["name"]: own for own in config.get("output") or ()}
         ports = {port.name: port for port in graph.inputs}
@@ -224,11 +236,7 @@ class PartialDiscovery(Discovery):
         self._inputs_as_written(found)
         self._outputs_as_written(found)
         self._check_parameters(found)
-        own = [
-            each
-            for each in found.parameters
-            if each.key not in self._given and self._is_known(each.key, found)
-        ]
+        own = [each for each in found.parameters if each.key not in self._given]
         written = [Parameter(key, text, _WRITTEN) for key, text in self._given.items()]
         found.parameters = own + written
         for key, text in self._given.items():
@@ -284,6 +292,7 @@ class PartialDiscovery(Discovery):
         ports = {port.name: port for port in self.graph.inputs}
         supplied = {key.partition(".")[2] for key in self._given if key.split(".")[0] in _SUPPLIED}
         inputs = {own.name: own for own in found.inputs if own.name not in supplied}
+        _drop(found, supplied, ("axes", "range"))
         for own in list(found.parameters):
             family, _, name = own.key.partition(".")
             if family in _MARK_FAMILIES and name in self._written_inputs:
@@ -315,6 +324,7 @@ class PartialDiscovery(Discovery):
                 _check_type("output", ports[name], own)
         if self._written_outputs:
             found.outputs = [own for own in found.outputs if own.name in self._written_outputs]
+            _drop(found, ports.keys() - self._written_outputs.keys(), ("axes", "batch_axis"))
         for own in found.outputs:
             dims = dims_of(self._written_outputs.get(own.name, {}))
             agree = len(dims) == len(own.dims) and all(
@@ -344,14 +354,14 @@ class PartialDiscovery(Discovery):
                     f"{own.key} = {own.value}: {own.evidence}"
                 )
 
-    def _is_known(self, key: str, found: Configuration) -> bool:
-        """Return whether a parameter of a tensor belongs to a tensor that is declared."""
-        family, _, name = key.partition(".")
-        declared = {own.name for own in (*found.inputs, *found.outputs)}
-        if family in ("axes", "range"):
-            return name in declared
-        outputs = {port.name for port in self.graph.outputs}
-        return family != "batch_axis" or name not in outputs or name in declared
+
+def _drop(found: Configuration, names: Collection[str], families: Collection[str]) -> None:
+    """Remove parameters of tensors."""
+    found.parameters = [
+        own
+        for own in found.parameters
+        if own.key.split(".")[0] not in families or own.key.partition(".")[2] not in names
+    ]
 
 
 def _check_names(config: Json, ports: Mapping[str, Port]) -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from runtime.support.axis_graphs import attentive, one_row, rated, recurrent, saved, strided, valid
+from runtime.support.axis_graphs import (
+    attentive,
+    one_row,
+    rated,
+    recurrent,
+    saved,
+    strided,
+    summing,
+    valid,
+)
 from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import onnx_model
 from runtime.support.triton import InferenceRequest, PbUtils, Tensor
@@ -56,7 +65,7 @@ def derivations(monkeypatch, cache):
     """The configurations that were derived; each derivation returns FOUND."""
     made = []
 
-    def derived(config, version_dir, wanted):
+    def derived(config, graph, wanted):
         made.append(config)
         return FOUND
 
@@ -283,7 +292,9 @@ def test_a_completed_model_answers(tmp_path, cache):
 def derived(graph, folder, parameters=None, **written):
     """Return the completed sections, and the parameters, of written lines."""
     given = {key: {"string_value": text} for key, text in (parameters or {}).items()}
-    found = derive(saved(graph, folder), {"name": "m", "parameters": given, **written})
+    found = derive(
+        saved(graph, folder) / "model.onnx", {"name": "m", "parameters": given, **written}
+    )
     return found.sections, found.parameters
 
 
@@ -334,10 +345,49 @@ def test_a_written_scheduler_stays(tmp_path):
     assert "dynamic_batching" not in sections
 
 
+def test_states_are_kept_for_sequences(tmp_path):
+    sections, found = derived(summing(), tmp_path)
+    assert [own["name"] for own in sections["input"]] == ["x"]
+    assert [own["name"] for own in sections["output"]] == ["y"]
+    assert sections["sequence_batching"] == {"oldest": {"max_candidate_sequences": 16}}
+    assert found == {"state.state": "state_out"}
+
+
+@pytest.mark.parametrize(
+    "written", [{"dynamic_batching": {}}, {"input": [tensor("x", "FP32", [4])]}], ids=list
+)
+def test_states_of_written_tensors_or_schedulers_are_sent_by_requests(written, tmp_path):
+    sections, found = derived(summing(), tmp_path, **written)
+    assert [own["name"] for own in sections["input"]] == ["x", "state"]
+    assert found == {}
+
+
+def test_a_written_line_that_the_load_check_refuses_is_a_contradiction(tmp_path):
+    """The proof needs another value than the written one."""
+    with pytest.raises(ArtifactFault) as caught:
+        derived(mixing(), tmp_path, {"gears.batch": "2, 4"})
+    assert "parameter 'gears.batch': found 2, 4 in config.pbtxt, but the proof gives 1" in str(
+        caught.value
+    )
+
+
 def test_a_written_constant_is_used(tmp_path):
     limits = {"limit.height": "16", "limit.width": "16"}
     _, found = derived(strided(), tmp_path, {"constant.gain": "0.5", **limits})
     assert found["align.height"] == found["min.width"] == "4"
+
+
+def mixing():
+    """Each row is divided by the largest number of all rows."""
+    return onnx_model(
+        [
+            helper.make_node("ReduceMax", ["x"], ["most"], axes=[0], keepdims=1),
+            helper.make_node("Div", ["x", "most"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["batch", 4])],
+        [("y", TensorProto.FLOAT, ["batch", 4])],
+        {},
+    )
 
 
 def pair():
