@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
@@ -27,6 +28,8 @@ SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
 _STUB = SHIPPED.with_name("stub.py")
 _STUB_PARAMETER = "STUB_MODEL"
 _SHIPPED_FOR = ("onnxruntime", "openvino", "pytorch")
+#: Python-based backends to the packages that contain them; `--backend-directory` takes precedence.
+_PACKAGED = {"ge": "ge_runtime.backend"}
 #: Triton backends that the server does not have, each with the advice for its models.
 _ADVICE = {
     "dali": "rewrite the pipeline as a model.py",
@@ -57,6 +60,8 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     file = backend_directory / backend / PYTHON_FILE
     if backend and not is_within(backend_directory, file):
         raise invalid_arg(f"backend: found '{backend}', expected a name")
+    if not file.is_file():
+        file = _packaged(backend) or file
     if config.runtime == PYTHON_FILE:
         if not file.is_file():
             raise NotHere(
@@ -82,6 +87,15 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
         )
     config.runtime = PYTHON_FILE
     return file
+
+
+def _packaged(backend: str) -> Path | None:
+    """Return the file of a backend that an installed package contains, or None."""
+    try:
+        spec = find_spec(_PACKAGED[backend]) if backend in _PACKAGED else None
+    except ModuleNotFoundError:  # the package that should contain it is not installed
+        return None
+    return Path(spec.origin).with_name(PYTHON_FILE) if spec and spec.origin else None
 
 
 def use_stub(config: ConfigProto, function: str) -> Path:
@@ -112,6 +126,8 @@ def _is_own_library(config: ConfigProto) -> bool:
 
 def _advice(config: ConfigProto) -> str:
     """Return what to do for a missing backend of Triton; "" for other backends."""
+    if config.backend in _PACKAGED:
+        return f" `pip install ge-runtime` installs the backend {config.backend}."
     advice = _ADVICE.get(config.backend)
     if advice is None:
         return ""

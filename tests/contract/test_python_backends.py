@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from contract.probes import MODELS
+from runtime.support.axis_graphs import attentive, one_row, saved, summing
 from support.servers import Server, start_reference_server, start_tritonserver
 
 from ge_runtime.cli import backend
@@ -73,6 +75,27 @@ PROBES |= {
 }
 
 
+#: Models of `ge` whose configuration is completed from their graph, by name: config.pbtxt, graph.
+COMPLETED: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
+    "empty": ('backend: "ge"', attentive),
+    "own_code": ('backend: "python"', one_row),
+    "stateful": ('backend: "ge"', summing),
+    "partial": (
+        """
+        backend: "ge"
+        max_batch_size: 4
+        input { name: "input_ids" data_type: TYPE_INT64 dims: -1 }
+        parameters { key: "limit.words" value { string_value: "40" } }
+        """,
+        attentive,
+    ),
+}
+#: Models of `ge` that contradict their graph.
+CONTRADICTING = {
+    "typed": 'backend: "ge" input { name: "input_ids" data_type: TYPE_FP32 dims: -1 }',
+}
+
+
 def write_backends(folder: Path) -> None:
     """Backends of the test, Triton's own that runs them, and `ge`."""
     for name in ("echo", "hollow", "rotten", *NAMED):
@@ -103,6 +126,13 @@ def write_models(folder: Path, classifier: Path) -> None:
     shutil.copytree(classifier, folder / "digits", ignore=ignored)
     config = folder / "digits" / "config.pbtxt"
     config.write_text(config.read_text().replace('backend: "python"', 'backend: "ge"'))
+    for name, (text, graph) in COMPLETED.items():
+        saved(graph(), folder / name)
+        (folder / name / "config.pbtxt").write_text(text)
+    (folder / "own_code" / "1" / "model.py").write_text(backend.MODEL)
+    for name, text in CONTRADICTING.items():
+        saved(attentive(), folder / name)
+        (folder / name / "config.pbtxt").write_text(text)
     for name in STEPS:
         shutil.copytree(classifier, folder / name, ignore=ignored)
         (folder / name / "config.pbtxt").unlink()
@@ -161,7 +191,7 @@ def infer(server: Server, model: str) -> str:
     return ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
 
 
-@pytest.mark.parametrize("model", [*PROBES, *STEPS])
+@pytest.mark.parametrize("model", [*PROBES, *STEPS, *COMPLETED, *CONTRADICTING])
 @pytest.mark.parametrize(
     "page",
     [
@@ -245,6 +275,43 @@ def test_a_model_of_backend_onnxruntime_answers_alike_by_the_shipped_code(
     assert [own["shape"] for own in ours] == [own["shape"] for own in real]
     for own, theirs in zip(ours, real, strict=True):
         np.testing.assert_allclose(own["data"], theirs["data"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["empty", "own_code", "partial"])
+def test_a_completed_model_answers_alike(model: str, servers: tuple[Server, Server]):
+    """Masks, limits and axes are not in the configuration; the answer needs them."""
+    if model == "own_code":
+        data: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 2, 4]}
+        data["data"] = [number / 8 for number in range(8)]
+    else:
+        data = {"name": "input_ids", "datatype": "INT64", "shape": [2, 5]}
+        data["data"] = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    replies = []
+    for server in servers:
+        status, _, body = ask(
+            server, "POST", f"/v2/models/{model}/infer", {"inputs": [data]}
+        ).partition(" ")
+        assert status == "200", body
+        replies.append(json.loads(body)["outputs"])
+    real, ours = replies
+    for own, theirs in zip(ours, real, strict=True):
+        assert own["shape"] == theirs["shape"]
+        np.testing.assert_allclose(own["data"], theirs["data"], rtol=1e-5, atol=1e-6)
+
+
+def test_written_limits_hold_in_both_servers(servers: tuple[Server, Server]):
+    ids = {"name": "input_ids", "datatype": "INT64", "shape": [1, 41], "data": [1] * 41}
+    real, ours = (
+        ask(server, "POST", "/v2/models/partial/infer", {"inputs": [ids]}) for server in servers
+    )
+    assert ours == real
+    assert "words" in ours
+
+
+def test_decisions_are_in_the_log_with_their_evidence(servers: tuple[Server, Server]):
+    for server in servers:
+        assert "empty: config.pbtxt lacks inputs, outputs" in server.log
+        assert "range.input_ids: 0..49 (The graph executes with id 49" in server.log
 
 
 def test_a_model_of_backend_ge_brings_no_code(servers: tuple[Server, Server]):

@@ -10,8 +10,9 @@ from itertools import compress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from ge_runtime.adapters import completion
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import (
     FaultLog,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ge_runtime.scheduling.sequences import SequenceStep
 
 __all__ = ["GraphModel", "answer_batch", "answer_each"]
+
+Config = TypeVar("Config")
 
 Prepare: TypeAlias = Callable[[Sequence[Tensors]], Sequence[Result]]
 """Computes graph inputs, [rows, *dims] by name, from the inputs of a request batch; one result per
@@ -83,12 +86,14 @@ class GraphModel:
         self._log = FaultLog(pb_utils, instance_name)
         self._ready = True
         """The last result of `is_ready`."""
+        version_dir = Path(args["model_repository"]) / args["model_version"]
         model_config = json.loads(args["model_config"])
         policy = model_config.get("model_transaction_policy") or {}
         self._decoupled = bool(policy.get("decoupled"))
         try:
+            model_config, derived = completion.restore(model_config, version_dir)
             self._runtime = runtime = Runtime.open(
-                Path(args["model_repository"]) / args["model_version"],
+                version_dir,
                 model_config,
                 instance_name=instance_name,
                 derived=self._derive,
@@ -97,6 +102,8 @@ class GraphModel:
         except RuntimeFault as fault:
             # Servers append the traceback of an exception; the message is complete without it.
             raise fault.with_traceback(None) from fault.__cause__
+        for line in derived:
+            pb_utils.Logger.log_info(f"{instance_name}: {line}")
         for line in runtime.report:  # one call for each line, as Triton's log escapes line breaks
             pb_utils.Logger.log_info(line)
         for line in runtime.warnings:
@@ -120,6 +127,30 @@ class GraphModel:
         except BaseException:
             runtime.close()
             raise
+
+    @staticmethod
+    def complete(config: Config, pb_utils: PbUtils) -> Config:
+        """Complete a `pb_utils.ModelConfig` from the graph, for `auto_complete_config`.
+
+        A complete configuration is returned at once. Otherwise this blocks for seconds: the graph
+        is executed in another process, as by `ge-runtime init`.
+
+        Args:
+            config: The argument of `auto_complete_config`.
+            pb_utils: The module `triton_python_backend_utils`.
+
+        Returns:
+            `config`, with max_batch_size, inputs, outputs and a scheduler.
+
+        Raises:
+            ArtifactFault: No configuration was found, or experiments contradict a written line.
+        """
+        given: dict[str, Any] = config.as_dict()  # type: ignore[attr-defined]
+        try:
+            completion.complete(given, Path(pb_utils.get_model_dir()), pb_utils.Logger.log_info)
+        except RuntimeFault as fault:
+            raise fault.with_traceback(None) from fault.__cause__
+        return config
 
     def _decode_jpeg(self, instance_name: str) -> None:
         """Decode the prepared tensors that config.pbtxt declares as JPEG files."""

@@ -10,32 +10,15 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from ge_runtime import backend
 from ge_runtime.cli.command import Command
 from ge_runtime.errors import RuntimeFault
 
 NAME: Final = "ge"
 """The name for `backend` in config.pbtxt."""
 
-MODEL: Final = '''"""The backend "ge": executes the artifacts of models with ge_runtime."""
-
-import triton_python_backend_utils as pb_utils
-
-from ge_runtime.adapters.triton import GraphModel
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self._graph = GraphModel(args, pb_utils)
-
-    def execute(self, requests):
-        return self._graph.execute(requests)
-
-    def is_ready(self):
-        return self._graph.is_ready()
-
-    def finalize(self):
-        self._graph.close()
-'''
+MODEL: Final = Path(backend.__file__).with_name("model.py").read_text(encoding="utf-8")
+"""The code of the backend, and of models with `backend: "python"` that need no other code."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

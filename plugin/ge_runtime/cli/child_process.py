@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from ge_runtime.memory.machine import own_resident_bytes, read_limits
 
 TIMEOUT_S: Final = 60.0
 """Importing torch from a cold disk takes some seconds, opening a device's driver a few more."""
@@ -86,6 +89,38 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
     else:
         outcome, error = Outcome.FAILED, _error_line(stderr, stdout) or f"exit code {code}"
     return ChildResult(outcome, error=error, stdout=stdout, stderr=stderr)
+
+
+@contextmanager
+def cleanup_on_termination() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that child processes and folders are removed.
+
+    For the main thread.
+    """
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def limit_memory() -> None:
+    """Let this process fail to allocate more memory than the machine has available.
+
+    Without a limit the kernel would end this process, or another one that needs more.
+    """
+    free = [limit.free_bytes for limit in read_limits()]
+    if not free:
+        return
+    most = (own_resident_bytes() or 0) + min(free)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ge_runtime.cli.backend import MODEL
+from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.cli.init_export import proven_pipeline
@@ -177,7 +178,7 @@ COMMAND: Final = Command(
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
-    run=_run,
+    run=cleanup_on_termination()(_run),
 )
 
 
@@ -206,7 +207,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
             *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
             *(f"--into={scratch}", f"--name={folder.name}", *options.arguments()),
         ]
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
         if code < 0:
             end = signal.Signals(-code).name
             print(
@@ -286,6 +287,10 @@ def _derive_export(export: Export, folder: Path, options: InitOptions) -> int:
     return 0
 
 
+class Unproven(ArtifactFault):
+    """No configuration loads and answers like ONNX Runtime."""
+
+
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
     """Return the configuration of most batching that loads and answers like ONNX Runtime.
 
@@ -295,6 +300,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
         source: The file's name, for the first comment of config.pbtxt.
 
     Raises:
+        Unproven: No configuration loads and answers like ONNX Runtime.
         ArtifactFault: No configuration was found.
     """
     reasons: list[str] = []
@@ -309,7 +315,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
             return configuration, prove(discovery.study, model / "1", config)
         except RuntimeFault as fault:
             reasons.append(" ".join(str(fault).split()))
-    raise ArtifactFault("found no configuration that answers like ONNX Runtime: " + reasons[-1])
+    raise Unproven("found no configuration that answers like ONNX Runtime: " + reasons[-1])
 
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:

@@ -7,7 +7,9 @@ import http.client
 import importlib.util
 import json
 import math
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
+from ge_runtime.cli.child_process import cleanup_on_termination
 from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
 from ge_runtime.cli.init import add_init_options, init_options, model_name, write_model
@@ -39,11 +42,14 @@ examples:
 
 Requires the reference server: pip install 'ge-runtime[serve]'.
 
-Exit codes: that of the server; 1 no configuration was found, 2 invalid arguments or input.
+Exit codes: that of the server; 1 no configuration was found, 2 invalid arguments or input,
+3 the server is not ready after 120 s, 130 Ctrl-C before the server runs.
 """
 
 _READY_S: Final = 120
 _PAUSE_S: Final = 0.1
+_PORT_MOST: Final = 2**16 - 1
+_EXIT_NOT_READY: Final = 3
 _SHOWN_ELEMENTS: Final = 32
 """Inputs with more elements are not written into the curl command."""
 _TEXTS: Final = {"text": "Where is my parcel?", "text_pair": "It was sent on Monday."}
@@ -57,10 +63,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--into", type=Path, metavar="DIR", help="model repository to keep (default: temporary)")
     add_init_options(parser)
     for kind, port in _PORTS.items():
-        add(f"--{kind}-port", type=int, default=port, metavar="PORT", help="(default: %(default)s)")
+        add(
+            f"--{kind}-port",
+            type=_port,
+            default=port,
+            metavar="PORT",
+            help="(default: %(default)s)",
+        )
 
 
 _PORTS: Final = {"http": 8000, "grpc": 8001, "metrics": 8002}
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _PORT_MOST:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to {_PORT_MOST}")
+    return int(text)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -69,7 +87,9 @@ def _run(given: argparse.Namespace) -> int:
             "found no package reference_server, expected the server; run "
             "`pip install 'ge-runtime[serve]'`"
         )
+    _check_free({kind: getattr(given, f"{kind}_port") for kind in _PORTS})
     files = [file for graph in given.graphs for file in _graphs(graph)]
+    _check_names(files)
     options = init_options(given)
     with ExitStack() as cleanup:
         repository = given.into or Path(
@@ -92,7 +112,7 @@ COMMAND: Final = Command(
     description=_DESCRIPTION,
     epilog=_EPILOG,
     add_arguments=_add_arguments,
-    run=_run,
+    run=cleanup_on_termination()(_run),
 )
 
 
@@ -107,22 +127,59 @@ def _graphs(path: Path) -> list[Path]:
     return files
 
 
+def _check_names(files: Sequence[Path]) -> None:
+    """Raise RuntimeFault if two graphs would be models of one name."""
+    by_name: dict[str, list[str]] = {}
+    for file in files:
+        by_name.setdefault(file.stem, []).append(str(file))
+    for name, paths in by_name.items():
+        if len(paths) > 1:
+            raise RuntimeFault(
+                f"{', '.join(paths)}: found {len(paths)} graphs for the model '{name}', expected "
+                "different names of files; rename them"
+            )
+
+
+def _check_free(ports: Mapping[str, int]) -> None:
+    """Raise RuntimeFault unless the server can listen, before seconds are spent on graphs."""
+    with ExitStack() as sockets:
+        for kind, port in ports.items():
+            try:
+                sockets.enter_context(socket.create_server(("", port)))
+            except OSError as error:
+                raise RuntimeFault(
+                    f"port {port}: {os.strerror(error.errno or 0)}; choose another one with "
+                    f"--{kind}-port"
+                ) from error
+
+
 def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> int:
     """Run the server until it ends; show how to send requests once it is ready."""
     flags = [f"--{kind}-port={port}" for kind, port in ports.items()]
     server = subprocess.Popen(
         [sys.executable, "-m", "reference_server", f"--model-repository={repository}", *flags]
     )
-    # Ctrl-C reaches the server from the terminal; this process waits for it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    deadline = time.monotonic() + _READY_S
-    while server.poll() is None and time.monotonic() < deadline:
-        if _is_ready(ports["http"]):
+
+    def stop(*_: object) -> None:
+        server.terminate()
+
+    try:
+        # Ctrl-C reaches the server from the terminal; this process waits for it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGHUP, stop)
+        deadline = time.monotonic() + _READY_S
+        while server.poll() is None and not _is_ready(ports["http"]):
+            if time.monotonic() > deadline:
+                print(f"ge-runtime: not ready after {_READY_S} s; see the log", file=sys.stderr)
+                return _EXIT_NOT_READY
+            time.sleep(_PAUSE_S)
+        if server.poll() is None:
             print("\n".join(_usage(repository, models, ports)), flush=True)
-            break
-        time.sleep(_PAUSE_S)
-    return server.wait()
+        return server.wait()
+    finally:
+        server.terminate()  # nothing if it has ended
+        server.wait()
 
 
 def _is_ready(port: int) -> bool:

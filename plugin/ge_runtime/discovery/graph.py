@@ -12,7 +12,7 @@ import numpy as np
 
 from ge_runtime.engines.base import GraphTensor
 from ge_runtime.engines.onnx import dtype_of
-from ge_runtime.engines.onnx_session import open_session
+from ge_runtime.engines.onnx_session import advised, open_session
 from ge_runtime.engines.torch import TorchEngine
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType, Tensors
@@ -85,7 +85,7 @@ class Graph:
         try:
             return self._execute(inputs)
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
-            self.last_error = _PREFIX.sub("", str(error)).strip()[:_TEXT_MOST]
+            self.last_error = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
             return None
 
 

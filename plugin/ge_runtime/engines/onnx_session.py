@@ -109,7 +109,26 @@ def open_session(
             enable_fallback=0,
         )
     except Exception as error:
-        raise ArtifactFault(f"{path}: onnxruntime cannot open it: {error}") from error
+        text = advised(str(error))
+        raise ArtifactFault(f"{path}: onnxruntime cannot open it: {text}") from error
+
+
+_MEMORY: Final = "it needs more memory than is free: use a machine with more, or a smaller graph"
+_ADVICE: Final[Mapping[str, str]] = {
+    "Protobuf parsing failed": "it is no ONNX graph, or incomplete: export or copy it again",
+    "External data path does not exist": "copy the graph's files of weights to its folder",
+    "is not a registered function": "export the graph with standard operators",
+    "NOT_IMPLEMENTED": "export the graph with other operators or types, or update onnxruntime",
+    "allocate memory": _MEMORY,
+    "bad_alloc": _MEMORY,
+}
+"""Part of an error of ONNX Runtime to its remedy."""
+
+
+def advised(error: str) -> str:
+    """Return an error of ONNX Runtime with its remedy, if there is one."""
+    remedy = next((own for part, own in _ADVICE.items() if part in error), "")
+    return f"{error.rstrip('.')}; {remedy}" if remedy else error
 
 
 def import_onnxruntime() -> Onnxruntime:

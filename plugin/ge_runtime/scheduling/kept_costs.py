@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class KeptCosts:
     """The costs of one model on one machine, in a file. For one thread."""
 
-    def __init__(self, file: CostFile, terms: tuple[tuple[str, ...], ...]) -> None:
+    def __init__(self, file: CacheFile, terms: tuple[tuple[str, ...], ...]) -> None:
         self._file = file
         self._terms = terms
 
@@ -63,7 +63,7 @@ class KeptCosts:
             "terms": json.dumps(terms),
             "packing": config.packing or "",
         }
-        return cls(CostFile(folder, config.model, subject), terms)
+        return cls(CacheFile(folder, config.model, subject), terms)
 
     @property
     def path(self) -> Path:
@@ -124,12 +124,18 @@ def cache_folder(
         return None
     if setting != "auto":
         return version_dir / setting
+    root = cache_root(environment)
+    return root and root / "costs"
+
+
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder of all caches; None if the environment names none."""
     if named := environment.get(CACHE_VARIABLE):
-        return Path(named) / "costs"
+        return Path(named)
     if named := environment.get("XDG_CACHE_HOME"):
-        return Path(named) / "ge_runtime" / "costs"
+        return Path(named) / "ge_runtime"
     home = environment.get("HOME")  # not from the user database: servers may have no entry
-    return Path(home) / ".cache" / "ge_runtime" / "costs" if home else None
+    return Path(home) / ".cache" / "ge_runtime" if home else None
 
 
 def processor() -> str:
@@ -155,12 +161,26 @@ def content_digest(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-class CostFile:
+class CacheFile:
     """The file of one model on one machine. Never raises: a load must not fail because of it."""
 
-    def __init__(self, folder: Path, model: str, subject: Mapping[str, str]) -> None:
-        """model: for log lines. subject: all that costs depend on; other files are ignored."""
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        subject: Mapping[str, str],
+        content: str = "costs of executions",
+    ) -> None:
+        """Name the file; nothing is read or written.
+
+        Args:
+            folder: The folder of files with this content.
+            model: The model, for log lines.
+            subject: All that the content depends on; files with another subject are ignored.
+            content: The content, for log lines.
+        """
         self._model = model
+        self._content = content
         self._subject = dict(subject)
         name = hashlib.sha256(json.dumps(self._subject, sort_keys=True).encode()).hexdigest()[:32]
         self.path = folder / f"{name}.json"
@@ -186,8 +206,11 @@ class CostFile:
         """Log why the file is ignored."""
         _log.warning("%s: ignored %s: %s", self._model, self.path, reason)
 
-    def save(self, learned: Mapping[str, object]) -> None:
-        """Write the file atomically: readers find the old or the new content."""
+    def save(self, learned: Mapping[str, object]) -> bool:
+        """Write the file atomically: readers find the old or the new content.
+
+        Returns False if it cannot be written.
+        """
         data = {"format": _FORMAT, "model": self._model, "subject": self._subject, **learned}
         # Unique for each process and thread: instances of a model may save at the same time.
         unique = f"{os.getpid()}.{threading.get_ident()}"
@@ -200,5 +223,7 @@ class CostFile:
             finally:
                 scratch.unlink(missing_ok=True)
         except OSError as error:
-            # A read-only system is no error: the next start measures executions again.
-            _log.info("%s: costs of executions are not kept: %s", self._model, error)
+            # A read-only system is no error: the next start determines the content again.
+            _log.info("%s: %s are not kept: %s", self._model, self._content, error)
+            return False
+        return True

@@ -16,7 +16,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from runtime.support.axis_graphs import attentive, rated, recurrent, strided, time_major, valid
+from runtime.support.axis_graphs import (
+    attentive,
+    one_row,
+    rated,
+    recurrent,
+    strided,
+    time_major,
+    valid,
+)
 from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_model
 
 from ge_runtime import cli
@@ -130,16 +138,7 @@ def test_a_fixed_batch_of_two(init):
 
 
 def test_a_graph_that_fails_with_two_rows(init):
-    model = onnx_model(
-        [
-            helper.make_node("Reshape", ["x", "one"], ["flat"]),
-            helper.make_node("MatMul", ["flat", "weights"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 2, 4])],
-        [("y", FLOAT, ["batch", 3])],
-        {"one": np.array([1, 8]), "weights": np.ones((8, 3), np.float32)},
-    )
-    _, config, printed = init(model)
+    _, config, printed = init(one_row())
     assert parameters(config) == {"gears.batch": "1"}
     assert "the graph fails with 2 rows" in printed.out
 

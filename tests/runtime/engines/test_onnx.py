@@ -6,6 +6,7 @@ from runtime.engines.conformance_engine import EngineConformance
 from runtime.support.graphs import onnx_model
 
 from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.engines.onnx_session import advised
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
 
@@ -22,6 +23,54 @@ def test_file_that_is_no_graph_is_a_fault_with_its_path(tmp_path):
     with pytest.raises(ArtifactFault) as raised:
         OnnxEngine.open(path, 1)
     assert str(raised.value).startswith(f"{path}: onnxruntime cannot open it: ")
+
+
+def no_graph(folder):
+    (folder / "model.onnx").write_bytes(b"no graph")
+
+
+def foreign_operator(folder):
+    model = onnx_model(
+        [helper.make_node("Magic", ["x"], ["y"], domain="elsewhere")],
+        [("x", TensorProto.FLOAT, ["batch"])],
+        [("y", TensorProto.FLOAT, ["batch"])],
+    )
+    model.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    onnx.save(model, folder / "model.onnx")
+
+
+def missing_weights(folder):
+    model = onnx_model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", TensorProto.FLOAT, ["batch"])],
+        [("y", TensorProto.FLOAT, ["batch"])],
+        {"w": np.ones(1, np.float32)},
+    )
+    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(model, folder / "model.onnx", **external)
+    (folder / "w.bin").unlink()
+
+
+@pytest.mark.parametrize(
+    ("write", "remedy"),
+    [
+        (no_graph, "; it is no ONNX graph, or incomplete: export or copy it again"),
+        (foreign_operator, "; export the graph with standard operators"),
+        (missing_weights, "; copy the graph's files of weights to its folder"),
+    ],
+)
+def test_errors_have_a_remedy(write, remedy, tmp_path):
+    write(tmp_path)
+    with pytest.raises(ArtifactFault) as raised:
+        OnnxEngine.open(tmp_path / "model.onnx", 1)
+    assert str(raised.value).endswith(remedy)
+
+
+def test_a_lack_of_memory_has_a_remedy():
+    error = "Failed to allocate memory for requested buffer of size 32212254720."
+    remedy = "it needs more memory than is free: use a machine with more, or a smaller graph"
+    assert advised(error) == f"{error[:-1]}; {remedy}"
+    assert advised("Invalid rank for input.") == "Invalid rank for input."
 
 
 def test_type_that_triton_lacks_is_a_fault(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ge_runtime.scheduling.kept_costs import CostFile, cache_folder, content_digest, processor
+from ge_runtime.scheduling.kept_costs import CacheFile, cache_folder, content_digest, processor
 
 SUBJECT = {"content": "abc", "cores": "2"}
 LEARNED = {"calibration": {"weight": 3.0}}
@@ -32,17 +32,17 @@ def test_cache_folder(setting, environment, folder):
 
 def test_save_and_load(tmp_path):
     folder = tmp_path / "not" / "there"
-    CostFile(folder, "tiny", SUBJECT).save(LEARNED)
-    assert CostFile(folder, "tiny", SUBJECT).load()["calibration"] == LEARNED["calibration"]
-    CostFile(folder, "tiny", SUBJECT).save({"calibration": {"weight": 4.0}})
-    assert CostFile(folder, "tiny", SUBJECT).load()["calibration"] == {"weight": 4.0}
+    CacheFile(folder, "tiny", SUBJECT).save(LEARNED)
+    assert CacheFile(folder, "tiny", SUBJECT).load()["calibration"] == LEARNED["calibration"]
+    CacheFile(folder, "tiny", SUBJECT).save({"calibration": {"weight": 4.0}})
+    assert CacheFile(folder, "tiny", SUBJECT).load()["calibration"] == {"weight": 4.0}
     assert len(list(folder.iterdir())) == 1  # nothing is left of what was written first
 
 
 @pytest.mark.parametrize("change", [{"content": "abd"}, {"cores": "3"}, {"threads": "1"}])
 def test_costs_of_another_model_or_machine_are_ignored(tmp_path, change):
-    CostFile(tmp_path, "tiny", SUBJECT).save(LEARNED)
-    assert CostFile(tmp_path, "tiny", {**SUBJECT, **change}).load() is None
+    CacheFile(tmp_path, "tiny", SUBJECT).save(LEARNED)
+    assert CacheFile(tmp_path, "tiny", {**SUBJECT, **change}).load() is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_costs_of_another_model_or_machine_are_ignored(tmp_path, change):
     ],
 )
 def test_an_invalid_file_is_ignored_with_a_warning(tmp_path, caplog, content, reason):
-    file = CostFile(tmp_path, "tiny", SUBJECT)
+    file = CacheFile(tmp_path, "tiny", SUBJECT)
     file.path.write_text(content)
     assert file.load() is None
     (record,) = caplog.records
@@ -69,12 +69,12 @@ def test_an_invalid_file_is_ignored_with_a_warning(tmp_path, caplog, content, re
 def test_a_folder_that_cannot_be_written_is_ignored(tmp_path, caplog):
     (tmp_path / "costs").write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO):
-        CostFile(tmp_path / "costs", "tiny", SUBJECT).save(LEARNED)
+        CacheFile(tmp_path / "costs", "tiny", SUBJECT).save(LEARNED)
     assert "tiny: costs of executions are not kept: " in caplog.text
 
 
 def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
-    file = CostFile(tmp_path, "tiny", SUBJECT)
+    file = CacheFile(tmp_path, "tiny", SUBJECT)
     file.save(LEARNED)
 
     def full(self, target):

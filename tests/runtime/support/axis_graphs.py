@@ -215,3 +215,30 @@ def attentive() -> onnx.ModelProto:
             "much": np.float32([1e4]),
         },
     )
+
+
+def one_row() -> onnx.ModelProto:
+    """A graph that fails with more rows than one."""
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Reshape", ["x", "one"], ["flat"]),
+            node("MatMul", ["flat", "weights"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", 2, 4])],
+        [("y", FLOAT, ["batch", 3])],
+        {"one": np.array([1, 8]), "weights": np.ones((8, 3), np.float32)},
+    )
+
+
+def summing() -> onnx.ModelProto:
+    """A graph whose state is the sum of all inputs of a sequence."""
+    return onnx_model(
+        [
+            helper.make_node("Add", ["x", "state"], ["state_out"]),
+            helper.make_node("Tanh", ["state_out"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", 4]), ("state", FLOAT, ["batch", 4])],
+        [("y", FLOAT, ["batch", 4]), ("state_out", FLOAT, ["batch", 4])],
+        {},
+    )

@@ -1,8 +1,11 @@
 """The file of a model's code, and the files of initial states."""
 
+import sys
+
 import pytest
 from server.support.configs import model_config, proto
 
+from ge_runtime.cli.backend import MODEL
 from reference_server.core.errors import Code, ServerError
 from reference_server.repository.model_files import SHIPPED, locate_code, read_initial_states
 
@@ -31,6 +34,19 @@ def test_python_model_uses_the_file_in_its_version_folder(backends, runtime):
 def test_model_of_a_python_based_backend_uses_its_file(backends, runtime):
     expected = backends / "ge" / "model.py", "model.py"
     assert found(f'backend: "ge" default_model_filename: "x.py" {runtime}', backends) == expected
+
+
+@pytest.mark.parametrize("runtime", ["", 'runtime: "model.py"'])
+def test_the_backend_ge_is_that_of_the_installed_package(tmp_path, runtime):
+    file, shown = found(f'backend: "ge" {runtime}', tmp_path)
+    assert (file.read_text(), shown) == (MODEL, "model.py")
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ge_runtime", None)
+    monkeypatch.delitem(sys.modules, "ge_runtime.backend")
+    with pytest.raises(ServerError, match="`pip install ge-runtime` installs the backend ge"):
+        found('backend: "ge"', tmp_path)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "pytorch"])

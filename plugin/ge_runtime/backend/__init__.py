@@ -1,0 +1,1 @@
+"""The folder of the backend "ge"; servers load its `model.py`, which nothing imports."""

@@ -1,0 +1,424 @@
+"""Derives what a partial configuration lacks, in the process that executes the graph.
+
+`ge_runtime.adapters.completion` starts it: JSON on standard input and output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from ge_runtime.adapters.completion import Completion, Json, dims_of, texts
+from ge_runtime.cli.child_process import limit_memory
+from ge_runtime.cli.command import EXIT_NO
+from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.cli.init import Unproven, proven
+from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
+from ge_runtime.discovery.discover import Discovery
+from ge_runtime.discovery.graph import Graph, Port
+from ge_runtime.discovery.proof import Proof
+from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.specs import UNKNOWN
+
+_MAX_BATCH: Final = 16
+_TENSOR_FAMILIES: Final = ("axes", "batch_axis", "range", "pad", "default")
+_AXIS_FAMILIES: Final = ("limit", "min", "align", "padding")
+_MARK_FAMILIES: Final = ("mask", "lengths")
+_SUPPLIED: Final = ("positions", "offsets")
+"""Families of inputs that ge_runtime generates, although experiments cannot confirm them."""
+_PROVEN: Final = (*_TENSOR_FAMILIES, *_AXIS_FAMILIES, *_MARK_FAMILIES, *_SUPPLIED)
+_OTHER_PROVEN: Final = ("constant", "gears")
+"""Written parameters of these families take part in the proof; others choose devices and memory."""
+_SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_WRITTEN: Final = "Written in config.pbtxt."
+
+
+def main() -> int:
+    """Read a request, write a Completion or an error, and return the exit code."""
+    request = json.load(sys.stdin)
+    limit_memory()
+    try:
+        print(json.dumps(derive(Path(request["graph"]), request["config"]).as_json()))
+    except RuntimeFault as fault:
+        print(json.dumps({"error": str(fault)}))
+        return EXIT_NO
+    return 0
+
+
+def derive(file: Path, config: Json) -> Completion:
+    """Derive what a configuration lacks, and prove the whole.
+
+    Args:
+        file: The graph, in the folder of the model's version.
+        config: The configuration as JSON.
+
+    Raises:
+        ArtifactFault: No configuration was found, or experiments contradict a written line.
+    """
+    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+    discovery = PartialDiscovery(graph, config)
+    with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
+        model = Path(scratch, str(config.get("name") or "model"))
+        model.mkdir(parents=True)
+        (model / "1").symlink_to(file.parent, target_is_directory=True)
+        try:
+            found, proof = proven(discovery, model, file.name)
+        except Unproven as fault:
+            written = ", ".join(key for key in texts(config) if _is_proven(key))
+            if not written:
+                raise
+            raise ArtifactFault(f"{fault} (config.pbtxt gives {written})") from fault
+    given = texts(config)
+    for own in found.parameters:
+        if (written := given.get(own.key, own.value)) != own.value:
+            raise ArtifactFault(
+                f"parameter '{own.key}': found {written} in config.pbtxt, but the proof gives "
+                f"{own.value}: {found.notes[-1]}"
+            )
+    return _completion(config, found, proof)
+
+
+def _completion(config: Json, found: Configuration, proof: Proof) -> Completion:
+    derived: Mapping[str, Any] = parse(found.text(""))
+    sections: dict[str, Any] = {"max_batch_size": found.max_batch_size}
+    for kind in ("input", "output"):
+        written = {tensor["name"]: tensor for tensor in config.get(kind) or ()}
+        sections[kind] = [
+            *(
+                _filled(tensor, next((d for d in derived[kind] if d["name"] == name), {}))
+                for name, tensor in written.items()
+            ),
+            *(tensor for tensor in derived[kind] if tensor["name"] not in written),
+        ]
+    if not any(key in config for key in _SCHEDULERS):
+        sections |= {key: derived[key] for key in _SCHEDULERS if key in derived}
+    given = texts(config)
+    parameters = {key: text for key, text in texts(derived).items() if key not in given}
+    return Completion(sections, parameters, [*_lines(found, given), f"proven: {proof}"])
+
+
+def _filled(written: Json, derived: Json) -> Json:
+    """Return a written tensor with a type and dims."""
+    lacks_dims = not written.get("dims")
+    if written.get("data_type", "TYPE_INVALID") == "TYPE_INVALID" and "data_type" in derived:
+        written = {**written, "data_type": derived["data_type"]}
+    if lacks_dims and "reshape" not in written:
+        keys = ("dims", "reshape", "allow_ragged_batch")
+        written = {**written, **{key: derived[key] for key in keys if key in derived}}
+    return written
+
+
+def _lines(found: Configuration, given: Json) -> list[str]:
+    """Return the decisions for the log."""
+    lines = [f"max_batch_size: {found.max_batch_size}", *found.notes]
+    for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
+        lines += [f"{kind} {own.name}: {own.dtype.config_name} {[*own.dims]}" for own in tensors]
+    lines += [f"question: {own.text} a) {own.current}; b) {own.other}" for own in found.questions]
+    return lines + [
+        f"{own.key}: {own.value} ({own.evidence})"
+        for own in found.parameters
+        if own.key not in given
+    ]
+
+
+def _is_proven(key: str) -> bool:
+    return key.split(".")[0] in (*_PROVEN, *_OTHER_PROVEN)
+
+
+class PartialDiscovery(Discovery):
+    """A derivation in which written lines count. For one thread.
+
+    Written sizes are fixed in all experiments, written names of axes replace others, and written
+    parameters replace derived ones.
+    """
+
+    def __init__(self, graph: Graph, config: Json) -> None:
+        """Compare the written tensors with the graph's, and fix written sizes.
+
+        Args:
+            graph: The open graph; dims of its inputs become fixed.
+            config: The configuration as JSON.
+
+        Raises:
+            ArtifactFault: A written type or size is not that of the graph.
+        """
+        self._given = {key: text for key, text in texts(config).items() if _is_proven(key)}
+        constants = {
+            key.partition(".")[2]: text
+            for key, text in self._given.items()
+            if key.startswith("constant.") and _is_number(text)
+        }
+        self._written_rows = int(config.get("max_batch_size") or 0)
+        super().__init__(graph, self._written_rows or _MAX_BATCH, constants)
+        given = any(key in config for key in _SCHEDULERS)
+        given = given or bool(config.get("input") or config.get("output"))
+        # Requests send the states of a model whose tensors are written, or that has no sequences.
+        self.keep_states = not given or "sequence_batching" in config
+        self._written_inputs = {own["name"]: own for own in config.get("input") or ()}
+        self._written_outputs = {own["name"]: own for own in config.get("output") or ()}
+        ports = {port.name: port for port in graph.inputs}
+        _check_names(config, ports)
+        written = {name: own for name, own in self._written_inputs.items() if name in ports}
+        firsts = {port.dims[0] for port in graph.inputs if port.dims}
+        self._counting_dims = {dim for dim in firsts if isinstance(dim, str)}
+        # Without rows, the dims of a request are those of the graph.
+        self._whole = not self._written_rows and any(
+            len(dims_of(own)) == len(ports[name].dims) and self._row_place(ports[name]) is not None
+            for name, own in written.items()
+        )
+        for name, own in written.items():
+            _check_type("input", ports[name], own)
+            self._fix(ports[name], dims_of(own))
+
+    def _fix(self, port: Port, dims: Sequence[int]) -> None:
+        """Fix the sizes of the graph's dims for which config.pbtxt has a size."""
+        if not dims:
+            return
+        own = [*port.dims] if self._whole else self._without_rows(port)
+        agree = len(own) == len(dims) and all(
+            isinstance(dim, str) or dim == size for dim, size in zip(own, dims, strict=True)
+        )
+        if not agree:
+            expected = [UNKNOWN if isinstance(dim, str) else dim for dim in own]
+            raise ArtifactFault(
+                f"input '{port.name}': found dims {list(dims)} in config.pbtxt, expected "
+                f"{expected} as in the graph"
+            )
+        fixed = {
+            dim: size
+            for dim, size in zip(own, dims, strict=True)
+            if isinstance(dim, str) and size != UNKNOWN
+        }
+
+        def size_of(dim: int | str) -> int | str:
+            return fixed.get(dim, dim) if isinstance(dim, str) else dim
+
+        self.graph.inputs = tuple(
+            replace(each, dims=tuple(map(size_of, each.dims))) for each in self.graph.inputs
+        )
+
+    def _row_place(self, port: Port) -> int | None:
+        """Return which dim of an input counts rows, before any experiment; None for none."""
+        given = self._given.get(f"batch_axis.{port.name}")
+        if given is not None:
+            return int(given) if given.isdecimal() else None
+        if not self._counting_dims:
+            return 0
+        return next((at for at, dim in enumerate(port.dims) if dim in self._counting_dims), None)
+
+    def _without_rows(self, port: Port) -> list[int | str]:
+        place = self._row_place(port)
+        return [dim for at, dim in enumerate(port.dims) if at != place]
+
+    def configuration(self, *, batched: bool = True) -> Configuration:
+        """Return the configuration with the written lines.
+
+        Raises:
+            ArtifactFault: As `Discovery.configuration`, or experiments contradict a written line.
+        """
+        found = super().configuration(batched=batched and not self._whole)
+        if self._written_rows and not found.max_batch_size:
+            why = found.notes[0] if batched else "the load check refused all batches of rows"
+            raise ArtifactFault(
+                f"max_batch_size: found {self._written_rows} in config.pbtxt, expected 0: {why}"
+            )
+        # A smaller derived value was a choice.
+        found.max_batch_size = self._written_rows or found.max_batch_size
+        self._rename(found)
+        self._inputs_as_written(found)
+        self._outputs_as_written(found)
+        self._check_parameters(found)
+        own = [each for each in found.parameters if each.key not in self._given]
+        written = [Parameter(key, text, _WRITTEN) for key, text in self._given.items()]
+        found.parameters = own + written
+        for key, text in self._given.items():
+            family, _, name = key.partition(".")
+            high = text.rpartition("..")[2].strip()
+            if family == "range" and high.isdecimal():
+                self.study.ids[name] = int(high)
+        return found
+
+    def _rename(self, found: Configuration) -> None:
+        """Give the derived axes their written names."""
+        names: dict[str, str] = {}
+        origin: dict[str, str] = {}
+        for own in found.parameters:
+            written = self._given.get(own.key)
+            if own.key.split(".")[0] not in ("axes", *_MARK_FAMILIES) or written is None:
+                continue
+            ours, theirs = (text.replace(" ", "").split(",") for text in (own.value, written))
+            for old, new in zip(ours, theirs, strict=False):
+                if not (_NAME.fullmatch(old) and _NAME.fullmatch(new)):
+                    continue
+                if names.setdefault(old, new) != new:
+                    raise ArtifactFault(
+                        f"parameter '{own.key}': found axis '{new}', expected '{names[old]}' as in "
+                        f"'{origin[old]}': the graph executes only if these sizes are equal"
+                    )
+                origin.setdefault(old, own.key)
+        axes = {own.key.partition(".")[2] for own in found.parameters if own.key[:6] == "limit."}
+        left = {
+            key.partition(".")[2] for key in self._given if key.split(".")[0] in _AXIS_FAMILIES
+        } - {*names.values(), *axes}
+        if len(left) == len(axes - names.keys()) == 1:
+            names[(axes - names.keys()).pop()] = left.pop()
+
+        def renamed(text: str) -> str:
+            return _NAME.sub(lambda match: names.get(match[0], match[0]), text)
+
+        merged: dict[str, Parameter] = {}
+        for own in found.parameters:
+            family, _, name = own.key.partition(".")
+            if family in _AXIS_FAMILIES:
+                own = replace(own, key=f"{family}.{names.get(name, name)}")
+            if family in ("axes", *_MARK_FAMILIES):
+                own = replace(own, value=renamed(own.value))
+            known = merged.setdefault(own.key, own)
+            # Two axes with one written name have the smaller limit, and the larger minimum.
+            if known is not own and (int(own.value) < int(known.value)) == (family == "limit"):
+                merged[own.key] = own
+        found.parameters = list(merged.values())
+
+    def _inputs_as_written(self, found: Configuration) -> None:
+        """Let requests bring the inputs that are written, and not those that are generated."""
+        ports = {port.name: port for port in self.graph.inputs}
+        supplied = {key.partition(".")[2] for key in self._given if key.split(".")[0] in _SUPPLIED}
+        inputs = {own.name: own for own in found.inputs if own.name not in supplied}
+        _drop(found, supplied, ("axes", "range"))
+        for own in list(found.parameters):
+            family, _, name = own.key.partition(".")
+            if family in _MARK_FAMILIES and name in self._written_inputs:
+                found.parameters.remove(own)
+                port = ports[name]
+                dims = tuple(
+                    UNKNOWN if isinstance(dim, str) else dim for dim in self._without_rows(port)
+                )
+                inputs[name] = Tensor(name, port.dtype, dims, ragged=UNKNOWN in dims)
+                if UNKNOWN in dims:
+                    found.parameters.append(Parameter(f"axes.{name}", own.value, own.evidence))
+        for key in self._given:
+            family, _, name = key.partition(".")
+            if family in _MARK_FAMILIES and name in inputs:
+                notes = (note for note in found.notes if f"'{name}'" in note)
+                raise ArtifactFault(
+                    f"parameter '{key}': found it in config.pbtxt, expected an input of requests: "
+                    + next(notes, "experiments did not confirm it")
+                )
+        found.inputs = [
+            _as_written(own, self._written_inputs.get(own.name)) for own in inputs.values()
+        ]
+
+    def _outputs_as_written(self, found: Configuration) -> None:
+        """Keep the written outputs only, if there are any."""
+        ports = {port.name: port for port in self.graph.outputs}
+        for name, own in self._written_outputs.items():
+            if name in ports:
+                _check_type("output", ports[name], own)
+        if self._written_outputs:
+            found.outputs = [own for own in found.outputs if own.name in self._written_outputs]
+            _drop(found, ports.keys() - self._written_outputs.keys(), ("axes", "batch_axis"))
+        for own in found.outputs:
+            dims = dims_of(self._written_outputs.get(own.name, {}))
+            agree = len(dims) == len(own.dims) and all(
+                size == UNKNOWN or dim in (UNKNOWN, size)
+                for dim, size in zip(own.dims, dims, strict=True)
+            )
+            if dims and not agree:
+                raise ArtifactFault(
+                    f"output '{own.name}': found dims {dims} in config.pbtxt, expected "
+                    f"{[*own.dims]}, as measured"
+                )
+        found.outputs = [
+            _as_written(own, self._written_outputs.get(own.name)) for own in found.outputs
+        ]
+
+    def _check_parameters(self, found: Configuration) -> None:
+        """Compare the written parameters with measured ones. Raises ArtifactFault."""
+        for own in found.parameters:
+            family, _, name = own.key.partition(".")
+            key = own.key
+            if family == "min" and key not in self._given:
+                key = f"limit.{name}"
+            written = self._given.get(key)
+            if written is not None and _contradicts(own, written):
+                raise ArtifactFault(
+                    f"parameter '{key}': found {written} in config.pbtxt, but experiments give "
+                    f"{own.key} = {own.value}: {own.evidence}"
+                )
+
+
+def _drop(found: Configuration, names: Collection[str], families: Collection[str]) -> None:
+    """Remove parameters of tensors."""
+    found.parameters = [
+        own
+        for own in found.parameters
+        if own.key.split(".")[0] not in families or own.key.partition(".")[2] not in names
+    ]
+
+
+def _check_names(config: Json, ports: Mapping[str, Port]) -> None:
+    """Check that written inputs are the graph's, unless a parameter uses them otherwise."""
+    used = {
+        text for key, text in texts(config).items() if key.split(".")[0] in ("axis_length", "pass")
+    }
+    for own in config.get("input") or ():
+        if own["name"] not in ports and own["name"] not in used:
+            raise ArtifactFault(
+                f"input '{own['name']}': found it in config.pbtxt, expected an input of the graph: "
+                f"{', '.join(ports)}"
+            )
+
+
+def _check_type(kind: str, port: Port, written: Json) -> None:
+    name = written.get("data_type", "TYPE_INVALID")
+    if name not in ("TYPE_INVALID", port.dtype.config_name):
+        raise ArtifactFault(
+            f"{kind} '{port.name}': found data_type {name} in config.pbtxt, expected "
+            f"{port.dtype.config_name} as in the graph"
+        )
+
+
+def _as_written(own: Tensor, written: Json | None) -> Tensor:
+    """Return a tensor with the dims and flags of config.pbtxt."""
+    if written is None:
+        return own
+    dims = tuple(dims_of(written)) or own.dims
+    ragged = bool(written.get("allow_ragged_batch")) if written.get("dims") else own.ragged
+    return replace(own, dims=dims, ragged=ragged, optional=bool(written.get("optional")))
+
+
+def _contradicts(derived: Parameter, written: str) -> bool:
+    """Return whether the graph fails with a written value."""
+    family = derived.key.split(".")[0]
+    last = written.rpartition("..")[2].strip()
+    if not last.isdecimal():
+        return False
+    value = int(last)
+    match family:
+        case "limit":
+            # Other limits are choices.
+            return derived.evidence.startswith("The graph fails") and value > int(derived.value)
+        case "min":
+            return value < int(derived.value)
+        case "align":
+            return value % int(derived.value) != 0
+        case "range" | "gears":
+            return value > int(derived.value.rpartition("..")[2])
+        case _:
+            return False
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
