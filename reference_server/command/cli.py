@@ -201,7 +201,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         max_batch_sizes=values.max_batch_sizes(given.backend_config),
         stub_models=dict(given.stub_model),
         backend_directory=given.backend_directory,
-        model_config_name=given.model_config_name,
+        model_config_name=given.model_config_name or "",
         file_override=given.allow_file_override,
         outside_links=given.allow_outside_links,
         execution_warning_s=given.execution_warning_secs,
