@@ -180,6 +180,8 @@ def _add_start_and_end(add: _Add) -> None:
     _add_switch(add, "--strict-readiness", "be ready only if every model is ready", default=True)
     add("--exit-timeout-secs", type=seconds, default=30.0, metavar="SECONDS",
         help="time limit for in-flight requests and models at exit (30)")
+    _add_switch(add, "--exit-closes-idle", "close idle HTTP connections at exit; Triton serves "
+        "open connections until their clients close them or the time limit ends", default=False)
 
 
 def _add_http(add: _Add) -> None:

@@ -196,6 +196,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         model_load_retries=given.model_load_retry_count,
         rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
         exit_timeout_s=given.exit_timeout_secs,
+        exit_closes_idle=given.exit_closes_idle,
         response_cache_bytes=_cache_bytes(parser, given),
         python_backend=values.python_backend(given.backend_config),
         max_batch_sizes=values.max_batch_sizes(given.backend_config),
