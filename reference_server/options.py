@@ -347,6 +347,7 @@ class ServerOptions:
     model_load_retries: int = 0
     rate_limit: RateLimit | None = None
     exit_timeout_s: float = 30.0
+    exit_closes_idle: bool = False
     response_cache_bytes: int | None = None
     python_backend: Mapping[str, str] = field(default_factory=dict)
     max_batch_sizes: Mapping[str, str] = field(default_factory=dict)

@@ -276,6 +276,7 @@ class Server:
             report=self._incidents.of("http"),
             most_connections=self._options.most_connections,
             intake=self._intake,
+            closes_open=self._options.exit_closes_idle,
         )
 
     def grpc_methods(

@@ -45,7 +45,10 @@ def main(flags: list[str]) -> None:
         os._exit(0)
     os.wait()
     os.set_inheritable(open_while_serving, True)
-    os.execv(sys.executable, [sys.executable, "-m", "reference_server", *flags])
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "reference_server", "--exit-closes-idle=true", *flags],
+    )
 
 
 def check_free(name: str, port: int) -> None:

@@ -19,19 +19,27 @@ from reference_server.command.trace_config import (
     trace_setting,
 )
 from reference_server.command.values import (
+    at_least,
     backend_setting,
     boolean,
     cache_setting,
     duration,
+    fraction,
+    host_policy,
     leading,
+    limit,
+    long_number,
     metrics_setting,
-    milliseconds,
     nearest,
+    not_empty,
     number,
+    pair,
     pattern,
+    port,
     seconds,
     stub_model,
     switched_off,
+    verbosity,
     warn,
     within,
 )
@@ -86,6 +94,8 @@ def new_parser() -> CommandParser:
     return parser
 
 
+_CHOICES = re.compile(r"invalid choice: .* \(choose from (.*)\)")
+_OF_OPTION = re.compile(r"argument (\S+): (.*)", re.DOTALL)
 _WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
@@ -104,8 +114,18 @@ class CommandParser(argparse.ArgumentParser):
         """Print the error and exit with code 1."""
         # argparse would print the usage and exit with code 2.
         text = _WITHOUT_VALUE.sub(r"option '\1' requires an argument", message)
-        text = text.removeprefix("argument ").removeprefix("Error: ")
-        self.exit(1, f"Error: {text}\nsee --help for all options\n")
+        found = _OF_OPTION.fullmatch(text)
+        if found is not None:  # as in Triton
+            name, reason = found[1].partition("/")[0], found[2]
+            if reason.startswith("ignored explicit argument"):
+                reason = f"option '{name}' doesn't allow an argument"
+            if (choices := _CHOICES.search(reason)) is not None:
+                shown = name.replace("-", "_").replace("__", "--") if "grpc" in name else name
+                reason = f"invalid argument for {shown}, expected one of {choices[1]}"
+            text = f'Bad option: "{name}".\n{reason}'
+        else:
+            text = f"Error: {text.removeprefix('Error: ')}"
+        self.exit(1, f"{text}\nsee --help for all options\n")
 
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
@@ -140,15 +160,15 @@ def _add_models(add: _Add) -> None:
         help="allow a model's files to be links to places outside its folder (true)")
     add("--load-model", action="append", default=[], metavar="NAME",
         help="load this model at start, in mode explicit; * alone: all models")
-    add("--repository-poll-secs", type=within(1, 2**31 - 1), default=15, metavar="SECONDS",
-        help="interval between checks for changed models in mode poll (15)")
-    add("--model-load-thread-count", type=within(1, 1024), default=4, metavar="N",
+    add("--repository-poll-secs", type=number, default=15, metavar="SECONDS",
+        help="interval between checks for changed models in mode poll; 0: none (15)")
+    add("--model-load-thread-count", type=at_least(1), default=4, metavar="N",
         help="number of models loaded in parallel at start (4)")
-    add("--model-load-retry-count", type=within(0, 2**31 - 1), default=0, metavar="N",
+    add("--model-load-retry-count", type=limit, default=0, metavar="N",
         help="number of immediate retries of a version that failed to load (0)")
     add("--disable-auto-complete-config", action="store_true",
         help="do not ask models to complete their configuration")
-    add("--model-config-name", default="", metavar="NAME",
+    add("--model-config-name", type=not_empty, metavar="NAME",
         help="prefer a model's configs/NAME.pbtxt to its config.pbtxt")
 
 
@@ -160,17 +180,19 @@ def _add_start_and_end(add: _Add) -> None:
     _add_switch(add, "--strict-readiness", "be ready only if every model is ready", default=True)
     add("--exit-timeout-secs", type=seconds, default=30.0, metavar="SECONDS",
         help="time limit for in-flight requests and models at exit (30)")
+    _add_switch(add, "--exit-closes-idle", "close idle HTTP connections at exit; Triton serves "
+        "open connections until their clients close them or the time limit ends", default=False)
 
 
 def _add_http(add: _Add) -> None:
     _add_switch(add, "--allow-http", "serve HTTP", default=True)
     add("--http-address", default="0.0.0.0", metavar="ADDRESS", help="address of HTTP (0.0.0.0)")
-    add("--http-port", type=within(1, 65535), default=8000, metavar="PORT",
+    add("--http-port", type=port, default=8000, metavar="PORT",
         help="port of HTTP (8000)")
     _add_switch(add, "--reuse-http-port", "let several servers listen on the same HTTP port",
         default=False)
     add("--http-max-input-size", metavar="BYTES",
-        type=leading(1, 2**63 - 1, "--http-max-input-size must be greater than 0.", bits=64),
+        type=leading(1, 2**63 - 1, "Error: --http-max-input-size must be greater than 0.", bits=64),
         help="limit for JSON and raw bodies, also after decompression (67108864; 2.51: none)")
     add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="headers whose names match become parameters of inference requests")
@@ -182,11 +204,11 @@ def _add_grpc(add: _Add) -> None:
     _add_switch(add, "--allow-grpc", "serve gRPC", default=True)
     add("--grpc-address", default=defaults.address, metavar="ADDRESS",
         help="address of gRPC (0.0.0.0)")
-    add("--grpc-port", type=within(1, 65535), default=defaults.port, metavar="PORT",
+    add("--grpc-port", type=port, default=defaults.port, metavar="PORT",
         help="port of gRPC (8001)")
     _add_switch(add, "--reuse-grpc-port", "let several servers listen on the same gRPC port",
         default=False)
-    add("--grpc-infer-response-compression-level", default="none",
+    add("--grpc-infer-response-compression-level", type=str.lower, default="none",
         choices=[level.name.lower() for level in Compression],
         help="compression level of responses for clients that accept compression (none)")
     for name, default, meaning in (
@@ -201,13 +223,13 @@ def _add_grpc(add: _Add) -> None:
         ("max-connection-age", 0, "maximum age of a connection in ms; 0: no limit"),
         ("max-connection-age-grace", 0, "ms to finish calls after the maximum age; 0: no limit"),
     ):
-        add(f"--grpc-{name}", type=within(0, 2**31 - 1), default=default, metavar="N",
+        add(f"--grpc-{name}", type=limit, default=default, metavar="N",
             help=f"{meaning} ({default})")
     _add_switch(add, "--grpc-keepalive-permit-without-calls", "also ping connections without calls",
         default=False)
     pool_size = "--grpc-max-response-pool-size"
     add(pool_size, metavar="N", default=defaults.max_response_pool_size,
-        type=leading(1, 2**31 - 1, f"{pool_size} must be greater than 0.", bits=32),
+        type=leading(1, 2**31 - 1, f"Error: {pool_size} must be greater than 0.", bits=32),
         help="limit of queued responses of decoupled models for a stream's client (no limit)")
     add("--grpc-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="metadata whose names match become parameters of inference requests")
@@ -246,9 +268,9 @@ def _add_time_limits(add: _Add) -> None:
 def _add_metrics(add: _Add) -> None:
     _add_switch(add, "--allow-metrics", "serve metrics", default=True)
     add("--metrics-address", metavar="ADDRESS", help="address of the metrics (that of HTTP)")
-    add("--metrics-port", type=within(1, 65535), default=8002, metavar="PORT",
+    add("--metrics-port", type=port, default=8002, metavar="PORT",
         help="port of the metrics (8002)")
-    add("--metrics-interval-ms", type=milliseconds, default=2000, metavar="MS",
+    add("--metrics-interval-ms", type=limit, default=2000, metavar="MS",
         help="interval between updates of the machine's metrics (2000)")
     _add_switch(add, "--allow-page", "serve the live page, at / of the metrics port, and a form "
                 "for requests, at /try of HTTP", default=True)
@@ -267,7 +289,7 @@ def _add_shared_memory(add: _Add) -> None:
 
 
 def _add_log_and_trace(add: _Add) -> None:
-    add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0: off (0)")
+    add("--log-verbose", type=verbosity, default=0, metavar="LEVEL", help="verbosity; 0: off (0)")
     add("--execution-warning-secs", type=duration, default=10.0, metavar="SECONDS",
         help="log the stack of an inline model that executes for longer; 0: never (10)")
     for level in ("info", "warning", "error"):
@@ -294,10 +316,10 @@ def _add_execution(add: _Add) -> None:
     add("--cache-config", action="append", default=[], type=cache_setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
         "response_cache { enable: true } in a cache of this size (no cache)")
-    add("--response-cache-byte-size", type=number, metavar="BYTES",
+    add("--response-cache-byte-size", type=long_number, metavar="BYTES",
         help="deprecated: use --cache-config=local,size=BYTES")
-    add("--rate-limit", choices=("off", "execution_count"), default="off", help="execution_count: "
-        "executions wait for the resources that their instances need (off)")
+    add("--rate-limit", type=str.lower, choices=("off", "execution_count"), default="off",
+        help="execution_count: executions wait for the resources that their instances need (off)")
     add("--rate-limit-resource", action="append", default=[], metavar="NAME:COUNT[:DEVICE]",
         help="amount of a resource (the largest amount that an instance needs)")
 
@@ -310,8 +332,8 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "allow-gpu-metrics": boolean,
     "buffer-manager-thread-count": number,
     "cache-directory": str,
-    "cuda-memory-pool-byte-size": str,
-    "cuda-virtual-address-size": str,
+    "cuda-memory-pool-byte-size": pair(":", long_number),
+    "cuda-virtual-address-size": pair(":", long_number),
     "enable-peer-access": boolean,
     "grpc-infer-allocation-pool-size": number,
     "grpc-infer-thread-count": leading(
@@ -320,14 +342,14 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
         "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
         bits=32,
     ),
-    "host-policy": str,
+    "host-policy": host_policy,
     "http-thread-count": number,
-    "min-supported-compute-capability": str,
-    "model-load-gpu-limit": str,
-    "pinned-memory-pool-byte-size": number,
+    "min-supported-compute-capability": fraction,
+    "model-load-gpu-limit": pair(":", fraction),
+    "pinned-memory-pool-byte-size": long_number,
     "repoagent-directory": str,
     "sagemaker-port": number,
-    "sagemaker-safe-port-range": str,
+    "sagemaker-safe-port-range": pair("-"),
     "sagemaker-thread-count": number,
     "vertex-ai-default-model": str,
     "vertex-ai-port": number,

@@ -14,13 +14,14 @@ from reference_server.command.values import unknown, warn
 from reference_server.core.cpp import leading_integer
 from reference_server.options import OpenTelemetryOptions, TraceOptions
 
-#: The trace levels by their names; MIN and MAX are older names.
+#: The trace levels by their names.
 _LEVELS = {
     "OFF": frozenset[str](),
     "TIMESTAMPS": frozenset({"TIMESTAMPS"}),
     "TENSORS": frozenset({"TENSORS"}),
-    "MIN": frozenset({"TIMESTAMPS"}),
-    "MAX": frozenset({"TIMESTAMPS"}),
+    # Older names.
+    **dict.fromkeys(("MIN", "MAX", "TRUE", "ON"), frozenset({"TIMESTAMPS"})),
+    "FALSE": frozenset(),
 }
 #: All known settings.
 _TRACE_SETTINGS = frozenset(
@@ -43,20 +44,25 @@ _MINIMUM = {
 
 def trace_setting(text: str) -> tuple[str, str]:
     """Parse `<setting>=<value>` or `<mode>,<setting>=<value>`: return name and value."""
-    name, _, value = text.partition("=")
-    mode, comma, key = name.rpartition(",")
+    head, comma, tail = text.partition(",")
+    mode, setting = (head, tail) if comma else ("", head)
+    key, _, value = setting.partition("=")
+    name = f"{mode}{comma}{key}"
+    if comma and not mode:
+        raise ArgumentTypeError(
+            "No trace mode specified. --trace-config option format is <trace mode>,"
+            f"<setting>=<value> or <setting>=<value>. Got {text}"
+        )
+    if comma and mode.lower() not in ("triton", _OPENTELEMETRY):
+        raise _unknown_mode(mode)
     if not key or not value:
         raise ArgumentTypeError(
-            "--trace-config option format is '<setting>=<value>' or '<mode>,<setting>=<value>'. "
-            f"Got {text}"
+            f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}"
         )
     if key == "mode" and not comma:
         mode, comma = value, ","
     if comma and mode.lower() not in ("triton", _OPENTELEMETRY):
-        raise ArgumentTypeError(
-            f"invalid value for trace mode option: {mode.lower()}. Available options are "
-            '"triton" and "opentelemetry"'
-        )
+        raise _unknown_mode(mode)
     if name == "level" and value.upper() not in _LEVELS:
         raise ArgumentTypeError(f"invalid value for trace level option: {value.lower()}")
     if comma:  # the mode's name is case-insensitive
@@ -70,11 +76,14 @@ def trace_setting(text: str) -> tuple[str, str]:
         if number < _MINIMUM.get(name, number):
             raise ArgumentTypeError(f"'{key}' must be at least {_MINIMUM[name]}. Got {value}")
         value = str(number)
-    if name == "opentelemetry,url" and not _is_address(_with_scheme(value)):
-        raise ArgumentTypeError(
-            f"'url' must be '[http://]<host>[:<port>]/<path>', or with https. Got {value}"
-        )
     return name, value
+
+
+def _unknown_mode(mode: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"invalid value for trace mode option: {mode.lower()}. Available options are "
+        '"triton" and "opentelemetry"'
+    )
 
 
 def _with_scheme(url: str) -> str:
@@ -175,8 +184,13 @@ def deprecated_trace_setting(name: str, key: str, form: str) -> Callable[[str], 
 
 def warnings(given: argparse.Namespace) -> list[str]:
     """Return warnings about unknown settings of `--trace-config`."""
-    return [
-        unknown("--trace-config", name, value, _TRACE_SETTINGS)
-        for name, value in given.trace_config
-        if name not in _TRACE_SETTINGS
-    ]
+    found: list[str] = []
+    for name, value in given.trace_config:
+        if name not in _TRACE_SETTINGS:
+            found.append(unknown("--trace-config", name, value, _TRACE_SETTINGS))
+        elif name == "opentelemetry,url" and not _is_address(_with_scheme(value)):
+            found.append(
+                f"--trace-config={name}={value}: no spans are sent; expected "
+                "'[http://]<host>[:<port>]/<path>', or with https"
+            )
+    return found

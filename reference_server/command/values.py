@@ -25,6 +25,8 @@ from reference_server.options import (
     Quantile,
 )
 
+# C++ parses the number at the begin of a text and ignores the rest.
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
@@ -47,39 +49,108 @@ def stub_model(text: str) -> tuple[str, str]:
     return name, function
 
 
-def number(text: str) -> int:
-    """Parse an integer."""
-    try:
-        return int(text)
-    except ValueError:
-        raise _invalid(text, "a whole number") from None
+def number(text: str, bits: int = 32) -> int:
+    """Parse the integer at the begin of a text, as Triton does. It has this many bits."""
+    value = leading_integer(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text}")
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise argparse.ArgumentTypeError(f"Provided option value is out of bound. Got {text}")
+    return value
+
+
+def long_number(text: str) -> int:
+    """Parse the integer at the begin of a text; it has 64 bits."""
+    return number(text, 64)
+
+
+def limit(text: str) -> int:
+    """Parse the integer at the begin of a text; a negative one is no limit, which is 0."""
+    return max(0, number(text))
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """Return a parser of the integer at the begin of a text; smaller ones count as `low`."""
+    return lambda text: max(low, number(text))
+
+
+def verbosity(text: str) -> int:
+    """Parse the level of verbose lines, or one of Triton's words for 1 and 0."""
+    value = _BOOLEANS.get(text.lower())
+    return number(text) if value is None else int(value)
+
+
+def port(text: str) -> int:
+    """Parse the number of a port."""
+    value = number(text)
+    if not 0 < value < 1 << 16:
+        raise _invalid(text, "1 to 65535")
+    return value
+
+
+def fraction(text: str) -> float:
+    """Parse the number at the begin of a text."""
+    found = _NUMBER.match(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text}")
+    return float(found[1])
+
+
+def pair(separator: str, second: Callable[[str], object] = number) -> Callable[[str], str]:
+    """Return a parser of `<integer><separator><value>`, which returns the text."""
+
+    def parse_pair(text: str) -> str:
+        left, found, right = text.partition(separator)
+        if not found:
+            raise argparse.ArgumentTypeError(
+                "Cannot parse pair option due to incorrect number of inputs.--<pair option> "
+                f"argument requires format <first>{separator}<second>. Found: {text}"
+            )
+        number(left)
+        second(right)
+        return text
+
+    return parse_pair
+
+
+def host_policy(text: str) -> str:
+    """Check `<policy name>,<setting>=<value>`; return the text."""
+    policy, comma, rest = text.partition(",")
+    setting, _, value = rest.partition("=")
+    if not (policy and comma and setting and value):
+        raise ArgumentTypeError(
+            f"--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}"
+        )
+    return text
+
+
+def not_empty(text: str) -> str:
+    """Return the name of a configuration."""
+    if not text:
+        raise ArgumentTypeError("Error: empty argument for --model-config-name")
+    return text
 
 
 def seconds(text: str) -> float:
-    """Parse a number of seconds; it may have a fraction."""
-    try:
-        return float(text)
-    except ValueError:
-        raise _invalid(text, "a number of seconds") from None
+    """Parse a number of seconds; it may have a fraction. As in Triton, the rest is ignored."""
+    found = _NUMBER.match(text)
+    if found is None:
+        raise _invalid(text, "a number of seconds")
+    value = float(found[1])
+    if not abs(value) < 2**31:
+        raise argparse.ArgumentTypeError(f"Provided option value is out of bound. Got {text}")
+    return value
 
 
 def duration(text: str) -> float:
     """Parse a number of seconds that is not negative."""
-    value = seconds(text)
-    if not 0 <= value < 2**31:
-        raise _invalid(text, "a number of seconds, 0 or more")
-    return value
-
-
-def milliseconds(text: str) -> int:
-    """Parse a number of milliseconds; its fraction is dropped."""
     try:
         value = float(text)
     except ValueError:
         value = -1
-    if not 0 <= value < 2**63:
-        raise _invalid(text, "a number of milliseconds")
-    return int(value)
+    if not 0 <= value < 2**31:
+        raise _invalid(text, "a number of seconds, 0 or more")
+    return value
 
 
 def within(low: int, high: int) -> Callable[[str], int]:
@@ -104,11 +175,7 @@ def leading(low: int, high: int, refusal: str, *, bits: int) -> Callable[[str], 
     """
 
     def parse_leading(text: str) -> int:
-        value = leading_integer(text)
-        if value is None:
-            raise argparse.ArgumentTypeError(f"Invalid option value. Got {text}")
-        if not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise argparse.ArgumentTypeError(f"Provided option value is out of bound. Got {text}")
+        value = number(text, bits)
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(refusal)
         return value
@@ -290,9 +357,6 @@ def _unknown_cache_settings(settings: Sequence[tuple[str, str, str]]) -> list[st
 # ------------------------------------------------------------------------------- --metrics-config
 _METRICS_SWITCHES = frozenset({"counter_latencies", "histogram_latencies", "summary_latencies"})
 _METRICS_SETTINGS = frozenset({"summary_quantiles", *_METRICS_SWITCHES})
-
-# C++ parses the number at the begin of a text and ignores the rest.
-_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
 
 def metrics_setting(text: str) -> tuple[str, str]:

@@ -178,8 +178,11 @@ def _check_tensor(
     if entry.HasField("reshape") and entry.dims and not is_scalar:
         yield from _check_reshape(f"model {kind} '{entry.name}'", entry, config)
     if profile.newer_size_checks:
-        yield from _check_count(f"{entry.name} dims", entry.dims)
-        yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
+        if entry.HasField("reshape"):
+            yield from _check_count(f"{entry.name} dims", entry.dims)
+            yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
+        elif isinstance(entry, ModelInput):  # as in Triton, whose outputs are not checked
+            yield from _check_count(entry.name, entry.dims)
     # As in Triton, a number without a name, which JSON can contain, is accepted and ignored.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:

@@ -84,11 +84,12 @@ class OpenConnections(Generic[C]):
         if not self._open:
             self._none.set()
 
-    def stop_accepting(self) -> None:
-        """Close all connections, and those that are accepted later."""
+    def stop_accepting(self, *, closes_open: bool = True) -> None:
+        """Close the connections that are accepted later, and with `closes_open` all others."""
         self._accepting = False
-        for connection in self:
-            self._close(connection)
+        if closes_open:
+            for connection in self:
+                self._close(connection)
 
     async def drained(self) -> None:
         """Return when no connection is left."""

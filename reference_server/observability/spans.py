@@ -157,11 +157,15 @@ def _post(url: str, body: bytes) -> None:
     # Imported here, because few servers have a collector and the import slows down the start.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise OSError(str(error)) from error
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = {"Content-Type": "application/json"}
-    with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)) as client:
+    with contextlib.closing(kind(parts.hostname or "", port, timeout=_TIMEOUT_S)) as client:
         try:
             client.request("POST", path, body, headers)
             reply = client.getresponse()

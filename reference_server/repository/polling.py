@@ -179,7 +179,10 @@ def _without_instances(config: ConfigProto) -> ConfigProto:
 
 
 class RepositoryWatch:
-    """Calls `load_all` of a repository every `interval_s` seconds, on its own thread."""
+    """Calls `load_all` of a repository every `interval_s` seconds, on its own thread.
+
+    If `interval_s` is not positive, it is never called, as in Triton.
+    """
 
     def __init__(self, load_all: Callable[[], object], interval_s: float) -> None:
         self._load_all = load_all
@@ -190,7 +193,8 @@ class RepositoryWatch:
 
     def start(self) -> None:
         """Start the thread; the first call is after one interval."""
-        self._thread.start()
+        if self._interval_s > 0:
+            self._thread.start()
 
     def stop(self) -> None:
         """Stop, and wait for a call in progress. No-op if never started."""

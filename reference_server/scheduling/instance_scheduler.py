@@ -16,12 +16,21 @@ from functools import partial
 from typing import NamedTuple
 
 from reference_server.config.scheduler_settings import InstanceConfig
+from reference_server.core.errors import unavailable
 from reference_server.core.ports import Clock, LoopIterations, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import logs
 from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.rate_limiter import RateLimitedInstance, RateLimiter
-from reference_server.scheduling.work_queue import Batch, Fifo, Refusal, WorkQueue, stopped
+from reference_server.scheduling.sequence_strategies import DirectSequences, OldestSequences
+from reference_server.scheduling.work_queue import (
+    STOPPED,
+    Batch,
+    Fifo,
+    Refusal,
+    WorkQueue,
+    stopped,
+)
 
 
 class _Decision(NamedTuple):
@@ -67,6 +76,9 @@ class InstanceScheduler:
     ) -> None:
         self._model = model_name, model_version
         self._work = work
+        self._sequences = (
+            work.slots if isinstance(work, DirectSequences | OldestSequences) else None
+        )
         self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
@@ -100,7 +112,10 @@ class InstanceScheduler:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that wait in a batcher; 0 without a batcher."""
+        """The number of requests that wait in a batcher, or of open sequences; 0 without either."""
+        if self._sequences is not None:
+            with self._lock:
+                return self._sequences.open
         return 0 if isinstance(self._work, Fifo) else self.pending
 
     def open(self) -> None:
@@ -183,8 +198,9 @@ class InstanceScheduler:
         now = self._clock.monotonic_ns()
         request.queued_ns = now
         with self._lock:
-            if self._refusing:
-                raise stopped(request)
+            if self._refusing and not self._continues(request):
+                # As in Triton, whose sequence batcher does not name the request.
+                raise stopped(request) if self._sequences is None else unavailable(STOPPED)
             self._work.offer(request, now)
             # One hand-over for each loop iteration, because all threads share the GIL.
             iterations = self._iterations
@@ -324,8 +340,14 @@ class InstanceScheduler:
             assert self._limiter is not None
             self._limiter.request(self._rate_limited[worker.number], partial(self._granted, worker))
 
+    def _continues(self, request: InferRequest) -> bool:
+        """Under the lock: return whether a request of an open sequence is still accepted."""
+        if self._sequences is None or self._closing:
+            return False
+        return self._sequences.continues(request)
+
     def refuse(self) -> None:
-        """Refuse new requests from now on."""
+        """Refuse new requests from now on, except those of open sequences before `close`."""
         with self._lock:
             self._refusing = True
 

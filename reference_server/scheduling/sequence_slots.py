@@ -154,6 +154,16 @@ class SequenceSlots:
         self.waiting = 0  # requests that no instance has received
         self.resize(range(instances), ())
 
+    @property
+    def open(self) -> int:
+        """The number of sequences that have started and not ended."""
+        return len(self._placed) + len(self._queued)
+
+    def continues(self, request: InferRequest) -> bool:
+        """Return whether a request belongs to a sequence that has started and not ended."""
+        id = request.correlation_id
+        return id in self._placed or id in self._queued
+
     def resize(self, added: Collection[int], leaving: Collection[int]) -> None:
         """Add instances, which take sequences from the backlog, and retire the slots of others.
 

@@ -27,7 +27,7 @@ class DirectSequences:
     takes_all = False
 
     def __init__(self, slots: SequenceSlots, settings: Direct, inputs: AddedInputs) -> None:
-        self._slots = slots
+        self.slots = slots
         self._inputs = inputs
         self._delay_ns = settings.max_queue_delay_us * 1000
         self._utilization = settings.minimum_slot_utilization
@@ -35,22 +35,22 @@ class DirectSequences:
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
-        self._slots.enter(request, now_ns)
+        self.slots.enter(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
         """Return the next request of each sequence on this instance, or None to wait for more."""
-        self._slots.expire(now_ns)
-        slots = self._slots.by_instance[instance]
+        self.slots.expire(now_ns)
+        slots = self.slots.by_instance[instance]
         for slot in slots:
             while slot.sequence is not None and slot.sequence.is_cancelled:
-                self._slots.cancel(slot.sequence)
+                self.slots.cancel(slot.sequence)
         ready = _ready(slots)
         if not ready or self._waits_until(instance, ready) > now_ns:
             return None
         given: dict[int, InferRequest] = {}
         executed: list[tuple[SequenceQueue, InferRequest]] = []
         for number, sequence in ready.items():
-            request = self._slots.next_of(sequence)
+            request = self.slots.next_of(sequence)
             self._inputs.add(sequence, request)
             given[number] = request
             executed.append((sequence, request))
@@ -63,7 +63,7 @@ class DirectSequences:
 
     def _waits_until(self, instance: int, ready: dict[int, SequenceQueue]) -> int:
         """Return when a batch of `ready` starts if no other request arrives."""
-        full = len(ready) / len(self._slots.by_instance[instance]) >= self._utilization
+        full = len(ready) / len(self.slots.by_instance[instance]) >= self._utilization
         if not self._delay_ns or full:
             return 0
         return min(sequence.waiting[0].queued_ns for sequence in ready.values()) + self._delay_ns
@@ -72,38 +72,38 @@ class DirectSequences:
         """Record that `batch` was executed; requests in `again` stay in their sequence's slot."""
         wanted = {id(request) for request in again}
         for sequence, request in self._batches.pop(instance):
-            self._slots.executed(sequence, request, again=id(request) in wanted, now_ns=now_ns)
+            self.slots.executed(sequence, request, again=id(request) in wanted, now_ns=now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests of sequences that expired in the backlog or were cancelled."""
-        self._slots.expire(now_ns)
-        return self._slots.take_refused()
+        self.slots.expire(now_ns)
+        return self.slots.take_refused()
 
     def next_deadline_ns(self) -> int | None:
         """Return when a delay of an idle instance ends, or a sequence expires."""
         times = [
             self._waits_until(instance, ready)
-            for instance, slots in enumerate(self._slots.by_instance)
+            for instance, slots in enumerate(self.slots.by_instance)
             if self._delay_ns and instance not in self._batches and (ready := _ready(slots))
         ]
-        slot_ns = self._slots.next_deadline_ns()
+        slot_ns = self.slots.next_deadline_ns()
         return min(times if slot_ns is None else [*times, slot_ns], default=None)
 
     def flush(self) -> None:
         """Stop waiting for other requests, both of the batch and of a sequence."""
         self._delay_ns = 0
-        self._slots.flush()
+        self.slots.flush()
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
         """Add and remove instances; a leaving instance keeps its sequences."""
-        self._slots.resize(added, leaving)
+        self.slots.resize(added, leaving)
 
     def keeps(self, instance: int) -> bool:
         """Return whether this instance has a sequence."""
-        return self._slots.keeps(instance)
+        return self.slots.keeps(instance)
 
     def __len__(self) -> int:
-        return self._slots.waiting
+        return self.slots.waiting
 
 
 def _ready(slots: Sequence[Slot]) -> dict[int, SequenceQueue]:
@@ -129,7 +129,7 @@ class OldestSequences:
     def __init__(
         self, slots: SequenceSlots, inputs: AddedInputs, make_batcher: Callable[[], WorkQueue]
     ) -> None:
-        self._slots = slots
+        self.slots = slots
         self._inputs = inputs
         self._make_batcher = make_batcher
         self._batchers = [make_batcher() for _ in slots.by_instance]
@@ -140,18 +140,18 @@ class OldestSequences:
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
-        sequence = self._slots.enter(request, now_ns)
+        sequence = self.slots.enter(request, now_ns)
         if sequence.slot is not None:
             self._forward(sequence.slot, now_ns)
 
     def _forward(self, slot: Slot, now_ns: int) -> None:
         """Pass the next request of a slot to the batcher, unless it has one of this slot."""
         while slot.sequence is not None and slot.sequence.is_cancelled:
-            self._slots.cancel(slot.sequence)
+            self.slots.cancel(slot.sequence)
         sequence = slot.sequence
         if sequence is None or not sequence.waiting or slot in self._occupied:
             return
-        request = self._slots.next_of(sequence)
+        request = self.slots.next_of(sequence)
         self._inputs.add(sequence, request)
         self._given[id(request)] = slot, sequence
         self._occupied.add(slot)
@@ -159,9 +159,9 @@ class OldestSequences:
 
     def _refresh(self, now_ns: int) -> None:
         """End expired sequences, and forward requests of the sequences that get their slots."""
-        self._slots.expire(now_ns)
+        self.slots.expire(now_ns)
         # Forwarding can end a cancelled sequence, which frees its slot again.
-        while changed := self._slots.take_changed():
+        while changed := self.slots.take_changed():
             for slot in changed:
                 self._forward(slot, now_ns)
 
@@ -185,7 +185,7 @@ class OldestSequences:
     def _executed(self, request: InferRequest, *, again: bool, now_ns: int) -> None:
         slot, sequence = self._given.pop(id(request))
         self._occupied.discard(slot)
-        self._slots.executed(sequence, request, again=again, now_ns=now_ns)
+        self.slots.executed(sequence, request, again=again, now_ns=now_ns)
         self._forward(slot, now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
@@ -196,14 +196,14 @@ class OldestSequences:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
                 # The sequence's later requests depend on the refused one.
-                self._slots.cancel(self._given[id(refusal.request)][1])
+                self.slots.cancel(self._given[id(refusal.request)][1])
                 self._executed(refusal.request, again=False, now_ns=now_ns)
-        return [*refused, *self._slots.take_refused()]
+        return [*refused, *self.slots.take_refused()]
 
     def next_deadline_ns(self) -> int | None:
         """Return when a delay of an idle instance ends, or a sequence expires."""
         times = [
-            self._slots.next_deadline_ns(),
+            self.slots.next_deadline_ns(),
             *(
                 batcher.next_deadline_ns()
                 for instance, batcher in enumerate(self._batchers)
@@ -214,7 +214,7 @@ class OldestSequences:
 
     def flush(self) -> None:
         """Stop waiting for other requests, both of the batch and of a sequence."""
-        self._slots.flush()
+        self.slots.flush()
         for batcher in self._batchers:
             batcher.flush()
 
@@ -222,15 +222,15 @@ class OldestSequences:
         """Add and remove instances; a leaving instance keeps its sequences."""
         for _ in range(len(self._batchers), max(added, default=-1) + 1):
             self._batchers.append(self._make_batcher())
-        self._slots.resize(added, leaving)
+        self.slots.resize(added, leaving)
         self._refresh(now_ns)
 
     def keeps(self, instance: int) -> bool:
         """Return whether this instance has a sequence or a request of one."""
-        return self._slots.keeps(instance) or len(self._batchers[instance]) > 0
+        return self.slots.keeps(instance) or len(self._batchers[instance]) > 0
 
     def __len__(self) -> int:
-        return self._slots.waiting + sum(map(len, self._batchers))
+        return self.slots.waiting + sum(map(len, self._batchers))
 
 
 def sequence_queue(

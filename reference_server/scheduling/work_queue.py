@@ -19,12 +19,12 @@ Batch = list[InferRequest]
 CANCELLED = ServerError(Code.CANCELLED, "Request cancelled")
 
 
+STOPPED = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+
+
 def stopped(request: InferRequest) -> ServerError:
     """Return the error for a request that arrives while its scheduler is closing."""
-    return unavailable(
-        f"{request.label} Server is stopping, scheduler for model has stopped "
-        "accepting new inference requests"
-    )
+    return unavailable(f"{request.label} {STOPPED}")
 
 
 class Refusal(NamedTuple):

@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from contract.casebook import get, infer, post, tensor
 from contract.conftest import LIVE
 from contract.probes import write_probes
@@ -153,6 +155,47 @@ def test_what_runs_and_what_waits_is_answered(tmp_path: Path, start: Start):
         playing.close()
         assert "successfully unloaded 'alone' version 1" in server.log
     assert playing.outcome.answers == {"runs": "", "waits": ""}
+
+
+SERVES_OPEN: dict[Start, dict[str, Flag]] = {start_reference_server: {"exit_closes_idle": False}}
+
+
+def test_open_connections_are_served_until_their_clients_close_them(tmp_path: Path, start: Start):
+    write_model(tmp_path, "m")
+    flags = LONG | {"allow_grpc": False, "allow_metrics": False} | SERVES_OPEN.get(start, {})
+    with start(tmp_path, **flags) as server:
+        with connect(server.http) as connection, connection.makefile("rb") as stream:
+            for _ in range(3):
+                connection.sendall(infer("m", X))
+                assert read_reply(stream).status == 200
+                if "Found 1 HTTP" not in server.log:
+                    terminate(server, "Found 1 HTTP service connections")
+            assert bytes_of_a_new_connection(server.http) == b""
+        assert ended(server) == 0
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_open_sequences_go_on_while_new_ones_are_refused(
+    tmp_path: Path, start: Start, strategy: str
+):
+    patience = "max_sequence_idle_microseconds: 600000000"
+    write_model(tmp_path, "m", f"{VECTOR} sequence_batching {{ {strategy} {{ }} {patience} }}")
+    with (
+        start(tmp_path, **LONG, allow_metrics=False) as server,
+        triton.InferenceServerClient(server.grpc) as client,
+    ):
+        x = triton.InferInput("X", [1], "FP32")
+        x.set_data_from_numpy(np.zeros(1, np.float32))
+        client.infer("m", [x], sequence_id=1, sequence_start=True)
+        terminate(server, "Model 'm' (version 1) has 1 in-flight inferences")
+        client.infer("m", [x], sequence_id=1)
+        with pytest.raises(triton.InferenceServerException) as refused:
+            client.infer("m", [x], sequence_id=2, sequence_start=True)
+        assert refused.value.message() == (
+            "Server is stopping, scheduler for model has stopped accepting new inference requests"
+        )
+        client.infer("m", [x], sequence_id=1, sequence_end=True)
+        assert ended(server) == 0
 
 
 def test_calls_are_refused_while_others_are_answered(tmp_path: Path, start: Start):

@@ -90,7 +90,8 @@ def serving(options, scenario, *, faulty=None):
     async def run():
         ports = Ports(faulty)
         asyncio.get_running_loop().create_server = ports.create_server
-        server = Server(replace(options, grpc=None))  # which has its own loop
+        # Without gRPC, which has its own loop; the clients keep their connections open.
+        server = Server(replace(options, grpc=None, exit_closes_idle=True))
         task = asyncio.ensure_future(server.serve())
         opened = asyncio.ensure_future(ports.opened.wait())
         await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)

@@ -157,7 +157,7 @@ def start_reference_server(
     It behaves like the installed release of tritonserver, unless the flags name another release.
     """
     command = [sys.executable, *program]
-    flags = {"triton_version": "2.51", **flags}
+    flags = {"triton_version": "2.51", "exit_closes_idle": True, **flags}
     with _running(command, repository, ready_path, flags, stop) as (server, _):
         yield server
 

@@ -40,6 +40,7 @@ class HttpListener:
         report: called when a connection ends abnormally.
         most_connections: the limit of open connections; 0 is no limit.
         intake: the memory budget for long bodies.
+        closes_open: `stop_accepting` closes open connections when they are idle.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class HttpListener:
         report: Report = report_nothing,
         most_connections: int = 0,
         intake: Intake | None = None,
+        closes_open: bool = True,
     ) -> None:
         self._intake = intake
+        self._closes_open = closes_open
         self._report = report
         self._limits = limits or TimeLimits()
         self._max_input = max_input
@@ -107,8 +110,12 @@ class HttpListener:
         )
 
     def stop_accepting(self) -> None:
-        """Reject new connections, close idle ones, and close the others after their replies."""
-        self._connections.stop_accepting()
+        """Reject new connections.
+
+        With `closes_open`, close idle ones and close the others after their replies; otherwise
+        continue to serve them.
+        """
+        self._connections.stop_accepting(closes_open=self._closes_open)
 
     @property
     def connections(self) -> int:

@@ -1,5 +1,6 @@
 """`--trace-config`: the parsing and the combination of its settings."""
 
+import argparse
 from argparse import ArgumentTypeError
 
 import pytest
@@ -45,9 +46,6 @@ def test_settings_are_combined(texts, expected):
         ("triton,log-frequency=x", "Invalid option value. Got x"),
         ("mode=jaeger", "invalid value for trace mode option: jaeger"),
         ("jaeger,file=f", "invalid value for trace mode option: jaeger"),
-        ("opentelemetry,url=ftp://host/v1", "'url' must be"),
-        ("opentelemetry,url=http://host:port/v1", "'url' must be"),
-        ("opentelemetry,url=http:///v1", "'url' must be"),
         ("opentelemetry,bsp_schedule_delay=x", "Invalid option value. Got x"),
         ("opentelemetry,bsp_schedule_delay=-1", "'bsp_schedule_delay' must be at least 0. Got -1"),
         ("opentelemetry,bsp_max_queue_size=0", "'bsp_max_queue_size' must be at least 1. Got 0"),
@@ -76,3 +74,20 @@ def test_the_mode_opentelemetry_has_its_own_settings():
             ("bsp_max_queue_size", "9"),
         ),
     )
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/v1", "http://host:port/v1", "http:///v1", "127.0.0.1:1,mode=x"]
+)
+def test_url_that_cannot_be_used_has_a_warning(url):
+    given = argparse.Namespace(
+        trace_config=[trace_config.trace_setting(f"opentelemetry,url={url}")]
+    )
+    (warning,) = trace_config.warnings(given)
+    assert f"url={url}: no spans are sent; expected" in warning
+
+
+def test_only_the_first_comma_ends_the_mode():
+    assert trace_config.trace_setting("triton,file=a,b=c") == ("triton,file", "a,b=c")
+    with pytest.raises(ArgumentTypeError, match="invalid value for trace mode option: rate=1"):
+        trace_config.trace_setting("rate=1,level=TIMESTAMPS")

@@ -26,7 +26,7 @@ class FakeRepository:
 
 def test_polling_continues_after_errors(caplog):
     repository = FakeRepository()
-    watch = RepositoryWatch(repository.load_all, 0)
+    watch = RepositoryWatch(repository.load_all, 1e-9)
     watch.start()
     assert repository.enough.wait(PATIENCE_S)
     watch.stop()
@@ -38,3 +38,10 @@ def test_polling_continues_after_errors(caplog):
 
 def test_stop_without_start():
     RepositoryWatch(FakeRepository().load_all, 1).stop()
+
+
+def test_nothing_is_polled_without_an_interval():
+    watch = RepositoryWatch(FakeRepository().load_all, 0)
+    watch.start()
+    assert "watch" not in {thread.name for thread in threading.enumerate()}
+    watch.stop()

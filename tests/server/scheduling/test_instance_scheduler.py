@@ -7,7 +7,9 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.instances import NotedOutcomes, ScriptedInstance
 from server.support.requests import PATIENCE_S, Answers, BrokenSink, a_request
+from server.support.sequences import Stage
 from server.support.traces import NotedTrace
+from support.waiting import until
 
 from reference_server.config.scheduler_settings import (
     DynamicBatching,
@@ -16,13 +18,13 @@ from reference_server.config.scheduler_settings import (
     Resource,
 )
 from reference_server.core.errors import Code, ServerError, internal, not_found
-from reference_server.core.request import Cancellation
+from reference_server.core.request import Cancellation, SequenceFlag
 from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
-from reference_server.scheduling.work_queue import Fifo
+from reference_server.scheduling.work_queue import STOPPED, Fifo
 
 MS = 1_000_000
 
@@ -466,6 +468,24 @@ def test_close_waits_for_work_released_by_another_instance(bench):
     two.finish_all()
     closing.join(PATIENCE_S)
     assert [answer.wait().id for answer in answers] == ["a", "b"]
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_open_sequence_is_in_flight_and_accepted_until_close(bench, strategy):
+    one = bench(Stage(f"{strategy} {{ }} max_sequence_idle_microseconds: 3600000000").work)
+    one.submit("a", correlation_id=1, flags=SequenceFlag.START)
+    one.started()
+    one.finish_all()
+    assert one.scheduler.in_flight == 1
+    one.scheduler.refuse()
+    with pytest.raises(ServerError) as caught:
+        one.submit("b", correlation_id=2, flags=SequenceFlag.START)
+    assert caught.value.message == STOPPED
+    answer = one.submit("c", correlation_id=1, flags=SequenceFlag.END)
+    one.started()
+    one.finish_all()
+    assert answer.wait().id == "c"
+    until(lambda: one.scheduler.in_flight == 0)
 
 
 # ---------------------------------------------------------------------------------- rate limiter

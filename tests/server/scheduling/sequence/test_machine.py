@@ -127,7 +127,7 @@ class Sequences(RuleBasedStateMachine):
     def slots_are_never_shared(self):
         if not hasattr(self, "stage"):
             return
-        slots = self.stage.work._slots
+        slots = self.stage.work.slots
         sequences = [
             slot.sequence
             for slots in slots.by_instance

@@ -142,7 +142,7 @@ def test_times_of_ended_sequences_are_removed(strategy):
         stage.ask(f"{key}", key, "both", timeout_us=3_600_000_000)
         if key > 3:
             stage.finish()
-    slots = stage.work._slots
+    slots = stage.work.slots
     assert slots._backlog
     assert max(len(times._heap) for times in (slots._late, slots._idle)) < 100
 
