@@ -161,8 +161,8 @@ class PythonHosts:
         model_name: str,
         config: dict[str, Any],
         chosen: str,
-    ) -> dict[str, Any]:
-        """Return `config` completed by the model. Blocks as long as the model does."""
+    ) -> str:
+        """Return the JSON of `config` completed by the model. Blocks as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
             with logs.speaking(model_name):
                 return model_code.auto_complete(

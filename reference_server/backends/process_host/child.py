@@ -225,4 +225,4 @@ class _Child:
 
 def _complete(model_file: str, version_directory: str, model_name: str, config: str) -> str:
     paths = Path(model_file), Path(version_directory)
-    return json.dumps(model_code.auto_complete(*paths, model_name, json.loads(config)))
+    return model_code.auto_complete(*paths, model_name, json.loads(config))

@@ -386,8 +386,8 @@ class _LogDispatcher:
 
 def auto_complete_in_process(
     model_file: Path, version_directory: Path, model_name: str, config: dict[str, Any]
-) -> dict[str, Any]:
-    """Return `config` completed by the model's `auto_complete_config`, if it has one.
+) -> str:
+    """Return the JSON of `config` completed by the model's `auto_complete_config`, if it has one.
 
     Blocks as long as the model does. Raises ServerError as the inline host does, and if the process
     ends.
@@ -395,7 +395,7 @@ def auto_complete_in_process(
     child = ChildProcess(model_name, _LogDispatcher)
     child.start()
     try:
-        text = child.run(
+        completed: str = child.run(
             "complete", str(model_file), str(version_directory), model_name, json.dumps(config)
         )
     except ProcessEnded as error:
@@ -404,5 +404,4 @@ def auto_complete_in_process(
         ) from error
     finally:
         child.exit()
-    completed: dict[str, Any] = json.loads(text)
     return completed

@@ -1,6 +1,7 @@
 """Tests of `auto_complete_config` of models."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,7 +26,7 @@ COMPLETED = CONFIG | {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": 
 
 def completed(tmp_path, source: str) -> dict:
     file = model_file(tmp_path, source)
-    return auto_complete(file, file.parent, "m", dict(CONFIG))
+    return json.loads(auto_complete(file, file.parent, "m", dict(CONFIG)))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_a_model_without_the_function_leaves_the_configuration(tmp_path):
 def test_the_function_has_an_event_loop_that_ends_with_it(tmp_path):
     source = """
         import asyncio
+import json
 
         class TritonPythonModel:
             @staticmethod
@@ -128,7 +130,7 @@ def test_its_state_does_not_reach_an_instance(tmp_path):
         """,
         {"1/helper.py": "seen = []"},
     )
-    assert auto_complete(file, file.parent, "m", dict(CONFIG)) == CONFIG
+    assert json.loads(auto_complete(file, file.parent, "m", dict(CONFIG))) == CONFIG
     opened = instance(file)
     opened.open()
     opened.close()

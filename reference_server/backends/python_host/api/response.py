@@ -72,6 +72,9 @@ def parameters_json(parameters: Mapping[str, Parameter]) -> str:
     return json.dumps(dict(parameters))
 
 
+NOT_SENDABLE = "Unsupported value type on parameters"
+
+
 def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
     """Return whether all integers fit into 64 bits."""
     return all(not isinstance(value, int) or value in INT64 for value in parameters.values())
@@ -409,7 +412,10 @@ class ResponseSenders:
                 tensor._core for tensor in answer._output_tensors if tensor._core.name in wanted
             ]
             if answer._parameters:
-                response.parameters = tuple(answer._parameters.items())
+                if all_sendable(answer._parameters):
+                    response.parameters = tuple(answer._parameters.items())
+                else:
+                    response.outputs, response.error = [], internal(NOT_SENDABLE)
         return response
 
     def finished(self) -> None:
