@@ -184,7 +184,8 @@ class _Child:
 
     def _open(self, spec: dict[str, Any]) -> bool:
         self._instance = inline.InlineInstance(
-            messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls
+            *(messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls),
+            report=lambda key: self._connection.send("found", key),
         )
         self._instance.open()
         self._requests.begin()

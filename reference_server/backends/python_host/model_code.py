@@ -20,6 +20,7 @@ from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
 from reference_server.backends.python_host.triton_python_backend_utils import ModelConfig
 from reference_server.core.errors import internal
+from reference_server.core.portability import ignore
 
 _SUFFIX = ".py"
 
@@ -33,6 +34,7 @@ def load(
     model_file: Path,
     own_names: Mapping[str, object] = MappingProxyType({}),
     advise: Callable[[BaseException], str] = no_advice,
+    found: Callable[[str], None] = ignore,
 ) -> tuple[ModelModules, ModuleType]:
     """Import a model's file into a new module table. Blocks while its top-level code runs.
 
@@ -42,6 +44,7 @@ def load(
             whose name is not a number; that folder is searched, and the name is `<stem>`.
         own_names: The names in Triton's modules that are bound to the instance.
         advise: Returns a hint to append to the text of an exception.
+        found: Receives the key of a portability row that the model's code meets; may raise.
 
     Returns:
         The module table, which the caller closes, and the model's module.
@@ -61,6 +64,7 @@ def load(
         {UTILS: utils, MODULE: _native_module({**native, **own_names})},
         directory.parent if is_versioned else directory,
     )
+    modules.found = found
     # `1.model`, as in Triton: tracebacks and pickles contain it; `from . import` relies on it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:

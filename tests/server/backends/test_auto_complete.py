@@ -44,7 +44,6 @@ def test_a_model_without_the_function_leaves_the_configuration(tmp_path):
 def test_the_function_has_an_event_loop_that_ends_with_it(tmp_path):
     source = """
         import asyncio
-import json
 
         class TritonPythonModel:
             @staticmethod
@@ -106,6 +105,24 @@ def test_exceptions_have_tritons_text(tmp_path, source, text):
         completed(tmp_path, source)
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == text.format(file=tmp_path / "m/1/model.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("c.set_max_batch_size(numpy.int32(4))", "TypeError: Object of type int32 is not JSON"),
+        ("c._model_config['x'] = {1}", "TypeError: Object of type set is not JSON"),
+        ("c._model_config['x'] = c._model_config", "ValueError: Circular reference detected"),
+    ],
+)
+def test_values_that_json_cannot_hold_are_refused(tmp_path, line, text):
+    source = COMPLETING.format("@staticmethod", "c", f"import numpy; {line}; return c")
+    with pytest.raises(ServerError) as caught:
+        completed(tmp_path, source)
+    message, _, frames = caught.value.message.partition("\n\nAt:\n")
+    assert message.startswith(text)
+    assert "json/encoder.py" in frames
+    assert "model_code.py" not in frames
 
 
 def test_its_state_does_not_reach_an_instance(tmp_path):

@@ -11,7 +11,7 @@ import json
 import logging
 import queue
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from reference_server.backends.python_host.api.native import (
@@ -28,6 +28,7 @@ from reference_server.backends.python_host.api.native import (
 from reference_server.backends.python_host.api.tensor import Tensor, as_tensors, first_named
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
+from reference_server.core.portability import ignore
 from reference_server.core.request import (
     InferRequest,
     InferResponse,
@@ -258,6 +259,7 @@ class InferenceResponseSender(NotConstructible):
                     "response."
                 )
             if response is None and not self._count:
+                self._senders.report("final-flag-first")
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final "
                     "before sending a response."
@@ -337,6 +339,7 @@ class ResponseSenders:
         output_names: The outputs that the model declares.
         is_decoupled: Whether the model is decoupled.
         state_names: The outputs that the server keeps for the next request of a sequence.
+        report: Receives the keys of portability rows that apply to the model.
     """
 
     def __init__(
@@ -348,7 +351,9 @@ class ResponseSenders:
         *,
         is_decoupled: bool,
         state_names: frozenset[str] = frozenset(),
+        report: Callable[[str], None] = ignore,
     ) -> None:
+        self.report = report
         self.is_decoupled = is_decoupled
         self.generation = forks.generation
         self.name = name
@@ -431,5 +436,6 @@ class ResponseSenders:
 
     def _answer_lost(self) -> None:
         while (sender := self._lost.get()) is not None:
+            self.report("no-response")
             sender._fail(self.failure(_LOST))
             del sender
