@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,7 +170,7 @@ class _ImportTime(ast.NodeVisitor):
         if node is not None:
             self.visit(node)
 
-    def _visit_uncertain(self, nodes: list[ast.AST]) -> None:
+    def _visit_uncertain(self, nodes: Sequence[ast.AST]) -> None:
         before, self._is_certain = self._is_certain, False
         for node in nodes:
             self.visit(node)

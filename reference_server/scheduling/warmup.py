@@ -88,7 +88,7 @@ def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInpu
 class Executor(Protocol):
     """Executes batches of samples."""
 
-    def run(self, instance: OpenInstance, batch: Sequence[InferRequest]) -> list[InferRequest]:
+    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> list[InferRequest]:
         """Execute a batch; return the requests that the model has rescheduled."""
 
 
@@ -180,7 +180,7 @@ class Warmup:
 class _NoExecutor:
     """The executor of a warm-up whose samples are only checked."""
 
-    def run(self, instance: OpenInstance, batch: Sequence[InferRequest]) -> NoReturn:
+    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> NoReturn:
         raise NotImplementedError
 
 
