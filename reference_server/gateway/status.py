@@ -72,7 +72,7 @@ class StatusGateway:
             ],
         }
 
-    def _portability_of(self, model: str) -> Mapping[str, Sequence[str]]:
+    def _portability_of(self, model: str) -> dict[str, Any]:
         found = self._portability.of(model)
         return {"not_portable": found} if found else {}
 

@@ -1,4 +1,4 @@
-"""What works here and not on tritonserver 2.51: warnings, the live page, and --strict-portable."""
+"""Tests of portability: warnings, the live page, and `--strict-portable`."""
 
 import json
 import logging
@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from server.backends.kit import executing, write
 
+from reference_server.backends.hosts import PythonHosts
 from reference_server.checking import command
-from reference_server.core.portability import ROWS, Found, page_table
+from reference_server.core.errors import ServerError
+from reference_server.core.portability import ROWS, Found, Portability, page_table
+from reference_server.core.ports import SystemClock
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.testing import ModelRepository, open_repository
 
 ROOT = Path(__file__).parents[3]
@@ -60,8 +64,8 @@ CONFIGS = {
     "} } }",
     "uninitialized-state": f"{STATE} }} }}",
 }
-#: Rows of the table whose tests are elsewhere, or that are not found at run time.
-ELSEWHERE = {"process-restart", "coroutine-exception"}
+#: Rows with a test of their own.
+OTHERS = {"process-restart", "coroutine-exception"}
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +126,44 @@ def test_strict_portable_refuses_the_row(strict, key):
 
 def test_a_process_reports_rows_to_its_server(models, caplog):
     caplog.set_level(logging.WARNING, "reference_server.core.portability")
+    dies = executing("import os", "os._exit(1)")
+    write(models / "process-restart" / "1" / "model.py", dies)
+    write(models / "process-restart" / "config.pbtxt", CONFIG)
     options = ["--backend-config=python,host=process"]
-    with open_repository(models, models=["np-bytes"], options=options) as repository:
+    keys = ["np-bytes", "process-restart"]
+    with open_repository(models, models=keys, options=options) as repository:
         assert infer(repository, "np-bytes")[0] == 200
+        for _ in range(2):  # the second request waits for the new process
+            assert infer(repository, "process-restart")[0] == 500
         logged = [r.getMessage() for r in caplog.records if "portability" in r.name]
-    assert logged == [f"model 'np-bytes' {ROWS['np-bytes'].text}"]
+    assert logged == [f"model '{key}' {ROWS[key].text}" for key in keys]
+
+
+def test_the_exception_of_a_decoupled_models_coroutine_is_reported(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "reference_server.core.portability")
+    source = executing("raise ValueError('late')").replace("def execute", "async def execute")
+    write(tmp_path / "m" / "1" / "model.py", source)
+    write(
+        tmp_path / "m" / "config.pbtxt", f"{CONFIG}model_transaction_policy {{ decoupled: true }}"
+    )
+    with open_repository(tmp_path) as repository:
+        with pytest.raises(ServerError, match="late"):
+            list(repository.model("m").stream({"X": [1]}))
+        logged = [r.getMessage() for r in caplog.records if "portability" in r.name]
+    assert logged == [f"model 'm' {ROWS['coroutine-exception'].text}"]
+
+
+def test_strict_portable_starts_no_process_again():
+    hosts = PythonHosts({}, SystemClock(), MetricRegistry(), portability=Portability(strict=True))
+    assert hosts._given == {"stub-restart": "false"}
+
+
+def test_pytests_setting_adds_options_to_the_fixtures(request, pytestconfig, models, monkeypatch):
+    assert pytestconfig.getini("triton_options") == []
+    monkeypatch.setattr(pytestconfig, "getini", lambda _name: ["--strict-portable"])
+    triton_model = request.getfixturevalue("triton_model")
+    with pytest.raises(ServerError, match="--strict-portable: works here, not on"):
+        triton_model(models / "np-bytes").infer({"X": [1]})
 
 
 @pytest.mark.parametrize("key", CONFIGS)
@@ -159,7 +196,7 @@ def test_a_name_that_the_shell_reads_is_reported(tmp_path, capsys):
 
 def test_each_row_that_is_found_at_run_time_has_a_test():
     rows = {key for key, row in ROWS.items() if row.found in (Found.RUN, Found.BOTH)}
-    assert rows == FOUND.keys() | ELSEWHERE
+    assert rows == FOUND.keys() | OTHERS
 
 
 def test_the_page_has_the_table():
