@@ -120,13 +120,12 @@ def real(oracle_installed: None, repository: Path) -> Iterator[Outcomes]:
         yield outcomes(json.loads(exchange(server.http, index).replies[0].body))
 
 
-@pytest.mark.parametrize("host", ["inline", "process"])
-@pytest.mark.parametrize("release", ["2.51", "newest"])
+@pytest.mark.parametrize(
+    ("host", "release"), [("inline", "2.51"), ("process", "2.51"), ("inline", "newest")]
+)
 def test_files_that_use_names_load_or_fail_as_in_triton(
     real: Outcomes, repository: Path, host: str, release: str
 ):
-    if (host, release) == ("process", "newest"):
-        pytest.skip("the process host imports files by the inline host's code")
     options = [f"--triton-version={release}", f"--backend-config=python,host={host}"]
     options += ["--disable-auto-complete-config", "--exit-on-error=false"]
     with open_repository(repository, options=options) as opened:
