@@ -49,8 +49,3 @@ def findings(config: ConfigProto, folder: Path) -> Iterator[Finding]:
     for state in batching.state:
         if not state.initial_state:
             yield Finding("uninitialized-state", f"'{state.input_name}'")
-    inputs = {tensor.name for tensor in config.input}
-    for step in config.ensemble_scheduling.step:
-        for written in step.output_map.values():
-            if written in inputs:
-                yield Finding("ensemble-input", f"'{written}'")

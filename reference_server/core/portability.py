@@ -164,7 +164,8 @@ _ROWS = (
         "ensemble-input",
         "a step of the ensemble writes one of the ensemble's inputs",
         _NO_ANSWER,
-        Found.LOAD,
+        Found.CHECK,
+        works=False,
     ),
     Row(
         "request-of-model",
