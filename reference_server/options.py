@@ -325,6 +325,7 @@ class ServerOptions:
         execution_warning_s: executions of inline models that take longer are logged; 0 is never.
         client_shared_memory: clients may register shared memory.
         profile: the tritonserver release to emulate.
+        strict_portable: refuse what tritonserver 2.51 refuses or does not survive.
     """
 
     model_repositories: tuple[Path, ...]
@@ -360,3 +361,4 @@ class ServerOptions:
     execution_warning_s: float = 10.0
     client_shared_memory: bool = NEWEST.client_shared_memory
     profile: TritonProfile = NEWEST
+    strict_portable: bool = False

@@ -16,23 +16,37 @@ if TYPE_CHECKING:
     from reference_server.testing import Model, ModelRepository, OpenModel, OpenRepository
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the setting `triton_options` to pytest's configuration."""
+    parser.addini(
+        "triton_options",
+        "options of the server for all uses of triton_model and triton_repository, such as "
+        "--strict-portable",
+        type="args",
+        default=[],
+    )
+
+
 @pytest.fixture
 def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository]:
     """Return a function that opens model repositories until the test ends.
 
-    Its arguments are those of `reference_server.testing.open_repository`. Relative paths start at
-    pytest's rootdir.
+    Its arguments are those of `reference_server.testing.open_repository`; the options of pytest's
+    setting `triton_options` come first. Relative paths start at pytest's rootdir.
     """
     from reference_server.testing import open_repository
 
     root = request.config.rootpath
+    common: list[str] = request.config.getini("triton_options")
     with contextlib.ExitStack() as stack:
 
         def open_(
             *directories: str | Path, models: Sequence[str] = ("*",), options: Sequence[str] = ()
         ) -> ModelRepository:
             paths = [root / directory for directory in directories]
-            return stack.enter_context(open_repository(*paths, models=models, options=options))
+            return stack.enter_context(
+                open_repository(*paths, models=models, options=[*common, *options])
+            )
 
         yield open_
 

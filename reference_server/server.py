@@ -84,6 +84,7 @@ class Server:
             *(options, self._turns, self._cache, self._executions),
         )
         self.model_calls = loader.calls
+        self._portability = loader.portability
         self._loop: asyncio.AbstractEventLoop | None = None
         self.repository = Repository(
             options.model_repositories,
@@ -323,6 +324,7 @@ class Server:
                 *(self.repository, self._registry, self.gateway.server_metadata(), self._clock),
                 http_port=None if http is None else http.port,
                 log=self._log_tail if options.page_log else None,
+                portability=self._portability,
             )
         return MetricsHandlers(self.metrics_gateway(options), status)
 

@@ -6,6 +6,7 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg, unsupported
 from reference_server.core.health import Health
+from reference_server.core.portability import Portability
 from reference_server.core.ports import Clock, Metrics, ModelCalls, ModelInstance, OpenInstance
 from reference_server.observability import logs
 from reference_server.observability.incidents import ExecutionWatch
@@ -110,6 +112,7 @@ class PythonHosts:
         clock: The clock of the instances.
         metrics: The server's metrics.
         executions: A watch on the executions of inline instances.
+        portability: Receives what tritonserver 2.51 would refuse.
     """
 
     def __init__(
@@ -118,12 +121,16 @@ class PythonHosts:
         clock: Clock,
         metrics: Metrics,
         executions: ExecutionWatch | None = None,
+        portability: Portability | None = None,
     ) -> None:
         # Checked at each load: in Triton an invalid value fails the models, not the server.
         self._given = given
         self._clock = clock
         self._metrics = metrics
         self._executions = executions
+        self.portability = portability or Portability()
+        if self.portability.strict:
+            self._given = {"stub-restart": "false", **given}
 
     def instance(
         self,
@@ -143,15 +150,19 @@ class PythonHosts:
             prepare: Called with an instance whose process was started again, before it serves.
         """
         settings = python_settings(self._given)
+        report = partial(self.portability.report, spec.model_name)
         if _host(settings, chosen) is Host.INLINE:
             running = None
             if self._executions is not None:
                 running = self._executions.new(spec.name, spec.model_name, spec.model_version)
             return InlineInstance(
-                spec, self._clock, self._metrics, calls, health, process_advice, running
+                *(spec, self._clock, self._metrics, calls, health, process_advice, running),
+                report=report,
             )
         return ProcessInstance(
-            spec, settings.supervision, self._clock, self._metrics, calls, health, prepare=prepare
+            *(spec, settings.supervision, self._clock, self._metrics, calls, health),
+            prepare=prepare,
+            report=report,
         )
 
     def auto_complete(
@@ -161,8 +172,8 @@ class PythonHosts:
         model_name: str,
         config: dict[str, Any],
         chosen: str,
-    ) -> dict[str, Any]:
-        """Return `config` completed by the model. Blocks as long as the model does."""
+    ) -> str:
+        """Return the JSON of `config` completed by the model. Blocks as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
             with logs.speaking(model_name):
                 return model_code.auto_complete(

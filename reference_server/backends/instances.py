@@ -39,6 +39,7 @@ class InstanceSpec:
         is_iterative: Whether the model may reschedule requests.
         state_names: The outputs that the server keeps for the next request of a sequence.
         has_newer_api: As in TritonProfile.
+        strict_portable: As in ServerOptions.
     """
 
     name: str
@@ -55,6 +56,7 @@ class InstanceSpec:
     is_iterative: bool = False
     state_names: frozenset[str] = frozenset()
     has_newer_api: bool = True
+    strict_portable: bool = False
 
     @property
     def model_file(self) -> Path:

@@ -25,7 +25,12 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     # Log lines of the loader are about this machine; its errors are reported.
     logging.getLogger("reference_server").addHandler(logging.NullHandler())
-    rules = Rules(PROFILES[given.triton_version], given.backend_directory, given.model_config_name)
+    rules = Rules(
+        PROFILES[given.triton_version],
+        given.backend_directory,
+        given.model_config_name,
+        given.strict_portable,
+    )
     try:
         result = check_repositories(given.repositories, rules)
     except (ServerError, OSError) as error:
@@ -61,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         metavar="NAME",
         help="prefer configs/NAME.pbtxt, as the server does",
+    )
+    parser.add_argument(
+        "--strict-portable",
+        action="store_true",
+        help="report what works here but not on tritonserver 2.51 as an error",
     )
     return parser
 

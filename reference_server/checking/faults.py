@@ -6,7 +6,6 @@ configuration changed by `auto_complete_config`, are left out or reported as war
 
 from __future__ import annotations
 
-import ast
 import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +14,13 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import check, complete, pbtxt, schema
+from reference_server.checking.code import code_faults, completes_config
+from reference_server.config import check, check_portable, complete, pbtxt, schema
 from reference_server.config.rule import Faults
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import NotHere, ServerError, invalid_arg, not_found
+from reference_server.core.portability import ROWS
+from reference_server.core.ports import SystemClock
 from reference_server.core.profiles import NEWEST, TritonProfile
 from reference_server.options import BACKEND_DIRECTORY
 from reference_server.repository.ensembles import DependencyGraph, check_composing_models
@@ -36,7 +38,7 @@ from reference_server.repository.model_folders import (
     wanted_versions,
 )
 from reference_server.repository.polling import ModelSource
-from reference_server.scheduling.warmup import read_samples
+from reference_server.scheduling.warmup import sample_faults
 
 
 class Level(enum.Enum):
@@ -63,6 +65,7 @@ class Rules:
     profile: TritonProfile = NEWEST
     backend_directory: Path = BACKEND_DIRECTORY
     config_name: str = ""
+    strict_portable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,20 @@ class _Model:
         if not tensors and all(fault.level is Level.WARNING for fault in found):
             self.config = ModelConfig.from_proto(proto)
             found += self._file_faults(self.config)
-        return code_faults + found
+        return code_faults + found + self._portability_faults(proto)
+
+    def _portability_faults(self, proto: ConfigProto) -> list[Fault]:
+        """Return what works here, but not on tritonserver 2.51."""
+        level = Level.ERROR if self._rules.strict_portable else Level.WARNING
+        return [
+            Fault(
+                level,
+                self.folder.id,
+                Place(self.file, line_of(self.file, finding.detail)),
+                f"{ROWS[finding.key].text}: {finding.detail}",
+            )
+            for finding in check_portable.findings(proto, self.folder.path)
+        ]
 
     def _faults(self, faults: Faults) -> list[Fault]:
         """Return faults of the configuration, each at the line that it names."""
@@ -189,7 +205,13 @@ class _Model:
                 found.append(self.fault(not_found(text)))
             self.completes = self.completes or completes_config(file)
             found += [
-                Fault(Level.ERROR, self.folder.id, place, text) for place, text in code_faults(file)
+                Fault(
+                    Level.ERROR if fault.is_certain else Level.WARNING,
+                    self.folder.id,
+                    Place(file, fault.line),
+                    fault.text,
+                )
+                for fault in code_faults(file)
             ]
         return found
 
@@ -200,14 +222,16 @@ class _Model:
         readers: tuple[Callable[[], object], ...] = (
             lambda: read_labels(config, self.folder.path),
             lambda: sequences and read_initial_states(sequences, self.folder.path),
-            lambda: read_samples(config.warmup, config.signature, self.folder.path),
         )
         for read in readers:
             try:
                 read()
             except ServerError as error:
                 found.append(self.fault(error))
-        return found
+        samples = sample_faults(
+            config.warmup, config.signature, self.folder.path, config.instance_names, SystemClock()
+        )
+        return found + [self.fault(error) for error in samples]
 
 
 def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
@@ -300,65 +324,3 @@ def line_of(file: Path, text: str) -> int:
             if re.search(pattern, line):
                 return number
     return 0
-
-
-# -- a model's code, which is not run
-
-_CLASS = "TritonPythonModel"
-_SUFFIX = ".py"
-
-
-def code_faults(file: Path) -> Iterator[tuple[Place, str]]:
-    """Yield the reasons why `file` cannot be a Python model, and their places."""
-    if file.suffix != _SUFFIX:
-        yield Place(file), f"Model name must end with '.py'. Model name is \"{file.name}\"."
-        return
-    if not file.is_file():
-        yield Place(file), f"Python model file not found in '{file}'"
-        return
-    try:
-        tree = _parsed(file)
-    except SyntaxError as error:
-        yield Place(file, error.lineno or 0), f"SyntaxError: {error.msg}"
-        return
-    except (OSError, ValueError) as error:
-        yield Place(file), f"{file} cannot be read: {error}"
-        return
-    if _CLASS not in _names(tree):
-        yield Place(file), f"module '{file.stem}' has no attribute '{_CLASS}'"
-
-
-def completes_config(file: Path) -> bool:
-    """Return True if the model may complete its configuration, by its code or its imports."""
-    try:
-        tree = _parsed(file)
-    except (OSError, SyntaxError, ValueError):
-        return False
-    model = _defined(tree)
-    if model is None or model.bases:  # it may be defined elsewhere, or in part
-        return _CLASS in _names(tree)
-    methods = (part.name for part in model.body if isinstance(part, ast.FunctionDef))
-    return "auto_complete_config" in methods
-
-
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_bytes(), str(file))
-
-
-def _defined(tree: ast.Module) -> ast.ClassDef | None:
-    classes = (part for part in tree.body if isinstance(part, ast.ClassDef))
-    return next((part for part in classes if part.name == _CLASS), None)
-
-
-def _names(tree: ast.Module) -> set[str]:
-    """Return all names that the module may define; includes the class name after `import *`."""
-    found: set[str] = set()
-    for part in ast.walk(tree):
-        if isinstance(part, ast.ClassDef | ast.FunctionDef):
-            found.add(part.name)
-        elif isinstance(part, ast.ImportFrom | ast.Import):
-            names = [alias.asname or alias.name for alias in part.names]
-            found.update([*names, _CLASS] if "*" in names else names)
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            found.add(part.id)
-    return found

@@ -10,7 +10,13 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 
 from reference_server.core import gil
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import (
+    Code,
+    ServerError,
+    StringClasses,
+    internal,
+    invalid_arg,
+)
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
 from reference_server.core.request import (
@@ -150,7 +156,9 @@ def classify(
     """
     if tensor.datatype is None or tensor.datatype in _UNCLASSIFIED:
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
-        raise invalid_arg(f"class result not available for output due to unsupported type '{kind}'")
+        error = StringClasses if tensor.datatype is DataType.BYTES else ServerError
+        text = f"class result not available for output due to unsupported type '{kind}'"
+        raise error(Code.INVALID_ARG, text)
     values = tensor.array()
     batches = batches and values.ndim > 0  # the shape of a model's output is not checked
     rows = values.shape[0] if batches else 1

@@ -310,6 +310,8 @@ def _add_execution(add: _Add) -> None:
         "separate processes; docs/server.md lists the other settings; may be repeated")
     add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
         help=f"directory of Python-based backends ({BACKEND_DIRECTORY})")
+    add("--strict-portable", nargs="?", const=True, default=False, type=boolean, metavar="BOOL",
+        help="refuse what works here but not on tritonserver 2.51; docs/protocol.md (false)")
     add("--stub-model", action="append", default=[], type=stub_model,
         metavar="NAME=MODULE:FUNCTION", help="answer with a function for a model whose backend is "
         "not available; see docs/server.md; may be repeated")

@@ -208,6 +208,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         execution_warning_s=given.execution_warning_secs,
         client_shared_memory=_given_or(given.allow_client_shm, profile.client_shared_memory),
         profile=profile,
+        strict_portable=given.strict_portable,
     )
     return options, _warnings(given)
 

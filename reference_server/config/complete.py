@@ -6,10 +6,8 @@ defaults for the backends of Triton's containers were read from tritonserver 2.5
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
@@ -135,7 +133,7 @@ def _complete_sequences(config: ConfigProto) -> None:
             sizes.append(config.max_batch_size)
 
 
-def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool:
+def adopt_auto_completed(config: ConfigProto, completed: str) -> bool:
     """Copy into `config` the fields that a model's `auto_complete_config` may change.
 
     These are max_batch_size, inputs, outputs, the decoupled policy, and a scheduler if none is set.
@@ -143,14 +141,14 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
 
     Args:
         config: The configuration to change, in place.
-        completed: The dictionary that the model returned.
+        completed: The JSON of the configuration that the model returned.
 
     Returns:
         False if `completed` is not a valid model configuration. `config` is then unchanged.
     """
     try:
-        parsed = json_form.read(json.dumps(completed))
-    except (TypeError, ValueError):
+        parsed = json_form.read(completed)
+    except ValueError:
         return False
     config.max_batch_size = parsed.max_batch_size
     del config.input[:]

@@ -7,7 +7,7 @@ Cython compiles this file where a C compiler is; `byte_strings.pxd` has the C ty
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,11 @@ def element_bytes(element: object) -> bytes:
     return bytes(element) if isinstance(element, bytes) else str(element).encode()
 
 
-def serialize(array: npt.NDArray[np.generic]) -> bytes:
-    """Return the wire format of an object or `S<n>` array, in C order."""
+def serialize(array: npt.NDArray[np.generic], subclass: Callable[[], None] | None = None) -> bytes:
+    """Return the wire format of an object or `S<n>` array, in C order.
+
+    `subclass` is called if an element is of a subclass of `bytes`; it may raise.
+    """
     flat = array.ravel()
     slices: list[bytes] = []
     for start in range(0, max(1, flat.size), gil.SLICE):
@@ -37,15 +40,23 @@ def serialize(array: npt.NDArray[np.generic]) -> bytes:
             gil.yield_gil()
         elements = flat[start : start + gil.SLICE].tolist()
         wire = pack(elements)
-        slices.append(_packed(elements) if wire is None else wire)
+        slices.append(_packed(elements, subclass) if wire is None else wire)
     return slices[0] if len(slices) == 1 else b"".join(slices)
 
 
-def _packed(elements: list[object]) -> bytes:
+def _packed(elements: list[object], subclass: Callable[[], None] | None) -> bytes:
     """Return the wire format of elements of any type."""
     parts: list[bytes] = []
     for element in elements:
-        encoded = element_bytes(element)
+        if type(element) is bytes:
+            encoded = element
+        elif isinstance(element, bytes):
+            if subclass is not None:
+                subclass()
+                subclass = None  # once is enough
+            encoded = bytes(element)
+        else:
+            encoded = str(element).encode()
         parts.append(_LENGTH.pack(len(encoded)))
         parts.append(encoded)
     return b"".join(parts)

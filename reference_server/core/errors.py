@@ -59,6 +59,10 @@ class BackendError(ServerError):
     """
 
 
+class StringClasses(ServerError):
+    """A client requested the classes of an output of strings."""
+
+
 class NotHere(ServerError):
     """A model requires something that this machine or server lacks, but another may have.
 

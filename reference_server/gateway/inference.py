@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs
-from reference_server.core.errors import ServerError, internal, unsupported
+from reference_server.core.errors import ServerError, StringClasses, internal, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
 from reference_server.core.request import (
     Cancellation,
@@ -385,6 +385,9 @@ class Inference:
             return None, response.error
         try:
             return self._call.encode(self._served, response), None
+        except StringClasses as fault:
+            self._served.report("classify-strings")
+            return None, fault
         except ServerError as fault:
             return None, fault
         except Exception as defect:  # a defect of the server must not leave the client waiting

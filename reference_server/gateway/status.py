@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reference_server.core.metadata import ServerMetadata
+from reference_server.core.portability import Portability
 from reference_server.core.ports import Clock
 from reference_server.core.telemetry import Snapshot
 from reference_server.observability.logs import LogTail
@@ -28,7 +29,7 @@ class StatusGateway:
     """The data of the live page. Not thread-safe.
 
     `http_port` is the port for the requests of the page's form, if any. Without `log` the page
-    shows no log.
+    shows no log. `portability` has what tritonserver 2.51 would refuse.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class StatusGateway:
         *,
         http_port: int | None = None,
         log: LogTail | None = None,
+        portability: Portability | None = None,
     ) -> None:
         self._repository = repository
         self._registry = registry
@@ -47,6 +49,7 @@ class StatusGateway:
         self._clock = clock
         self._http_port = http_port
         self._log = log
+        self._portability = portability or Portability()
 
     def read(self) -> Mapping[str, Any]:
         """Return the data as JSON values. Times are sums over all requests, in nanoseconds."""
@@ -64,9 +67,14 @@ class StatusGateway:
                     served.get((status.model, status.version or 0)),
                     runtimes.get((status.model, str(status.version)), RuntimeMetrics()),
                 )
+                | self._portability_of(status.model)
                 for status in self._repository.statuses()
             ],
         }
+
+    def _portability_of(self, model: str) -> dict[str, Any]:
+        found = self._portability.of(model)
+        return {"not_portable": found} if found else {}
 
     def log_after(self, number: int) -> Sequence[tuple[int, str]]:
         """Return the last lines of the log after line `number`, with their numbers."""
@@ -117,7 +125,7 @@ def by_model(
 
 def _shown(
     status: VersionStatus, served: ServedModel | None, own: RuntimeMetrics
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": status.model,
         "version": status.version,

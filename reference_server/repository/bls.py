@@ -6,13 +6,14 @@ Models can send requests to other models, load and unload models, and check read
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import Code, ServerError, internal, unavailable
 from reference_server.core.health import Health
+from reference_server.core.portability import ignore
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import LATEST, InferRequest, InferResponse, ResponseSink
@@ -76,9 +77,9 @@ class BlsCalls:
         self._is_explicit = is_explicit
         self._models = models
 
-    def for_instance(self, member: Member) -> InstanceCalls:
-        """Return the calls of one instance."""
-        return InstanceCalls(self, member)
+    def for_instance(self, member: Member, report: Callable[[str], None] = ignore) -> InstanceCalls:
+        """Return the calls of one instance. `report` receives the keys of portability rows."""
+        return InstanceCalls(self, member, report)
 
     @property
     def models(self) -> Models:
@@ -101,16 +102,18 @@ class BlsCalls:
         halted: Sequence[InferRequest],
         request: InferRequest,
         served: CalledModel,
+        report: Callable[[str], None],
     ) -> None:
         """Record that `member` waits until `request` is answered.
 
-        Raises ServerError if the wait would never end.
+        Raises ServerError if the wait would never end; `report` then receives the portability row.
         """
         if served.group is None:
             return
         with self._lock:
             cycle = self._deadlocks.begin(member, halted, request, served.group)
         if cycle is not None:
+            report("bls-deadlock")
             raise internal(
                 f"the request to model '{served.config.name}' would never be answered, since "
                 f"instances wait for each other: {cycle}"
@@ -125,8 +128,11 @@ class BlsCalls:
 class InstanceCalls:
     """The BLS calls of one instance; implements ModelCalls."""
 
-    def __init__(self, calls: BlsCalls, member: Member) -> None:
+    def __init__(
+        self, calls: BlsCalls, member: Member, report: Callable[[str], None] = ignore
+    ) -> None:
         self._calls = calls
+        self._report = report
         self._member = member
 
     def __repr__(self) -> str:
@@ -161,7 +167,7 @@ class InstanceCalls:
         while True:
             found = calls.models.find(request.model_name, request.model_version)
             if halted is not None:
-                calls.begin_wait(self._member, halted, request, found)
+                calls.begin_wait(self._member, halted, request, found, self._report)
                 request.sink = _AwaitedSink(calls, self._member, sink)
             # A copy for each attempt: the checks of a model change the shapes of inputs.
             request.inputs = dict(inputs)

@@ -6,18 +6,20 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.config import check, complete, json_form, pbtxt, schema
+from reference_server.config import check, check_portable, complete, json_form, pbtxt, schema
 from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
-from reference_server.core.errors import internal, not_found
+from reference_server.core.errors import internal, invalid_arg, not_found
 from reference_server.core.health import Health
 from reference_server.core.paths import refuse_links_out
+from reference_server.core.portability import ROWS, Portability
 from reference_server.core.ports import Clock, LoopIterations, Metrics, Scheduler
 from reference_server.core.rules import Correlation, RequestRules
 from reference_server.observability.incidents import ExecutionWatch
@@ -79,7 +81,10 @@ class ModelLoader:
         self._limiter = None if limits is None else RateLimiter(limits.limits)
         self._iterations = iterations
         self._clock = clock
-        self._hosts = PythonHosts(options.python_backend, clock, metrics, executions)
+        self.portability = Portability(strict=options.strict_portable)
+        self._hosts = PythonHosts(
+            options.python_backend, clock, metrics, executions, self.portability
+        )
         self._cache = cache
         self._order = itertools.count()
         #: The BLS calls of loaded models; the server connects it when it is ready.
@@ -173,6 +178,7 @@ class ModelLoader:
             load_ns=0 if group is None else self._clock.monotonic_ns() - start_ns,
             first_responses=self._first_responses(config),
             namespace=folder.id.namespace,
+            report=partial(self.portability.report, config.name),
         )
 
     def _first_responses(self, config: ModelConfig) -> FirstResponses | None:
@@ -263,7 +269,15 @@ class ModelLoader:
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
             check.check_polled(proto, self.profile)
         check.check_loaded(proto, self.profile)
+        self._check_portable(proto, folder.path)
         return model_file
+
+    def _check_portable(self, proto: ConfigProto, folder: Path) -> None:
+        """Report what works here, but not on tritonserver 2.51. Raises ServerError if strict."""
+        for key, detail in check_portable.findings(proto, folder):
+            self.portability.report(proto.name, key, detail)
+            if self.portability.strict:
+                raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")
 
     def _add_settings(self, given: dict[str, Any]) -> None:
         """Add settings that only Triton's own backends receive; they are not adopted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from reference_server.backends.hosts import PythonHosts
@@ -60,6 +61,7 @@ class InstanceMaker:
 
         Raises ServerError if a name is invalid.
         """
+        report = partial(self._hosts.portability.report, config.name)
         names = [config.name, *(instance.name for instance in wanted)]
         if self._profile.newer_name_checks and any(map(_SHELL_CHARACTERS.search, names)):
             raise invalid_arg("Invalid stub name: contains invalid characters")
@@ -76,8 +78,9 @@ class InstanceMaker:
                         folder,
                         instance,
                         has_newer_api=self._profile.newer_model_api,
+                        strict_portable=self._hosts.portability.strict,
                     ),
-                    self._calls.for_instance(Member(group, instance.name)),
+                    self._calls.for_instance(Member(group, instance.name), report),
                     config.execution_host,
                     health,
                     warm_up,
@@ -98,6 +101,7 @@ def _spec(
     instance: InstanceConfig,
     *,
     has_newer_api: bool,
+    strict_portable: bool,
 ) -> InstanceSpec:
     sequences = config.sequence_batching
     return InstanceSpec(
@@ -116,6 +120,7 @@ def _spec(
         else frozenset(),
         is_decoupled=config.decoupled,
         has_newer_api=has_newer_api,
+        strict_portable=strict_portable,
     )
 
 

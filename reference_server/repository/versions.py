@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -20,6 +20,7 @@ from reference_server.core.errors import (
     unavailable,
 )
 from reference_server.core.health import Health
+from reference_server.core.portability import ignore
 from reference_server.core.ports import Scheduler
 from reference_server.core.request import LATEST, InferRequest, InferResponse, answer
 from reference_server.core.rules import RequestRules
@@ -62,6 +63,7 @@ class ServedModel:
         load_ns: The duration of loading.
         first_responses: The histogram of first response times, if enabled.
         namespace: The namespace of the model's id.
+        report: Receives the keys of portability rows that apply to the model.
     """
 
     config: ModelConfig
@@ -78,6 +80,7 @@ class ServedModel:
     load_ns: int = 0
     first_responses: FirstResponses | None = None
     namespace: str = ""
+    report: Callable[[str], None] = ignore
 
     @property
     def id(self) -> ModelId:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import DataType, Tensor
-from reference_server.scheduling.execution import BatchExecutor
 
 #: The subfolder of a model's folder that contains the files of samples.
 FOLDER = "warmup"
@@ -85,11 +85,11 @@ def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInpu
     return [given for given in sample.inputs if given.name in known]
 
 
-def read_samples(samples: Sequence[WarmupSample], signature: Signature, model_folder: Path) -> None:
-    """Check that there is data for all samples. Raises ServerError for the first one without."""
-    for sample in samples:
-        for given in _known_inputs(sample, signature):
-            _sample_tensor(given, signature, model_folder)
+class Executor(Protocol):
+    """Executes batches of samples."""
+
+    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> list[InferRequest]:
+        """Execute a batch; return the requests that the model has rescheduled."""
 
 
 class Warmup:
@@ -111,7 +111,7 @@ class Warmup:
         samples: Sequence[WarmupSample],
         signature: Signature,
         model_folder: Path,
-        executor: BatchExecutor,
+        executor: Executor,
         clock: Clock,
     ) -> None:
         self._samples = samples
@@ -123,7 +123,7 @@ class Warmup:
     def __call__(self, instance: OpenInstance) -> None:
         """Run the samples on an open instance. Raises ServerError if one of them fails."""
         # Read all samples before the first one runs.
-        inputs = [self._inputs(sample) for sample in self._samples]
+        inputs = [self.inputs(sample) for sample in self._samples]
         for sample, tensors in zip(self._samples, inputs, strict=True):
             for iteration in range(1, sample.count + 1):
                 log.debug(
@@ -132,7 +132,8 @@ class Warmup:
                 )
                 self._run(instance, sample, tensors)
 
-    def _inputs(self, sample: WarmupSample) -> dict[str, Tensor]:
+    def inputs(self, sample: WarmupSample) -> dict[str, Tensor]:
+        """Return the checked inputs of a sample. Raises ServerError."""
         log.debug("Generating warmup sample data for '%s'", sample.name)
         label = sample_label = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
         tensors: dict[str, Tensor] = {}
@@ -156,20 +157,48 @@ class Warmup:
         RequestRules(self._signature, reads_strings=True).admit(request)
         return request
 
+    def check_batch_size(self, sample: WarmupSample, instance: str) -> None:
+        """Raise ServerError if the model does not accept batches of the sample's size."""
+        limit = self._signature.max_batch_size
+        if sample.batch_size > max(1, limit):
+            text = f"batch size {sample.batch_size} for '{instance}', max allowed is {limit}"
+            raise _failed(sample, [text] * sample.batch_size)
+
     def _run(
         self, instance: OpenInstance, sample: WarmupSample, tensors: dict[str, Tensor]
     ) -> None:
         answers = [_Answer() for _ in range(sample.batch_size)]
-        limit = self._signature.max_batch_size
-        if sample.batch_size > max(1, limit):
-            text = f"batch size {sample.batch_size} for '{instance.name}', max allowed is {limit}"
-            raise _failed(sample, [text] * sample.batch_size)
+        self.check_batch_size(sample, instance.name)
         batch = [self._request(tensors, answer) for answer in answers]
         while batch:
             batch = self._executor.run(instance, batch)
         errors = [text for answer in answers for text in answer.errors()]
         if errors:
             raise _failed(sample, errors)
+
+
+class _NoExecutor:
+    """The executor of a warm-up whose samples are only checked."""
+
+    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> NoReturn:
+        raise NotImplementedError
+
+
+def sample_faults(
+    samples: Sequence[WarmupSample],
+    signature: Signature,
+    model_folder: Path,
+    instance_names: Sequence[str],
+    clock: Clock,
+) -> Iterator[ServerError]:
+    """Yield the error of each sample that would fail the load, without a model."""
+    warm_up = Warmup(samples, signature, model_folder, _NoExecutor(), clock)
+    for sample in samples:
+        try:
+            warm_up.inputs(sample)
+            warm_up.check_batch_size(sample, instance_names[0])
+        except ServerError as error:
+            yield error
 
 
 class WarmedInstance:
@@ -202,7 +231,7 @@ class WarmedInstance:
         self._instance.close()
 
 
-def _failed(sample: WarmupSample, errors: Sequence[str]) -> Exception:
+def _failed(sample: WarmupSample, errors: Sequence[str]) -> ServerError:
     texts = "".join(f"{text}; " for text in errors)
     return invalid_arg(f"failed to run warmup sample '{sample.name}': {texts}")
 

@@ -110,6 +110,23 @@ COMPLETIONS = [
                "ValueError: Configuration specified scheduling_choice as 'sequence_batching', but "
                "auto-complete-config function for model '{model}' tries to set scheduling_choice "
                "as 'dynamic_batching'"),
+    Completion("a NumPy batch size",
+               "import numpy as np; c.set_max_batch_size(np.int32(4))",
+               fails="TypeError: Object of type int32 is not JSON serializable"),
+    Completion("NumPy dims",
+               "import numpy as np; c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', "
+               "'dims': [np.int64(1)]})",
+               fails="TypeError: Object of type int64 is not JSON serializable"),
+    Completion("a set", "c.as_dict()['parameters'] = {1}",
+               fails="TypeError: Object of type set is not JSON serializable"),
+    Completion("bytes", "c.as_dict()['name'] = b'x'",
+               fails="TypeError: Object of type bytes is not JSON serializable"),
+    Completion("an array", "import numpy as np; c.as_dict()['input'] = np.zeros(1)",
+               fails="TypeError: Object of type ndarray is not JSON serializable"),
+    Completion("a configuration in itself", "c.as_dict()['parameters'] = c.as_dict()",
+               fails="ValueError: Circular reference detected"),
+    Completion("another as_dict",
+               "class Own(type(c)):\n    def as_dict(self): return {1}\nc.__class__ = Own"),
     Completion("not a configuration", "return c.as_dict()",
                fails="auto_complete_config function in model '{model}' must return a valid "
                "pb.ModelConfig object."),

@@ -184,7 +184,8 @@ class _Child:
 
     def _open(self, spec: dict[str, Any]) -> bool:
         self._instance = inline.InlineInstance(
-            messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls
+            *(messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls),
+            report=lambda key: self._connection.send("found", key),
         )
         self._instance.open()
         self._requests.begin()
@@ -225,4 +226,4 @@ class _Child:
 
 def _complete(model_file: str, version_directory: str, model_name: str, config: str) -> str:
     paths = Path(model_file), Path(version_directory)
-    return json.dumps(model_code.auto_complete(*paths, model_name, json.loads(config)))
+    return model_code.auto_complete(*paths, model_name, json.loads(config))

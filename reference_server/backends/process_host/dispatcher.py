@@ -32,7 +32,8 @@ class CallDispatcher:
     """Handles the calls of one process, on the thread that receives its events.
 
     `handlers` are the event handlers. `responded` receives the responses of the process that are
-    not results of `execute`. `in_flight` returns an unanswered request by its number.
+    not results of `execute`. `in_flight` returns an unanswered request by its number. `report`
+    receives the keys of portability rows.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class CallDispatcher:
         calls: ModelCalls,
         responded: Callable[[int, messages.Packed, ReceivedParcel], None],
         in_flight: Callable[[int], InferRequest | None],
+        report: Callable[[str], None],
     ) -> None:
         self._connection = connection
         self._metrics = metrics
@@ -73,6 +75,7 @@ class CallDispatcher:
             "forget": self._forget,
             "response": responded,
             "log": write_record,
+            "found": report,
             "span": self._record_span,
         }
 

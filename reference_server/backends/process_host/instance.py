@@ -27,6 +27,7 @@ from reference_server.backends.process_host.messages import Parcel, ReceivedParc
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
+from reference_server.core.portability import ignore
 from reference_server.core.ports import Clock, Metrics, ModelCalls, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse, deliver
 
@@ -94,6 +95,7 @@ class ProcessInstance:
         processes: Creates the child processes.
         prepare: Called with an instance that was started again, before it serves. The start
             fails if it raises ServerError.
+        report: Receives the keys of portability rows that apply to the model.
     """
 
     def __init__(
@@ -106,9 +108,11 @@ class ProcessInstance:
         health: Health,
         processes: Callable[..., ChildProcess] = ChildProcess,
         prepare: Callable[[OpenInstance], None] | None = None,
+        report: Callable[[str], None] = ignore,
     ) -> None:
         self._spec = spec
         self._prepare = prepare
+        self._report = report
         self._supervision = supervision
         self._clock = clock
         self._metrics = metrics
@@ -257,6 +261,7 @@ class ProcessInstance:
             self._calls,
             self._responded,
             self._in_flight.get,
+            self._report,
         )
 
     def _ended(self, child: ChildProcess, how: str) -> None:
@@ -273,6 +278,7 @@ class ProcessInstance:
         log.error("%s", reason)
         if self._supervision.restarts:
             self._health.mark_unhealthy(self.name, reason)
+            self._report("process-restart")
             threading.Thread(
                 target=self._restart, args=(reason,), name=f"{self.name} restart", daemon=True
             ).start()
@@ -386,8 +392,8 @@ class _LogDispatcher:
 
 def auto_complete_in_process(
     model_file: Path, version_directory: Path, model_name: str, config: dict[str, Any]
-) -> dict[str, Any]:
-    """Return `config` completed by the model's `auto_complete_config`, if it has one.
+) -> str:
+    """Return the JSON of `config` completed by the model's `auto_complete_config`, if it has one.
 
     Blocks as long as the model does. Raises ServerError as the inline host does, and if the process
     ends.
@@ -395,7 +401,7 @@ def auto_complete_in_process(
     child = ChildProcess(model_name, _LogDispatcher)
     child.start()
     try:
-        text = child.run(
+        completed: str = child.run(
             "complete", str(model_file), str(version_directory), model_name, json.dumps(config)
         )
     except ProcessEnded as error:
@@ -404,5 +410,4 @@ def auto_complete_in_process(
         ) from error
     finally:
         child.exit()
-    completed: dict[str, Any] = json.loads(text)
     return completed

@@ -16,6 +16,7 @@ from typing import Any
 
 from reference_server.backends.instances import READINESS_LIMIT_S, InstanceSpec, Readiness
 from reference_server.backends.python_host.api.bls import BareIterator
+from reference_server.backends.python_host.api.native import TritonModelException
 from reference_server.backends.python_host.api.reports import InstanceMetrics, bound_family
 from reference_server.backends.python_host.api.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
@@ -39,6 +40,7 @@ from reference_server.backends.python_host.modules import ModelModules
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
+from reference_server.core.portability import ROWS, ignore
 from reference_server.core.ports import Clock, Metrics, ModelCalls
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.observability import logs
@@ -82,6 +84,7 @@ class InlineInstance:
         health: Receives the readiness probe of a model that has `is_ready`.
         advise: Returns a hint to append to the text of a model's exception.
         running: Receives the start and end of each execution.
+        report: Receives the keys of portability rows that apply to the model.
     """
 
     def __init__(
@@ -93,14 +96,17 @@ class InlineInstance:
         health: Health | None = None,
         advise: Callable[[BaseException], str] = no_advice,
         running: Running | None = None,
+        report: Callable[[str], None] = ignore,
     ) -> None:
         self._spec = spec
         self._running = running or Running(spec.name)
+        self._report = report
         self._server = ServerAccess(
             calls,
             spec.name,
             is_decoupled=spec.is_decoupled,
             has_newer_api=spec.has_newer_api,
+            report=report,
         )
         self._request_class = bound_request(self._server)
         self._clock = clock
@@ -121,6 +127,7 @@ class InlineInstance:
             spec.output_names,
             is_decoupled=spec.is_decoupled,
             state_names=spec.state_names,
+            report=report,
         )
         self._server.loop_thread = lambda: self._coroutines.thread_id
 
@@ -168,7 +175,7 @@ class InlineInstance:
 
     def _open(self, own_names: Mapping[str, object]) -> None:
         spec = self._spec
-        modules, module = load(spec.model_file, own_names, self._advise)
+        modules, module = load(spec.model_file, own_names, self._advise, self._found)
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
@@ -275,12 +282,21 @@ class InlineInstance:
                 return returned
         except BaseException as error:
             self._end_fork(error)
-            raise self._senders.failure(describe(error) + self._advise(error)) from error
+            text = describe(error)
+            if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+                self._report("surrogate-text")
+            raise self._senders.failure(text + self._advise(error)) from error
         finally:
             self._server.received = ()
         raise self._senders.failure(
             f"Python model {self._spec.model_file} does not implement `execute` method."
         )
+
+    def _found(self, key: str) -> None:
+        """Report a portability row of something that works here. Raises with --strict-portable."""
+        self._report(key)
+        if self._spec.strict_portable:
+            raise TritonModelException(f"--strict-portable: {ROWS[key].text}")
 
     def _end_fork(self, error: BaseException | None = None) -> None:
         """End a forked child in which the model's code has returned or raised `error`.
@@ -316,6 +332,7 @@ class InlineInstance:
         self, senders: Sequence[InferenceResponseSender], error: BaseException
     ) -> None:
         # Triton only logs the exception, and its clients wait for ever.
+        self._report("coroutine-exception")
         failure = self._senders.failure(describe(error) + self._advise(error))
         for sender in senders:
             sender._fail(failure)
@@ -390,6 +407,7 @@ def _server_responses(
         elif (sender := request._mark_answered()) is None or sender._close_silently():
             response = senders.respond(request._request, answer)
         else:
+            senders.report("send-and-return")
             sender._fail(senders.failure(_SENT_AND_RETURNED))
         responses.append(response)
     return responses

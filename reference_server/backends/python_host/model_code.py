@@ -20,6 +20,7 @@ from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
 from reference_server.backends.python_host.triton_python_backend_utils import ModelConfig
 from reference_server.core.errors import internal
+from reference_server.core.portability import ignore
 
 _SUFFIX = ".py"
 
@@ -33,6 +34,7 @@ def load(
     model_file: Path,
     own_names: Mapping[str, object] = MappingProxyType({}),
     advise: Callable[[BaseException], str] = no_advice,
+    found: Callable[[str], None] = ignore,
 ) -> tuple[ModelModules, ModuleType]:
     """Import a model's file into a new module table. Blocks while its top-level code runs.
 
@@ -42,6 +44,7 @@ def load(
             whose name is not a number; that folder is searched, and the name is `<stem>`.
         own_names: The names in Triton's modules that are bound to the instance.
         advise: Returns a hint to append to the text of an exception.
+        found: Receives the key of a portability row that the model's code meets; may raise.
 
     Returns:
         The module table, which the caller closes, and the model's module.
@@ -55,34 +58,42 @@ def load(
         raise internal(f"Python model file not found in '{model_file}'")
     directory = model_file.parent
     is_versioned = directory.name.isdecimal()
-    utils = _utils(directory, own_names)
+    utils, native = _utils(), _native_names(directory, own_names)
     modules = ModelModules(
         directory,
-        {UTILS: utils, MODULE: _native_module({**vars(utils), **own_names})},
+        {UTILS: utils, MODULE: _native_module({**native, **own_names})},
         directory.parent if is_versioned else directory,
     )
+    modules.found = found
     # `1.model`, as in Triton: tracebacks and pickles contain it; `from . import` relies on it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:
-        return modules, modules.require(name)
+        module = modules.require(name)
     except BaseException as error:
         modules.close()
         raise internal(describe(error) + advise(error)) from error
+    vars(utils).update(native)
+    return modules, module
 
 
-def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleType:
-    """Return the module `triton_python_backend_utils` of one instance."""
-    # All names exist from the start. Triton adds the C++ names after the import of `model.py`; no
-    # model that works there can notice.
+def _utils() -> ModuleType:
+    """Return the module `triton_python_backend_utils` as a model's file sees it while it runs."""
     utils = triton_python_backend_utils
     module = ModuleType(UTILS, utils.__doc__)
+    # Triton's stub imports the model's file before it adds the names of its C++ classes, in 2.51 as
+    # in the newest sources (`Stub::StubSetup`).
     vars(module).update(
-        {name: getattr(utils, name) for name in utils.__all__},
+        {name: getattr(utils, name) for name in utils.__all__ if name not in HELD_BACK},
         __file__=utils.__file__,
-        get_model_dir=bound_get_model_dir(version_directory),
     )
-    vars(module).update({name: own_names[name] for name in own_names if name in utils.__all__})
     return module
+
+
+def _native_names(directory: Path, own_names: Mapping[str, object]) -> dict[str, object]:
+    """Return the objects of one instance that are added once the model's file has run."""
+    names = {name: getattr(triton_python_backend_utils, name) for name in HELD_BACK}
+    names["get_model_dir"] = bound_get_model_dir(directory)
+    return names | {name: own_names[name] for name in own_names if name in HELD_BACK}
 
 
 #: The names in both modules.
@@ -91,6 +102,9 @@ _SHARED = (
     *("TRITONSERVER_MEMORY_CPU", "TRITONSERVER_MEMORY_GPU", "Tensor", "TritonError"),
     *("TritonModelException", "is_model_ready", "load_model", "unload_model"),
 )
+
+#: The names that `triton_python_backend_utils` does not have while a model's file runs.
+HELD_BACK = frozenset({*_SHARED, "get_model_dir"})
 
 
 def _native_module(names: Mapping[str, object]) -> ModuleType:
@@ -119,14 +133,15 @@ def auto_complete(
     model_name: str,
     config: dict[str, Any],
     advise: Callable[[BaseException], str] = no_advice,
-) -> dict[str, Any]:
-    """Return `config` completed by the model's `auto_complete_config`, if it has one.
+) -> str:
+    """Return the JSON of `config` completed by the model's `auto_complete_config`, if it has one.
 
     The file is imported for this call only, so that its state does not reach an instance. Blocks as
     long as the model does.
 
     Raises:
-        ServerError: The model raised an exception, or the function did not return a ModelConfig.
+        ServerError: The model raised an exception, or the function did not return a ModelConfig,
+            or one with a value that JSON cannot hold.
     """
     loop = ThreadLoop()
     loop.begin()
@@ -142,25 +157,27 @@ def _auto_complete(
     model_name: str,
     config: dict[str, Any],
     advise: Callable[[BaseException], str],
-) -> dict[str, Any]:
+) -> str:
     modules, module = load(
         model_file, {"get_model_dir": bound_get_model_dir(version_directory)}, advise=advise
     )
+    given = json.dumps(config)
     try:
         model = module.TritonPythonModel
         if not hasattr(model, "auto_complete_config"):
-            return config
-        completed = model.auto_complete_config(ModelConfig(json.dumps(config)))
+            return given
+        completed = model.auto_complete_config(ModelConfig(given))
+        if isinstance(completed, ModelConfig):
+            # The attribute, as in Triton: a subclass may define another `as_dict`.
+            return json.dumps(completed._model_config)
     except BaseException as error:
         raise internal(describe(error) + advise(error)) from error
     finally:
         modules.close()
-    if not isinstance(completed, ModelConfig):
-        raise internal(
-            f"auto_complete_config function in model '{model_name}' must return a valid "
-            "pb.ModelConfig object."
-        )
-    return completed.as_dict()
+    raise internal(
+        f"auto_complete_config function in model '{model_name}' must return a valid "
+        "pb.ModelConfig object."
+    )
 
 
 # -- the text of an exception

@@ -17,7 +17,7 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
@@ -41,6 +41,7 @@ from reference_server.backends.python_host.shared_names import (
     finder,
 )
 from reference_server.core import forks
+from reference_server.core.portability import ignore
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class ModelModules:
         model_directory: Path | None = None,
     ) -> None:
         self.number = next(_numbers)
+        #: Receives the key of a portability row that the instance's code meets; may raise.
+        self.found: Callable[[str], None] = ignore
         model_directory = model_directory or directory.parent
         self._directories = tuple(dict.fromkeys((str(directory), str(model_directory))))
         self._model_directory = model_directory.resolve()

@@ -35,6 +35,7 @@ class Owner(Protocol):
     """The modules of one instance."""
 
     number: int
+    found: Callable[[str], None]
 
     @property
     def search_path(self) -> Sequence[str]:
@@ -48,6 +49,13 @@ class Owner(Protocol):
 
     def find(self, name: str) -> ModuleType | None:
         """Return the instance's module of that name, importing it if necessary, or None."""
+
+
+def found(key: str) -> None:
+    """Report a portability row to the instance whose code calls. Raises if it is strict."""
+    owner = calling_owner()
+    if owner is not None:
+        owner.found(key)
 
 
 def calling_owner() -> Owner | None:

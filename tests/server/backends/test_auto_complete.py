@@ -1,6 +1,7 @@
 """Tests of `auto_complete_config` of models."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,7 +26,7 @@ COMPLETED = CONFIG | {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": 
 
 def completed(tmp_path, source: str) -> dict:
     file = model_file(tmp_path, source)
-    return auto_complete(file, file.parent, "m", dict(CONFIG))
+    return json.loads(auto_complete(file, file.parent, "m", dict(CONFIG)))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,24 @@ def test_exceptions_have_tritons_text(tmp_path, source, text):
     assert caught.value.message == text.format(file=tmp_path / "m/1/model.py")
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("c.set_max_batch_size(numpy.int32(4))", "TypeError: Object of type int32 is not JSON"),
+        ("c._model_config['x'] = {1}", "TypeError: Object of type set is not JSON"),
+        ("c._model_config['x'] = c._model_config", "ValueError: Circular reference detected"),
+    ],
+)
+def test_values_that_json_cannot_hold_are_refused(tmp_path, line, text):
+    source = COMPLETING.format("@staticmethod", "c", f"import numpy; {line}; return c")
+    with pytest.raises(ServerError) as caught:
+        completed(tmp_path, source)
+    message, _, frames = caught.value.message.partition("\n\nAt:\n")
+    assert message.startswith(text)
+    assert "json/encoder.py" in frames
+    assert "model_code.py" not in frames
+
+
 def test_its_state_does_not_reach_an_instance(tmp_path):
     file = model_file(
         tmp_path,
@@ -128,7 +147,7 @@ def test_its_state_does_not_reach_an_instance(tmp_path):
         """,
         {"1/helper.py": "seen = []"},
     )
-    assert auto_complete(file, file.parent, "m", dict(CONFIG)) == CONFIG
+    assert json.loads(auto_complete(file, file.parent, "m", dict(CONFIG))) == CONFIG
     opened = instance(file)
     opened.open()
     opened.close()

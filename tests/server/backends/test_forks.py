@@ -95,13 +95,15 @@ def test_a_child_that_uses_metrics_gets_an_error(reply_of, call):
     lines = (
         *ASKING,
         "def new(): return pb_utils.MetricFamily('name', 'text', pb_utils.MetricFamily.COUNTER)",
-        "family = new()",
-        "made = family.Metric({'a': 'b'})",
         "def drop():",
         "    global family",
         "    family = None",
         "    made.value()",
-        f"def reply(): return ask(lambda: {call}) + str(made.value())",
+        "def reply():",
+        "    global family, made",
+        "    family = new()",
+        "    made = family.Metric({'a': 'b'})",
+        f"    return ask(lambda: {call}) + str(made.value())",
     )
     assert reply_of(*lines) == (
         "TritonModelException: A process that a model has forked cannot call the server: only the "

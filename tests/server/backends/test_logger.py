@@ -41,8 +41,9 @@ def test_a_models_lines_show_the_models_file(tmp_path, open_file, log):
     file = model_file(
         tmp_path,
         """
+        from c_python_backend_utils import Logger
         import triton_python_backend_utils as pb_utils
-        pb_utils.Logger.log_info("imported")
+        Logger.log_info("imported")
 
         class TritonPythonModel:
             def initialize(self, args):
@@ -52,7 +53,7 @@ def test_a_models_lines_show_the_models_file(tmp_path, open_file, log):
     )
     open_file(file)
     written = [(r.message, r.pathname, r.lineno) for r in log.records if "models" in r.name]
-    assert written == [("imported", str(file), 3), ("initialized", str(file), 8)]
+    assert written == [("imported", str(file), 4), ("initialized", str(file), 9)]
 
 
 def test_a_message_may_be_bytes(log):

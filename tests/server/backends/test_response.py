@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from server.backends.kit import request, senders
 from triton_python_backend_utils import (
     InferenceResponse,
     Tensor,
@@ -97,3 +98,26 @@ def test_only_tritonmodelexception_is_an_exception():
     exception = TritonModelException("x", "y")
     assert exception.args == ("x", "y")
     assert repr(type(exception)) == "<class 'c_python_backend_utils.TritonModelException'>"
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), True, "text"])
+def test_parameters_of_64_bits_are_sent(value):
+    response = senders().respond(request(), InferenceResponse([TENSOR], parameters={"a": value}))
+    assert response.error is None
+    assert response.parameters == (("a", value),)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_a_parameter_beyond_64_bits_is_an_error(value):
+    given = InferenceResponse([TENSOR], parameters={"a": 1, "b": value})
+    response = senders().respond(request(), given)
+    assert response.error is not None
+    assert response.error.message == "Unsupported value type on parameters"
+    assert (response.outputs, response.parameters) == ([], ())
+
+
+@pytest.mark.parametrize("value", [1.0, np.int64(1), np.bool_(True), np.float64(1), b"x", None])
+def test_parameters_of_other_types_are_refused(value):
+    text = f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+    with pytest.raises(TritonModelException, match=f"^{text}$"):
+        InferenceResponse(parameters={"a": value})

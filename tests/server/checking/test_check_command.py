@@ -71,6 +71,16 @@ def test_all_faults_of_a_model_are_reported_with_their_lines(capsys, tmp_path):
     ]
 
 
+def warm_input(
+    datatype: str = "TYPE_FP32", dims: str = "4", name: str = "X", batch: str = "1"
+) -> str:
+    """Return the fields of a warm-up sample of zeros."""
+    return (
+        f'batch_size: {batch} inputs {{ key: "{name}" value {{ data_type: {datatype} '
+        f"dims: {dims} zero_data: true }} }}"
+    )
+
+
 ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     "a mistyped field": (
         {"m__1__model_py": MODEL, "m__config": "max_batchsize: 1"},
@@ -118,6 +128,49 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
         },
         r"m/config.pbtxt:\d+: error: failed to open text file for read .*warmup/raw: .*",
     ),
+    **{
+        f"a warm-up {what}": (
+            {
+                "m__1__model_py": MODEL,
+                "m__warmup__text": "ab",
+                "m__config": VALID + '\nmodel_warmup { name: "w" ' + sample + " }",
+            },
+            rf"m/config.pbtxt:\d+: error: .*{text}.*",
+        )
+        for what, sample, text in (
+            ("of another type", warm_input("TYPE_INT32"), "data-type"),
+            ("of other dims", warm_input(dims="[ 5, 5 ]"), "unexpected shape"),
+            ("of an unknown input", warm_input(name="W"), "expected 1 inputs but got 0"),
+            ("without inputs", "batch_size: 1", "expected 1 inputs but got 0"),
+            ("with too large batches", warm_input(batch="2"), "max allowed is 0"),
+        )
+    },
+    "a warm-up of strings without their lengths": (
+        {
+            "m__1__model_py": MODEL,
+            "m__warmup__text": "ab",
+            "m__config": VALID.replace("TYPE_FP32", "TYPE_STRING", 1)
+            + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
+            '{ data_type: TYPE_STRING dims: 1 input_data_file: "text" } } }',
+        },
+        r"m/config.pbtxt:\d+: error: .*incomplete string length indicator .*",
+    ),
+    **{
+        f"a method: {line}": (
+            {"m__1__model_py": f"{MODEL}    {line}: pass\n", "m__config": VALID},
+            rf"m/1/model.py:4: error: TypeError: TritonPythonModel\.{text}",
+        )
+        for line, text in (
+            (
+                "def initialize(self)",
+                r"initialize\(\) takes 1 positional argument but 2 were given",
+            ),
+            ("def initialize(self, a, b)", r"initialize\(\) missing 1 .* argument: 'b'"),
+            ("def initialize(self, a, *, b)", r"initialize\(\) missing 1 .*-only argument: 'b'"),
+            ("def __init__(self, a, b)", r"__init__\(\) missing 2 .* arguments: 'a' and 'b'"),
+            ("def auto_complete_config(self, c)", r"auto_complete_config\(\) missing 1 .*: 'c'"),
+        )
+    },
     "a step that is not there": (
         {"m__1__readme": "", "m__config": ensemble(step("nowhere", {"X": "I"}, {"Y": "O"}))},
         r"m/config.pbtxt:\d+: error: ensemble m contains models that are not available or "
@@ -228,3 +281,69 @@ def test_a_missing_folder_exits_with_2(capsys, tmp_path):
         command.main([str(tmp_path / "nowhere")])
     assert ended.value.code == 2
     assert "failed to stat file" in capsys.readouterr().err
+
+
+IMPORTS = "import triton_python_backend_utils as p\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("from triton_python_backend_utils import Tensor\n" + MODEL, 1),
+        (IMPORTS + "x = [p.Logger]\n" + MODEL, 2),
+        (IMPORTS + "def f(x=p.Tensor): pass\n" + MODEL, 2),
+        (IMPORTS + "def f() -> p.Tensor: pass\n" + MODEL, 2),
+        (IMPORTS + "@p.Tensor\nasync def f(): pass\n" + MODEL, 2),
+        (IMPORTS + "f = lambda x=p.Tensor: x\n" + MODEL, 2),
+        (IMPORTS + "x: p.Tensor\n" + MODEL, 2),
+        (IMPORTS + "class E(p.TritonModelException): pass\n" + MODEL, 2),
+        (IMPORTS + MODEL + "    log = p.Logger\n", 5),
+    ],
+)
+def test_a_name_that_is_read_too_early_is_reported(capsys, tmp_path, source, line):
+    folder = repository(tmp_path, m__1__model_py=source, m__config=VALID)
+    code, lines = checked(capsys, folder)
+    assert code == 1
+    assert lines[0].startswith(f"m/1/model.py:{line}: error: ")
+    assert "(import-names)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from __future__ import annotations\n"
+        + IMPORTS
+        + "x: p.Tensor\ndef f() -> p.Tensor: pass\n",
+        IMPORTS + "def f():\n    x: p.Tensor = p.Tensor\ng = lambda: p.Tensor\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        "    from triton_python_backend_utils import Tensor\n",
+        IMPORTS + "x = p.ModelConfig, p.np\n",
+        IMPORTS + "def f(x: 'p.Tensor'): pass\n",
+    ],
+)
+def test_names_that_are_read_later_are_not_reported(capsys, tmp_path, source):
+    folder = repository(tmp_path, m__1__model_py=source + MODEL, m__config=VALID)
+    assert checked(capsys, folder) == (0, ["1 model, 0 errors, 0 warnings"])
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "text"),
+    [
+        (IMPORTS + "if f():\n    x = p.Tensor\n" + MODEL, 3, "import-names"),
+        (IMPORTS + "try:\n    x = p.Tensor\nexcept E: pass\n" + MODEL, 3, "import-names"),
+        ("class TritonPythonModel: pass\n", 1, "does not implement `execute`"),
+        (MODEL + "    def f(self, t): t.triton_dtype()\n", 4, "triton-dtype"),
+        (
+            IMPORTS + MODEL + "    @staticmethod\n    def auto_complete_config(c):\n"
+            "        p.load_model('m')\n        return c\n",
+            7,
+            "completion-calls",
+        ),
+    ],
+)
+def test_what_may_not_work_on_tritonserver_is_a_warning(capsys, tmp_path, source, line, text):
+    folder = repository(tmp_path, m__1__model_py=source, m__config=VALID)
+    code, lines = checked(capsys, folder)
+    assert code == 0
+    assert lines[0].startswith(f"m/1/model.py:{line}: warning: ")
+    assert text in lines[0]

@@ -1,5 +1,7 @@
 """Completing configurations: defaults, the backend, and auto-completion by the model."""
 
+import json
+
 import pytest
 from google.protobuf import json_format
 from server.support.configs import completed, ensemble, proto, step
@@ -127,7 +129,7 @@ def test_an_ensemble_gets_a_policy_and_no_instances():
 
 def adopted(given, completion):
     config = completed(given)
-    adopt_auto_completed(config, completion)
+    adopt_auto_completed(config, json.dumps(completion))
     return config
 
 

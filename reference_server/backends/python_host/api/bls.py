@@ -21,6 +21,7 @@ from reference_server.backends.python_host.api.native import (
     as_text,
 )
 from reference_server.backends.python_host.api.response import (
+    NOT_SENDABLE,
     BareResponse,
     InferenceResponse,
     all_sendable,
@@ -290,7 +291,7 @@ class BlsRequest(NamedTuple):
             if not decoupled and calls.is_decoupled(self.model_name, self.model_version):
                 raise invalid_arg(_IS_DECOUPLED.format(self.model_name))
             if not all_sendable(self.parameters):
-                raise invalid_arg("Unsupported value type on parameters")
+                raise invalid_arg(NOT_SENDABLE)
             request.inputs = self._tensors(request)
             if self.trace is not None:
                 request.trace = self.trace.child()

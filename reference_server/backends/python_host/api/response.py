@@ -11,7 +11,7 @@ import json
 import logging
 import queue
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from reference_server.backends.python_host.api.native import (
@@ -28,6 +28,7 @@ from reference_server.backends.python_host.api.native import (
 from reference_server.backends.python_host.api.tensor import Tensor, as_tensors, first_named
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
+from reference_server.core.portability import ignore
 from reference_server.core.request import (
     InferRequest,
     InferResponse,
@@ -70,6 +71,9 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
 def parameters_json(parameters: Mapping[str, Parameter]) -> str:
     """Return the text of `parameters()` for an object that the model created."""
     return json.dumps(dict(parameters))
+
+
+NOT_SENDABLE = "Unsupported value type on parameters"
 
 
 def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
@@ -257,6 +261,7 @@ class InferenceResponseSender(NotConstructible):
                     "response."
                 )
             if response is None and not self._count:
+                self._senders.report("final-flag-first")
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final "
                     "before sending a response."
@@ -336,6 +341,7 @@ class ResponseSenders:
         output_names: The outputs that the model declares.
         is_decoupled: Whether the model is decoupled.
         state_names: The outputs that the server keeps for the next request of a sequence.
+        report: Receives the keys of portability rows that apply to the model.
     """
 
     def __init__(
@@ -347,7 +353,9 @@ class ResponseSenders:
         *,
         is_decoupled: bool,
         state_names: frozenset[str] = frozenset(),
+        report: Callable[[str], None] = ignore,
     ) -> None:
+        self.report = report
         self.is_decoupled = is_decoupled
         self.generation = forks.generation
         self.name = name
@@ -411,7 +419,10 @@ class ResponseSenders:
                 tensor._core for tensor in answer._output_tensors if tensor._core.name in wanted
             ]
             if answer._parameters:
-                response.parameters = tuple(answer._parameters.items())
+                if all_sendable(answer._parameters):
+                    response.parameters = tuple(answer._parameters.items())
+                else:
+                    response.outputs, response.error = [], internal(NOT_SENDABLE)
         return response
 
     def finished(self) -> None:
@@ -427,5 +438,6 @@ class ResponseSenders:
 
     def _answer_lost(self) -> None:
         while (sender := self._lost.get()) is not None:
+            self.report("no-response")
             sender._fail(self.failure(_LOST))
             del sender

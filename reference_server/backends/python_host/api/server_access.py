@@ -18,6 +18,7 @@ from reference_server.backends.python_host.api.native import (
 from reference_server.core import forks
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
+from reference_server.core.portability import ignore
 from reference_server.core.ports import ModelCalls
 from reference_server.core.request import LATEST, InferRequest
 
@@ -73,6 +74,7 @@ class ServerAccess:
         thread: The identifier of the thread that runs `execute`.
         loop_thread: Returns the identifier of the thread that runs the instance's coroutines.
         received: The requests that `execute` is processing.
+        report: Receives the keys of portability rows that apply to the model.
         generation: The value of `forks.generation` in the instance's process.
     """
 
@@ -84,10 +86,12 @@ class ServerAccess:
     thread: int = 0
     loop_thread: Callable[[], int | None] = lambda: None
     received: Sequence[Received] = ()
+    report: Callable[[str], None] = ignore
     generation: int = field(default_factory=lambda: forks.generation)
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
         """Return the exception for a server error in `action`."""
+        self.report("failed-call")
         return failed_in_server(action, self.instance_name, error)
 
     def check_stage(self) -> None:

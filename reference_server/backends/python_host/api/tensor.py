@@ -20,6 +20,7 @@ from reference_server.backends.python_host.api.native import (
     as_text,
     refusal,
 )
+from reference_server.backends.python_host.shared_names import found
 from reference_server.core import byte_strings
 from reference_server.core import tensor as core
 from reference_server.core.tensor import DataType, datatype_of
@@ -109,6 +110,10 @@ _BYTES, _BF16 = DataType.BYTES, DataType.BF16
 _NO_NAME = "Tensor name cannot be an empty string."
 
 
+def _subclass_of_bytes() -> None:
+    found("np-bytes")
+
+
 class Tensor(Native):
     """A named tensor in host memory.
 
@@ -150,7 +155,7 @@ class Tensor(Native):
             numpy_array = np.ascontiguousarray(numpy_array)
         self._array = numpy_array
         if datatype is _BYTES:
-            raw = memoryview(byte_strings.serialize(numpy_array))
+            raw = memoryview(byte_strings.serialize(numpy_array, _subclass_of_bytes))
             self._core = core.Tensor(name, datatype, numpy_array.shape, raw=raw)
         else:
             plain = numpy_array if type(numpy_array) is np.ndarray else numpy_array.view(np.ndarray)
@@ -177,6 +182,7 @@ class Tensor(Native):
 
     def triton_dtype(self) -> int:
         """Return the number of the data type, as in `triton_to_numpy_type`. BF16 is 14."""
+        found("triton-dtype")
         assert self._core.datatype is not None
         return TYPE_CODES[self._core.datatype]
 
@@ -241,6 +247,8 @@ class Tensor(Native):
         name = as_text(name, "name")
         if not name:
             raise TritonModelException(_NO_NAME)
+        if isinstance(tensor, np.ndarray):
+            found("dlpack-numpy")
         copy = dlpack.host_copy(tensor)
         array, datatype = dlpack.consume(tensor if copy is None else copy)
         received = core.Tensor(name, datatype, array.shape, array=array)

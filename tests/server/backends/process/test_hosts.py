@@ -1,5 +1,6 @@
 """Tests of the backend settings, the choice of a host, and auto-completion in a process."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -41,7 +42,8 @@ def made(tmp_path: Path, chosen: str = "", **given: str) -> object:
 
 def completed(tmp_path: Path, line: str = "", **given: str) -> dict[str, object]:
     file = kit.model_file(tmp_path, COMPLETES.format(line))
-    return hosts(**given).auto_complete(file, file.parent, "m", {"max_batch_size": 0}, "")
+    text = hosts(**given).auto_complete(file, file.parent, "m", {"max_batch_size": 0}, "")
+    return json.loads(text)
 
 
 def test_the_backends_setting_or_the_models_own_decides(tmp_path):
