@@ -297,7 +297,7 @@ def respond_to(
     answers: Sequence[Result] = []
     try:
         if batch:
-            answers = function(batch, on_result)
+            answers = list(function(batch, on_result))
         if len(answers) != len(batch):
             raise RuntimeFault(f"found {len(answers)} results, expected {len(batch)}")
     except Exception as error:
@@ -367,7 +367,7 @@ class _Responses:
         if not isinstance(result, Exception):
             try:
                 response = self._success(request, result)
-                if self._log.lost:  # is logged again
+                if self._log.lost:  # the next loss is logged again
                     self._log.lost.clear()
                 return response
             except Exception as error:
