@@ -19,7 +19,7 @@ from reference_server.observability.metric_registry import MetricRegistry
 
 #: The messages that objects of an earlier test may still send.
 _BELATED = ("release", "forget")
-_KINDS = (*_BELATED, "call", "give_up", "response", "log")
+_KINDS = (*_BELATED, "call", "give_up", "response", "log", "found")
 
 
 class _Switch:
