@@ -76,8 +76,9 @@ class InstanceScheduler:
     ) -> None:
         self._model = model_name, model_version
         self._work = work
-        is_of_sequences = isinstance(work, DirectSequences | OldestSequences)
-        self._sequences = work.slots if is_of_sequences else None
+        self._sequences = (
+            work.slots if isinstance(work, DirectSequences | OldestSequences) else None
+        )
         self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()

@@ -91,6 +91,11 @@ def test_a_response_has_parameters():
     assert only.parameters() == '{"a": 1, "b": "\\u00e9"}'
 
 
+def test_an_error_has_no_text_of_parameters():
+    _, last = iterator(response(1), response(final=True, error=not_found("gone")))[0]
+    assert last.parameters() == ""
+
+
 @pytest.mark.parametrize("parameters", [{"a": 1.5}, {1: 2}, [1]])
 def test_parameters_of_other_types_are_refused(parameters):
     with pytest.raises(pb_utils.TritonModelException, match=r"^Expect "):

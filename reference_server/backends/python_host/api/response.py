@@ -78,6 +78,8 @@ def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
 
 
 _Response = TypeVar("_Response", bound="BareResponse")
+#: The parameters of an error that another model returned: Triton has no text for them.
+_NO_TEXT: Mapping[str, Parameter] = {}
 
 
 class BareResponse(Native):
@@ -116,7 +118,7 @@ class BareResponse(Native):
         self = object.__new__(cls)
         self._output_tensors = [Tensor._received(tensor) for tensor in response.outputs]
         self._error = TritonError._of(response.error) if response.error else None
-        self._parameters = dict(response.parameters)
+        self._parameters = _NO_TEXT if response.error else dict(response.parameters)
         return self
 
     def output_tensors(self) -> list[Tensor]:
@@ -160,8 +162,8 @@ class InferenceResponse(BareResponse):
             self._parameters = checked_parameters(parameters)
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object."""
-        return parameters_json(self._parameters)
+        """Return the parameters as a JSON object; "" for an error of another model."""
+        return "" if self._parameters is _NO_TEXT else parameters_json(self._parameters)
 
 
 # A model sees one class with that name, and so do error texts.
