@@ -30,11 +30,13 @@ from benchmarks.instruments import print_table
 from benchmarks.plain_answers import one_line
 from ge_runtime.cli.config_pbtxt import read_model_config
 
-LONGEST_S = 180
+LONGEST_S = 600
 PLAYED_SIZE = 256
 """The largest size along an axis in the second comparison, or four times the axis's minimum."""
 NOT_COMPARED = "-"
 """ONNX Runtime itself fails with requests that know nothing of the graph."""
+PROMISE = 1e-5
+"""The difference of answers that the load check allows."""
 HEADINGS = ["graph", "source", "decided", "proof of init", "alone", "together", "CPU s"]
 
 
@@ -53,12 +55,18 @@ class Result:
     """Why `init` wrote nothing; empty if it wrote a configuration."""
 
     @property
+    def differences(self) -> list[str]:
+        """The first wrong answer of each way of playing; empty if all are right."""
+        counts = [each for each in (self.alone, self.together) if each != NOT_COMPARED]
+        return [
+            each for each in counts if not self.reason and not re.match(r"([1-9]\d*)/\1$", each)
+        ]
+
+    @property
     def wrong(self) -> bool:
-        """True if the configuration was written, and an answer differs."""
-        counts = (self.alone, self.together)
-        return not self.reason and any(
-            each != NOT_COMPARED and not re.match(r"([1-9]\d*)/\1$", each) for each in counts
-        )
+        """True if the configuration was written, and an answer differs beyond the promise."""
+        distances = [re.search(r": distance (\S+)\)$", each) for each in self.differences]
+        return any(found is None or float(found[1]) > PROMISE for found in distances)
 
     def row(self) -> list[str]:
         """Return the cells of the table."""
@@ -181,6 +189,11 @@ def page(results: Sequence[Result]) -> str:
             f"- **Wrong configurations written: {len(wrong)}**"
             + (f" ({', '.join(wrong)})" if wrong else "")
             + ".",
+            *(
+                f"- `{own.name}`: {own.differences[0]}, within the promise of {PROMISE:g}."
+                for own in results
+                if own.differences and not own.wrong
+            ),
             f"- CPU time: median {sorted(own.cpu_s for own in results)[len(results) // 2]:.1f} s, "
             f"largest {max(own.cpu_s for own in results):.1f} s.",
             "",

@@ -64,7 +64,7 @@ class Configuration:
         lines += _section("input", self.inputs)
         lines += _section("output", self.outputs)
         if self.keeps_states:
-            most = max(self.max_batch_size, 1)
+            most = max(self.max_batch_size, _SEQUENCES_LEAST)
             lines.append(f"sequence_batching {{ oldest {{ max_candidate_sequences: {most} }} }}")
         elif self.max_batch_size > 1:
             lines.append("dynamic_batching { }")
@@ -81,6 +81,8 @@ class Configuration:
         return "\n".join(lines) + "\n"
 
 
+_SEQUENCES_LEAST: Final = 16
+"""Sequences at a time, also of a model that executes one request at a time."""
 _FAMILIES: Final = (
     *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
     *("range", "batch_axis", "padding", "gears", "warmup", "cost"),

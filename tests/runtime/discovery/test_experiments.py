@@ -13,6 +13,7 @@ from runtime.support.axis_graphs import attentive, rated, recurrent, strided, va
 from runtime.support.graphs import onnx_model
 
 from ge_runtime.discovery import limits
+from ge_runtime.discovery.configuration import Configuration
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.sample import read_sample
@@ -329,6 +330,11 @@ def test_a_named_state_is_kept_for_a_sequence(discover):
 def test_names_of_states(state, result, discover):
     found = discover(stateful(state, result))
     assert found.keeps_states == ((state, result) != ("past", "present"))
+
+
+def test_a_model_without_rows_keeps_several_sequences():
+    text = Configuration(0, keeps_states=True).text("graph.onnx")
+    assert "oldest { max_candidate_sequences: 16 }" in text
 
 
 def test_requests_may_send_the_states(discover):
