@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.errors import ArtifactFault
@@ -198,14 +199,17 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     )
     paths = [str(Path(path).absolute()) for path in sys.path]
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", _BOOT, *paths],
-            input=json.dumps({"graph": str(graph.absolute()), "config": config}),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        # The folder is removed even if the process crashes.
+        with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
+            child = subprocess.run(
+                [sys.executable, "-c", _BOOT, *paths],
+                input=json.dumps({"graph": str(graph.absolute()), "config": config}),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                env={**os.environ, "TMPDIR": scratch},
+            )
         answer = json.loads(child.stdout) if child.returncode >= 0 else {}
         if "error" in answer:
             raise ArtifactFault(f"{lacks}: {answer['error']}")
@@ -213,7 +217,7 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     except subprocess.TimeoutExpired:
         reason = f"no end after {_TIMEOUT_S} s"
     except OSError as error:
-        reason = f"{sys.executable}: {error.strerror}"
+        reason = f"{error.filename or sys.executable}: {error.strerror}"
     except ValueError:
         code = child.returncode
         end = f"ended with {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

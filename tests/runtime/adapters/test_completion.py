@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,16 @@ def test_errors_of_the_other_process_are_one_sentence(code, error, folder, cache
     assert text.startswith("m: config.pbtxt lacks inputs, outputs, and deriving it from model.onnx")
     assert error in text
     assert "\n" not in text
+
+
+def test_a_crash_leaves_no_files(folder, cache, monkeypatch, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    code = "import os, tempfile; tempfile.mkdtemp(); os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(completion, "_BOOT", code)
+    with pytest.raises(ArtifactFault, match="ended with SIGKILL"):
+        completed(folder)
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_an_interpreter_that_cannot_be_started_is_an_error(folder, cache, monkeypatch):
