@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
@@ -10,7 +10,7 @@ from typing import Final
 
 from triton_replay.capture.files import Capture, Exchange
 from triton_replay.capture.records import Request
-from triton_replay.comparing.differences import Difference, compare_answers, model_of
+from triton_replay.comparing.differences import Difference, compare_answers, failure_of, model_of
 from triton_replay.comparing.latencies import Latencies, latencies
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
@@ -21,13 +21,28 @@ from triton_replay.wire.grpc_messages import inputs_of_call, is_inference
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """Latencies of one model in both captures, in nanoseconds, and their summaries."""
+    """Failures of one model, and the latencies of requests that succeeded in both captures.
+
+    Requests that fail in one capture are left out on both sides: a quick failure is no low latency,
+    and without a slow request the others look quicker.
+    """
 
     model: str
+    requests: int
+    """Number of compared requests."""
+    failures_a: Mapping[str, int]
+    """Number of failed requests in A, by reason."""
+    failures_b: Mapping[str, int]
     a: tuple[int, ...]
+    """Latencies in nanoseconds, in the order of `b`."""
     b: tuple[int, ...]
     summary_a: Latencies
     summary_b: Latencies
+
+    @property
+    def excluded(self) -> int:
+        """Number of compared requests without latency, because A or B failed."""
+        return self.requests - len(self.a)
 
 
 @dataclass(frozen=True)
@@ -109,21 +124,25 @@ def _times(
         numbers[model].append(number)
     found = []
     for model, of_model in numbers.items():
-        both = []
-        for captured in (a, b):
-            exchanges = [captured[number] for number in of_model]
-            spans = [
-                (exchange.request.at, exchange.response.end)
-                for exchange in exchanges
-                if exchange.response is not None and exchange.response.ended == "complete"
-            ]
-            times = tuple(max(end - at, 0) for at, end in spans)
-            last = max((end for _, end in spans), default=0)
-            span = last - min((at for at, _ in spans), default=0)
-            both.append((times, latencies(times, span)))
-        (times_a, summary_a), (times_b, summary_b) = both
-        found.append(ModelTimes(model, times_a, times_b, summary_a, summary_b))
-    return sorted(found, key=lambda one: -len(one.a))
+        failures = [{n: failure_of(side[n]) for n in of_model} for side in (a, b)]
+        paired = [n for n in of_model if not any(side[n] for side in failures)]
+        times_a, summary_a = _summary([a[n] for n in paired])
+        times_b, summary_b = _summary([b[n] for n in paired])
+        counts_a, counts_b = (Counter(filter(None, side.values())) for side in failures)
+        found.append(
+            ModelTimes(
+                model, len(of_model), counts_a, counts_b, times_a, times_b, summary_a, summary_b
+            )
+        )
+    return sorted(found, key=lambda one: -one.requests)
+
+
+def _summary(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies]:
+    """Return the latencies of answered requests in nanoseconds, and their summary."""
+    spans = [(one.request.at, one.response.end) for one in exchanges if one.response is not None]
+    times = tuple(max(end - at, 0) for at, end in spans)
+    last = max((end for _, end in spans), default=0)
+    return times, latencies(times, last - min((at for at, _ in spans), default=0))
 
 
 # -- groups: for each kind of difference, model and output, each property of a request (rows, sizes,

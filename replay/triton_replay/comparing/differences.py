@@ -56,6 +56,43 @@ def model_of(request: Request) -> str:
     return found["model"] if found else path
 
 
+def failure_of(exchange: Exchange) -> str:
+    """Return why a request did not succeed, or "".
+
+    Args:
+        exchange: The request with its response.
+
+    Returns:
+        The missing response, the status, or an error in a stream whose status is that of success.
+    """
+    response = exchange.response
+    if response is None or exchange.status == "none":
+        return "no response"
+    if response.ended != "complete":
+        return "incomplete response"
+    success = exchange.status == "grpc 0" or (
+        exchange.request.protocol == "http" and 200 <= response.status < 300
+    )
+    if not success:
+        return f"status {exchange.status}"
+    if not _may_fail_within(exchange):
+        return ""
+    try:
+        failed = any("error" in answer.fields for answer in _answers(exchange))
+    except NotUnderstood:
+        return ""
+    return "error in the stream" if failed else ""
+
+
+def _may_fail_within(exchange: Exchange) -> bool:
+    """Return whether the response is a stream, whose status does not report later errors."""
+    if exchange.request.target.endswith("/ModelStreamInfer"):
+        return True
+    assert exchange.response is not None
+    events = header(exchange.response.headers, "content-type").startswith("text/event-stream")
+    return events and b'"error"' in bytes(exchange.response.body)
+
+
 def compare_answers(
     model: str, a: Exchange, b: Exchange, tolerances: Tolerances
 ) -> list[Difference]:

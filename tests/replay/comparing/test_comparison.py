@@ -137,19 +137,88 @@ def test_statuses_error_texts_and_missing_answers_are_found(compared):
     }
 
 
-def test_a_slow_tail_is_reported_if_the_intervals_do_not_overlap(compared):
-    quick = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
-    (times,) = quick.times
+def test_latencies_stand_side_by_side_without_a_verdict(compared):
+    found = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
+    (times,) = found.times
     assert [p.value // MS for p in times.summary_a.percentiles] == [1, 1, 1, 1]
     assert [p.value // MS for p in times.summary_b.percentiles] == [1, 1, 9, 9]
-    assert quick.differing == 0
-    p50, p90, p95, p99 = (" ".join(line.split()) for line in comparison_lines(quick)[-4:])
-    assert p50 == "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
+    assert found.differing == 0
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert "No verdict: A and B ran at different times" in "\n".join(lines)
     # The tail is 12 of 120: whether it reaches below p90 the interval leaves open.
-    assert p90 == "p90 1.00 [1.00..1.00] 1.00 [1.00..9.00] 1.00"
-    assert p95 == "p95 1.00 [1.00..1.00] 9.00 [9.00..9.00] 9.00 slower"
-    # Above p99 there are too few for an upper end, hence for a verdict.
-    assert p99 == "p99 1.00 [1.00..] 9.00 [9.00..] 9.00"
+    assert lines[-4:] == [
+        "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00",
+        "p90 1.00 [1.00..1.00] 1.00 [1.00..9.00] 1.00",
+        "p95 1.00 [1.00..1.00] 9.00 [9.00..9.00] 9.00",
+        "p99 1.00 [1.00..] 9.00 [9.00..] 9.00",
+    ]
+
+
+def quick_failure(number):
+    return Response(number, 0, number * 10 * MS + MS // 100, 500, (), 2, b"{}")
+
+
+def no_response(number):
+    return Response(number, 0, number * 10 * MS, 0, (), 0, ended="client")
+
+
+def truncated(number):
+    return dataclasses.replace(response(number, VALUES[number]), ended="server")
+
+
+def failed_event(number):
+    body = b'data: {"error": "out of memory"}\n\n'
+    headers = (("Content-Type", "text/event-stream"),)
+    return Response(number, 0, number * 10 * MS, 200, headers, len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("failing", "reason"),
+    [
+        (quick_failure, "status 500"),
+        (no_response, "no response"),
+        (truncated, "incomplete response"),
+        (failed_event, "error in the stream"),
+    ],
+)
+def test_a_failed_request_counts_as_failure_and_not_as_latency(compared, failing, reason):
+    def mostly_failing(number, x):
+        return failing(number) if number % 5 < 3 else response(number, right(number, x))
+
+    found = compared(mostly_failing)
+    (times,) = found.times
+    assert (times.requests, times.failures_a, times.failures_b) == (120, {}, {reason: 72})
+    assert times.excluded == 72
+    assert times.a == times.b == (MS,) * 48
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert f"m: {reason} 0 72" in lines
+    # Failures stand before differences and latencies.
+    assert lines.index(f"m: {reason} 0 72") < lines.index(
+        "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
+    )
+    assert "without 72 of 120 requests that failed in A or B" in lines
+
+
+def test_a_request_that_failed_in_one_capture_has_no_latency_in_the_other(compared):
+    """The slow requests time out in B: without them B would look quicker."""
+
+    def slow(number, x):
+        return response(number, right(number, x), took=9 * MS if number % 10 == 0 else MS)
+
+    found = compared(
+        lambda n, x: no_response(n) if n % 10 == 0 else response(n, right(n, x)), against=slow
+    )
+    (times,) = found.times
+    assert times.summary_a.percentiles == times.summary_b.percentiles
+    assert times.excluded == 12
+
+
+def test_a_model_that_always_fails_has_no_latency(compared):
+    found = compared(lambda n, x: quick_failure(n))
+    assert found.times[0].summary_b.count == 0
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert "m: status 500 0 120" in lines
+    assert not any(line.startswith("p50") for line in lines)
 
 
 def test_captures_of_different_requests_are_not_compared(tmp_path):
@@ -206,6 +275,8 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     document = json.loads(capsys.readouterr().out)
     assert document["differing"] == 30
     assert document["groups"][0]["kind"] == "values"
-    assert document["latencies"][0]["a"]["percentiles"][0]["percent"] == 50
+    (latencies,) = document["latencies"]
+    assert latencies["a"]["percentiles"][0]["percent"] == 50
+    assert (latencies["requests"], latencies["failures_b"], latencies["excluded"]) == (120, {}, 0)
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
     assert "with the keys abs, rel, ulp, cosine, topk" in capsys.readouterr().err
