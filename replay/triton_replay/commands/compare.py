@@ -13,7 +13,7 @@ from triton_replay.capture.records import Closing, Record
 from triton_replay.commands.common import make_folder, print_message, print_result
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
-from triton_replay.errors import CaptureIncomplete, FileUnwritable
+from triton_replay.errors import CaptureIncomplete, FileUnwritable, ReplayError
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_document, comparison_lines
 
@@ -30,6 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="allowed difference of a float output, with the keys abs, rel, ulp, cosine and topk; "
         f"repeatable; default: {describe(DEFAULT)}",
+    )
+    add(
+        "--ignore",
+        metavar="FIELD,...",
+        action="append",
+        default=[],
+        help="response fields that are not compared, such as id,model_version,parameters.ms; "
+        "repeatable",
     )
     add("--json", action="store_true", help="print JSON instead of the table")
     add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
@@ -52,11 +60,14 @@ def run(given: argparse.Namespace) -> int:
         CaptureIncomplete: No response differs, but an incomplete capture lacks some requests.
     """
     tolerances = parse_tolerances(given.tolerance)
+    ignored = {name.strip() for text in given.ignore for name in text.split(",")}
+    if "" in ignored:
+        raise ReplayError(f"--ignore: found {given.ignore!r}, expected field names FIELD,...")
     a, b = read_capture(given.a), read_capture(given.b)
     for capture in (a, b):
         if capture.complaint:
             print_message(capture.complaint)
-    comparison = compare_captures(a, b, tolerances)
+    comparison = compare_captures(a, b, tolerances, ignored)
     if given.json:
         print_result(json.dumps(comparison_document(comparison), indent=2))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Final
@@ -61,13 +61,16 @@ class Comparison:
     times: tuple[ModelTimes, ...]
 
 
-def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparison:
+def compare_captures(
+    a: Capture, b: Capture, tolerances: Tolerances, ignored: Collection[str] = ()
+) -> Comparison:
     """Compare the responses to requests with the same number.
 
     Args:
         a: The first capture.
         b: The second capture: a replay of A, or both are replays of a third capture.
         tolerances: Allowed differences of tensors.
+        ignored: Response fields that are not compared, as in `compare_answers`.
 
     Returns:
         Groups of differences, and latencies by model.
@@ -89,7 +92,7 @@ def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparis
     compared = []
     for number, concurrent in zip(same, concurrency, strict=True):
         one, other, model = first[number], second[number], models[number]
-        found = compare_answers(model, one, other, tolerances)
+        found = compare_answers(model, one, other, tolerances, ignored)
         features = features_of(one.request, concurrent)
         compared.append(Compared(model, one.request, features, tuple(found)))
     return Comparison(

@@ -129,7 +129,9 @@ def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
-    found = document.get(key, {})
+    found = document.get(key)
+    if found is None:  # KServe writes null for no parameters
+        return {}
     if not isinstance(found, dict):
         raise NotUnderstood(f"{key}: expected an object")
     return found

@@ -163,6 +163,11 @@ def sequence_of_call(body: Body) -> str:
     return str(found) if found else ""
 
 
+def has_id(body: Body) -> bool:
+    """Return whether one of a call's requests has an id. Raise NotUnderstood if it is invalid."""
+    return any(request.id for request in read_requests(body))
+
+
 def model_of_call(body: Body) -> str:
     """Return the model of a call's first request, or "" if the body is invalid."""
     try:
@@ -257,9 +262,10 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401  protobuf's classes are ma
         for key in ("model_name", "model_version", "id")
         if getattr(response, key)
     }
-    for name, parameter in response.parameters.items():
-        kind = parameter.WhichOneof("parameter_choice")
-        fields[f"parameter {name}"] = getattr(parameter, kind) if kind else None
+    fields["parameters"] = {
+        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+        for name, parameter in response.parameters.items()
+    }
     return Answer(_tensors(response.outputs, response.raw_output_contents), fields)
 
 

@@ -228,6 +228,22 @@ def test_captures_of_different_requests_are_not_compared(tmp_path):
         compare_captures(read_capture(a), read_capture(b), Tolerances())
 
 
+def test_the_command_ignores_fields(tmp_path, capsys):
+    def versioned(number, x):
+        body = b'{"model_version": "2", "parameters": {"ms": 3}}'
+        return Response(number, 0, 1, 200, (), len(body), body)
+
+    def first(number, x):
+        body = b'{"model_version": "1"}'
+        return Response(number, 0, 1, 200, (), len(body), body)
+
+    a = write_capture(tmp_path / "a.trc", first, VALUES[:2])
+    b = write_capture(tmp_path / "b.trc", versioned, VALUES[:2])
+    assert main(["compare", str(a), str(b), "--ignore=model_version"]) == 1
+    ignored = ["--ignore=model_version", "--ignore=id, parameters.ms"]
+    assert main(["compare", str(a), str(b), *ignored]) == 0
+
+
 def test_redacted_responses_are_not_compared(compared):
     def redacted(number, x):
         return dataclasses.replace(response(number, x), redacted=True)
@@ -278,5 +294,7 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     (latencies,) = document["latencies"]
     assert latencies["a"]["percentiles"][0]["percent"] == 50
     assert (latencies["requests"], latencies["failures_b"], latencies["excluded"]) == (120, {}, 0)
+    assert main(["compare", str(a), str(a), "--ignore=id,"]) == 2
+    assert "--ignore: found ['id,'], expected field names" in capsys.readouterr().err
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
     assert "with the keys abs, rel, ulp, cosine, topk" in capsys.readouterr().err
