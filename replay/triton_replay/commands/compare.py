@@ -12,7 +12,7 @@ from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
 from triton_replay.commands.common import make_folder, print_message, print_result
 from triton_replay.comparing.comparison import Comparison, compare_captures
-from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
+from triton_replay.comparing.tolerances import DEFAULT, HALF, describe, parse_tolerances
 from triton_replay.errors import CaptureIncomplete, FileUnwritable, ReplayError
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_document, comparison_lines
@@ -28,8 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="[[MODEL/]OUTPUT:]KEY=NUMBER,...",
         action="append",
         default=[],
-        help="allowed difference of a float output, with the keys abs, rel, ulp, cosine and topk; "
-        f"repeatable; default: {describe(DEFAULT)}",
+        help="allowed difference of a float output, with the keys abs, rel, scale, ulp, cosine and "
+        f"topk; repeatable; default: {describe(DEFAULT)} for FP32 and FP64, {describe(HALF)} for "
+        "FP16 and BF16",
     )
     add(
         "--ignore",

@@ -10,13 +10,21 @@ from typing import Final
 
 from triton_replay.capture.files import Capture, Exchange
 from triton_replay.capture.records import Request
-from triton_replay.comparing.differences import Difference, compare_answers, failure_of, model_of
+from triton_replay.comparing.differences import (
+    Difference,
+    compare_answers,
+    failure_of,
+    model_of,
+    outputs_of,
+)
 from triton_replay.comparing.latencies import Latencies, latencies
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
 from triton_replay.wire.answers import read_inputs
 from triton_replay.wire.bodies import INFERENCE, NotUnderstood
 from triton_replay.wire.grpc_messages import inputs_of_call, is_inference
+
+_NAMES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ def compare_captures(
         Groups of differences, and latencies by model.
 
     Raises:
-        ReplayError: The captures contain different requests.
+        ReplayError: The captures contain different requests, or no output of a named tolerance.
     """
     first = {exchange.request.number: exchange for exchange in a.exchanges}
     second = {exchange.request.number: exchange for exchange in b.exchanges}
@@ -88,6 +96,7 @@ def compare_captures(
             "same number differ; expected one to be a replay of the other, or both of a third"
         )
     models = {number: model_of(first[number].request) for number in same}
+    _check_names(tolerances, [(models[n], side[n]) for side in (first, second) for n in same])
     concurrency = in_flight([_span(models[number], second[number]) for number in same])
     compared = []
     for number, concurrent in zip(same, concurrency, strict=True):
@@ -105,6 +114,25 @@ def compare_captures(
         groups=tuple(group(compared)),
         times=tuple(_times(models, first, second)),
     )
+
+
+def _check_names(tolerances: Tolerances, exchanges: Sequence[tuple[str, Exchange]]) -> None:
+    """Raise ReplayError if an output with a named tolerance is in no response."""
+    unknown, known = set(tolerances.named), set[str]()
+    for model, exchange in exchanges:
+        if not unknown:
+            return
+        for output in outputs_of(exchange):
+            known.add(f"{model}/{output}")
+            unknown -= {output, f"{model}/{output}"}
+    if unknown:
+        found = ", ".join(sorted(unknown))
+        expected = (
+            ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
+        )
+        raise ReplayError(
+            f"--tolerance: found {found}; expected outputs of the captures: {expected}"
+        )
 
 
 def _same_request(a: Exchange, b: Exchange) -> bool:

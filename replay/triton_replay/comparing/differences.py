@@ -95,6 +95,16 @@ def _may_fail_within(exchange: Exchange) -> bool:
     return events and b'"error"' in bytes(exchange.response.body)
 
 
+def outputs_of(exchange: Exchange) -> set[str]:
+    """Return the names of the outputs of all responses, or none if they cannot be read."""
+    if not _is_complete(exchange) or not _comparable(exchange):
+        return set()
+    try:
+        return {name for answer in _answers(exchange) for name in answer.tensors}
+    except NotUnderstood:
+        return set()
+
+
 def compare_answers(
     model: str,
     a: Exchange,
@@ -267,8 +277,8 @@ def _compare_tensors(
     elif a.shape != b.shape:
         yield Difference("shape", model, name, f"{list(a.shape)} and {list(b.shape)}")
     else:
-        tolerance = tolerances.of(model, name, a.values.dtype.kind)
-        wrong = tolerance.violated(a.values, b.values)
+        tolerance = tolerances.of(model, name, a.datatype)
+        wrong = tolerance.violated(a.values, b.values, a.datatype)
         if wrong.any():
             yield _of_values(model, name, a.values, b.values, wrong)
 

@@ -244,6 +244,23 @@ def test_the_command_ignores_fields(tmp_path, capsys):
     assert main(["compare", str(a), str(b), *ignored]) == 0
 
 
+@pytest.mark.parametrize("name", ["z", "m/z", "n/y"])
+def test_a_tolerance_of_an_unknown_output_is_refused(tmp_path, capsys, name):
+    a = write_capture(tmp_path / "a.trc", right, VALUES[:2])
+    known = ["--tolerance=y:abs=1", "--tolerance=m/y:abs=1"]
+    assert main(["compare", str(a), str(a), *known]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(a), str(a), *known, f"--tolerance={name}:abs=1"]) == 2
+    expected = f"--tolerance: found {name}; expected outputs of the captures: m/y"
+    assert expected in capsys.readouterr().err
+
+
+def test_an_output_that_only_b_has_is_known(tmp_path):
+    a = write_capture(tmp_path / "a.trc", lambda n, x: quick_failure(n), VALUES[:2])
+    b = write_capture(tmp_path / "b.trc", right, VALUES[:2])
+    assert main(["compare", str(a), str(b), "--tolerance=y:abs=1"]) == 1
+
+
 def test_redacted_responses_are_not_compared(compared):
     def redacted(number, x):
         return dataclasses.replace(response(number, x), redacted=True)
@@ -297,4 +314,4 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     assert main(["compare", str(a), str(a), "--ignore=id,"]) == 2
     assert "--ignore: found ['id,'], expected field names" in capsys.readouterr().err
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
-    assert "with the keys abs, rel, ulp, cosine, topk" in capsys.readouterr().err
+    assert "with the keys abs, rel, scale, ulp, cosine, topk" in capsys.readouterr().err

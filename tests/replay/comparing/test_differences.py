@@ -156,6 +156,23 @@ def test_null_parameters_of_an_output_do_not_hide_its_values():
     assert (difference.kind, difference.output) == ("values", "y")
 
 
+def test_half_precision_is_compared_in_units_of_its_type():
+    def bf16(bits):
+        data = np.array(bits, "<u2").tobytes()
+        tensor = {"name": "y", "datatype": "BF16", "shape": [len(bits)]}
+        tensor["parameters"] = {"binary_data_size": len(data)}
+        text = json.dumps({"outputs": [tensor]}).encode()
+        headers = (("Inference-Header-Content-Length", str(len(text))),)
+        body = text + data
+        response = Response(0, 0, 0, 200, headers, len(body), body)
+        return Exchange(http_request("/v2/models/m/infer"), response)
+
+    one = 0x3F80
+    assert not compare_answers("m", bf16([one]), bf16([one + 2]), Tolerances())
+    (difference,) = compare_answers("m", bf16([one]), bf16([one + 3]), Tolerances())
+    assert difference.kind == "values"
+
+
 def test_an_infinite_difference_has_its_place():
     bodies = output([1, 1, 1]), output([1, 1, np.inf])
     (difference,) = compare_answers("m", *responses(*bodies), Tolerances())
