@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
 
     Raises:
         ReplayError: A capture cannot be read, or the captures do not match.
-        CaptureIncomplete: No response differs, but an incomplete capture lacks some requests.
+        CaptureIncomplete: No response differs, but one capture lacks requests of the other.
     """
     tolerances = parse_tolerances(given.tolerance)
     ignored = {name.strip() for text in given.ignore for name in text.split(",")}
@@ -79,10 +79,12 @@ def run(given: argparse.Namespace) -> int:
         _write_smallest(comparison, given.smallest)
     if comparison.differing:
         return 1
-    for capture, lost in ((a, comparison.only_b), (b, comparison.only_a)):
-        if capture.complaint and lost:
-            text = f"{capture.name}: incomplete; {lost} requests were not compared"
-            raise CaptureIncomplete(text)
+    for capture, other, lost in ((a, b, comparison.only_b), (b, a, comparison.only_a)):
+        if lost:
+            raise CaptureIncomplete(
+                f"{capture.name}: lacks {lost} of the {len(other.exchanges)} requests in "
+                f"{other.name}, which were not compared"
+            )
     return 0
 
 
