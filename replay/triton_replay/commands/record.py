@@ -124,7 +124,7 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     recorder = Recorder(
         writer,
         clock,
-        Selection(given.sample, given.seed),
+        Selection(given.sample, given.seed, given.max_body),
         redaction_of(given),
         given.max_capture,
         on_end=lambda reason: print_message(f"recording ended; the proxy continues: {reason}"),
@@ -172,6 +172,7 @@ def redaction_of(given: argparse.Namespace) -> Redaction:
         frozenset(name.lower() for name in given.redact_header),
         frozenset(given.redact_tensor),
         frozenset(name.lower() for name in given.keep_header),
+        given.max_body,
     )
 
 

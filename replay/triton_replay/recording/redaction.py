@@ -19,6 +19,7 @@ from urllib.parse import unquote_plus
 
 from triton_replay.capture.records import Request, Response, StreamMessage, Traffic
 from triton_replay.wire.bodies import (
+    MAX_UNPACKED,
     Body,
     Headers,
     NotUnderstood,
@@ -51,11 +52,13 @@ class Redaction:
         headers: Names of redacted headers and query parameters, besides those of credentials.
         tensors: Names of redacted tensors.
         kept: Names of headers and query parameters that hold no credential.
+        max_unpacked: Largest decompressed size of a body in bytes. Of a larger one nothing is kept.
     """
 
     headers: Collection[str] = ()
     tensors: Collection[str] = ()
     kept: Collection[str] = ()
+    max_unpacked: int = MAX_UNPACKED
 
     def apply(self, message: Traffic) -> Traffic:
         """Return the redacted record."""
@@ -89,7 +92,7 @@ class Redaction:
         if not self.tensors or not message.body:
             return message
         try:
-            body = redact_call(message, self.tensors, _blank_bytes)
+            body = redact_call(message, self.tensors, _blank_bytes, self.max_unpacked)
         except NotUnderstood:
             return replace(message, body=b"", redacted=True)
         if body is None:
@@ -122,9 +125,9 @@ class Redaction:
     def _redact_body(self, headers: Headers, body: Body) -> tuple[bytes, str] | None:
         """Return a redacted body and the length of its JSON, or None if nothing is redacted."""
         if header(headers, "content-type").startswith("text/event-stream"):
-            events = self._redact_events(bytes(inflate(headers, body)))
+            events = self._redact_events(bytes(inflate(headers, body, self.max_unpacked)))
             return None if events is None else (events, "")
-        found = read_body(headers, body)
+        found = read_body(headers, body, self.max_unpacked)
         changed = self._redact_fields(found.document)
         pieces: list[bytes | memoryview] = []
         for tensor, data in found.tensors():
@@ -214,7 +217,10 @@ _CONTENTS: Final = (
 
 
 def redact_call(
-    message: Traffic, names: Collection[str], blank: Callable[[str, memoryview], bytes]
+    message: Traffic,
+    names: Collection[str],
+    blank: Callable[[str, memoryview], bytes],
+    limit: int,
 ) -> bytes | None:
     """Redact the tensors in a gRPC body.
 
@@ -222,6 +228,7 @@ def redact_call(
         message: The record with the body.
         names: Names of the tensors.
         blank: Takes a datatype and bytes; returns redacted bytes of the same length.
+        limit: Largest decompressed size of the body, in bytes.
 
     Returns:
         The new body, or None if it has none of the tensors.
@@ -233,17 +240,17 @@ def redact_call(
     if isinstance(message, Request):
         if not is_inference(message.target):
             return None
-        found = read_requests(message.body)
+        found = read_requests(message.body, limit)
         changed = [_inputs(one, names, blank) for one in found]
     elif isinstance(message, StreamMessage) and message.sent:
-        found = read_requests(message.body)
+        found = read_requests(message.body, limit)
         changed = [_inputs(one, names, blank) for one in found]
     elif isinstance(message, StreamMessage):
-        found = read_stream_responses(message.body)
+        found = read_stream_responses(message.body, limit)
         changed = [_outputs(one.infer_response, names, blank) for one in found]
     else:
         assert isinstance(message, Response)
-        found = read_responses(message.body)
+        found = read_responses(message.body, limit)
         changed = [_outputs(one, names, blank) for one in found]
     return framed(found) if any(changed) else None
 

@@ -3,14 +3,16 @@
 import argparse
 import gzip
 import json
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.capture.records import Request, Response
+from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.commands.record import add_options, redaction_of
 from triton_replay.recording.redaction import Redaction
+from triton_replay.wire.grpc_messages import with_prefix
 
 SECRET = Redaction(frozenset({"authorization"}), frozenset({"secret"}))
 
@@ -109,8 +111,8 @@ def test_the_options_name_headers_and_tensors():
     parser = argparse.ArgumentParser()
     add_options(parser)
     words = ["--redact-header=X-User", "--keep-header=X-Max-Tokens", "--redact-tensor=Secret"]
-    found = redaction_of(parser.parse_args(["--output=a.trc", *words]))
-    assert found == Redaction({"x-user"}, {"Secret"}, {"x-max-tokens"})
+    found = redaction_of(parser.parse_args(["--output=a.trc", "--max-body=99", *words]))
+    assert found == Redaction({"x-user"}, {"Secret"}, {"x-max-tokens"}, 99)
 
 
 def test_a_message_without_a_named_tensor_keeps_its_bytes():
@@ -153,6 +155,18 @@ def test_compressed_bodies_are_written_without_compression():
     redacted = SECRET.apply(sent)
     assert inputs(redacted)[0]["data"] == [0, 0]
     assert [name for name, _ in redacted.headers] == ["Content-Length"]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_body_that_is_too_large_when_decompressed_is_not_written(limit):
+    plain = bytes(request({"inputs": [tensor("secret", "INT32", [7, 8])]}).body)
+    body = gzip.compress(plain)
+    sent = Request(0, 0, 0, 0, "POST", "/", (("Content-Encoding", "gzip"),), len(body), body)
+    bounded = Redaction(tensors={"secret"}, max_unpacked=len(plain) + limit)
+    assert bool(bounded.apply(sent).body) == (limit == 0)
+    call = with_prefix(zlib.compress(bytes(1000)), compressed=True)
+    message = StreamMessage(0, False, 0, len(call), call)
+    assert Redaction(tensors={"secret"}, max_unpacked=999).apply(message).body == b""
 
 
 def test_fields_of_generate_are_redacted_like_tensors():
