@@ -76,7 +76,7 @@ def failure_of(exchange: Exchange) -> str:
         exchange.request.protocol == "http" and 200 <= response.status < 300
     )
     if not success:
-        return f"status {exchange.status}"
+        return f"status {exchange.status}".replace("status grpc", "gRPC status")
     if not _may_fail_within(exchange):
         return ""
     try:

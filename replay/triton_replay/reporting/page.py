@@ -63,10 +63,10 @@ def _capture(name: str, capture: Capture) -> str:
 
 def _failures(comparison: Comparison) -> str:
     rows = "".join(
-        f"<tr><td>{escape(what)}<td class=number>{a}<td class=number>{b}"
-        for what, a, b in failure_rows(comparison)
+        f"<tr><td>{escape(model)}<td>{escape(why)}<td class=number>{a}<td class=number>{b}"
+        for model, why, a, b in failure_rows(comparison)
     )
-    heads = "<th>Model and reason<th class=number>A<th class=number>B"
+    heads = "<th>Model<th>Reason<th class=number>A<th class=number>B"
     return f"<h2>Requests that failed</h2><table><tr>{heads}{rows}</table>" if rows else ""
 
 

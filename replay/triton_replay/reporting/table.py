@@ -13,6 +13,7 @@ from triton_replay.conformance.subject import Subject
 from triton_replay.conformance.suite import Chapter
 
 MODELS_SHOWN: Final = 20
+FAILURES_SHOWN: Final = 20
 FEW: Final = 10
 """With fewer requests all confidence intervals are open."""
 NO_VERDICT: Final = (
@@ -37,8 +38,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"{comparison.only_b} requests are in B only and were not compared")
     failures = failure_rows(comparison)
     if failures:
-        lines += ["", f"{'requests that failed':38} {'A':>8} {'B':>8}"]
-        lines += [f"{what[:38]:38} {a:>8} {b:>8}" for what, a, b in failures]
+        lines += ["", f"{'requests that failed':61} {'A':>8} {'B':>8}"]
+        lines += [f"{model[:40]:40} {why:20} {a:>8} {b:>8}" for model, why, a, b in failures]
     for number, one in enumerate(comparison.groups, 1):
         lines += ["", *_group_lines(number, one)]
     lines += ["", *_latency_lines(comparison)]
@@ -119,21 +120,14 @@ def excluded_text(times: ModelTimes) -> str:
     return f"{times.excluded} of {times.requests} requests that failed in A or B"
 
 
-def failure_rows(comparison: Comparison) -> list[tuple[str, int, int]]:
-    """Return the model and reason, and the counts in A and B, of all failures.
-
-    Rows with the largest difference between A and B are first.
-    """
+def failure_rows(comparison: Comparison) -> list[tuple[str, str, int, int]]:
+    """Return model, reason, and the counts in A and B, of the failures that differ most."""
     rows = [
-        (
-            f"{times.model}: {reason}",
-            times.failures_a.get(reason, 0),
-            times.failures_b.get(reason, 0),
-        )
+        (times.model, why, times.failures_a.get(why, 0), times.failures_b.get(why, 0))
         for times in comparison.times
-        for reason in sorted({*times.failures_a, *times.failures_b})
+        for why in sorted({*times.failures_a, *times.failures_b})
     ]
-    return sorted(rows, key=lambda row: (-abs(row[1] - row[2]), row[0]))
+    return sorted(rows, key=lambda row: -abs(row[2] - row[3]))[:FAILURES_SHOWN]
 
 
 def interval(percentile: Percentile) -> str:

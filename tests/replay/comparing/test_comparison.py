@@ -13,7 +13,7 @@ from triton_replay.capture.records import Response
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
 from triton_replay.errors import ReplayError
-from triton_replay.reporting.table import comparison_lines
+from triton_replay.reporting.table import comparison_lines, failure_rows
 
 VALUES = inputs(120)
 
@@ -191,9 +191,9 @@ def test_a_failed_request_counts_as_failure_and_not_as_latency(compared, failing
     assert times.excluded == 72
     assert times.a == times.b == (MS,) * 48
     lines = [" ".join(line.split()) for line in comparison_lines(found)]
-    assert f"m: {reason} 0 72" in lines
+    assert f"m {reason} 0 72" in lines
     # Failures stand before differences and latencies.
-    assert lines.index(f"m: {reason} 0 72") < lines.index(
+    assert lines.index(f"m {reason} 0 72") < lines.index(
         "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
     )
     assert "without 72 of 120 requests that failed in A or B" in lines
@@ -213,11 +213,21 @@ def test_a_request_that_failed_in_one_capture_has_no_latency_in_the_other(compar
     assert times.excluded == 12
 
 
+def test_failures_that_differ_most_are_first(compared):
+    def failing(number, x):
+        if number >= 20:
+            return right(number, x)
+        return truncated(number) if number < 5 else quick_failure(number)
+
+    rows = failure_rows(compared(failing, against=lambda n, x: truncated(n) if n < 2 else x))
+    assert rows == [("m", "status 500", 0, 15), ("m", "incomplete response", 2, 5)]
+
+
 def test_a_model_that_always_fails_has_no_latency(compared):
     found = compared(lambda n, x: quick_failure(n))
     assert found.times[0].summary_b.count == 0
     lines = [" ".join(line.split()) for line in comparison_lines(found)]
-    assert "m: status 500 0 120" in lines
+    assert "m status 500 0 120" in lines
     assert not any(line.startswith("p50") for line in lines)
 
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.comparison import features_of
-from triton_replay.comparing.differences import compare_answers, model_of
+from triton_replay.comparing.differences import compare_answers, failure_of, model_of
 from triton_replay.comparing.tolerances import Tolerances
 
 VALUES = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
@@ -133,6 +133,22 @@ def test_ignored_parameters_of_a_call_are_not_compared():
     (difference,) = compare_answers("m", *pair, Tolerances())
     assert (difference.output, difference.detail) == ("parameters", "ms: '1' and '2'")
     assert not compare_answers("m", *pair, Tolerances(), ("parameters.ms",))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "failure"),
+    [
+        (call(answer()), ""),
+        (stream(answer(), answer()), ""),
+        (call(code=14, text="gone"), "gRPC status 14"),
+        (stream(answer(), "lost"), "error in the stream"),
+        # The server reset the call before its trailers.
+        (Exchange(infer(), Response(0, 0, 0, 200, (), 0, ended="server")), "no response"),
+        (Exchange(infer(), None), "no response"),
+    ],
+)
+def test_a_failed_call_has_its_reason(exchange, failure):
+    assert failure_of(exchange) == failure
 
 
 @pytest.mark.parametrize("raw", [True, False])
