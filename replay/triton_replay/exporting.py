@@ -194,4 +194,6 @@ def write_pytest_case(capture: Path, folder: Path) -> None:
     """Write the tests and a copy of the capture to an existing folder. Raise OSError on failure."""
     (folder / "conftest.py").write_text(_CONFTEST, encoding="utf-8")
     (folder / "test_recorded.py").write_text(_TESTS, encoding="utf-8")
-    shutil.copyfile(capture, folder / CAPTURE)
+    copy = folder / CAPTURE
+    copy.touch(mode=0o600)  # like the capture
+    shutil.copyfile(capture, copy)

@@ -106,7 +106,17 @@ def test_the_records_before_a_truncation_are_used(reading, cut, capsys):
 def test_a_comparison_reports_missing_requests(whole, cut, capsys):
     count = len(VALUES) - len(read_capture(cut).exchanges)
     assert main(["compare", str(whole), str(cut)]) == 5
-    reported = f"triton-replay: {cut}: incomplete; {count} requests were not compared"
+    reported = f"{cut}: lacks {count} of the {len(VALUES)} requests in {whole}, which were not"
+    assert reported in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_comparison_with_a_shorter_replay_is_no_success(tmp_path, whole, capsys, first):
+    short = write_capture(tmp_path / "short.trc", right, VALUES[:2])
+    pair = [short, whole] if first else [whole, short]
+    assert main(["compare", *map(str, pair)]) == 5
+    lost = len(VALUES) - 2
+    reported = f"{short}: lacks {lost} of the {len(VALUES)} requests in {whole}, which were not"
     assert reported in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from replay.serving import serving
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.capture.files import CaptureWriter
+from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
 
 
@@ -101,6 +101,21 @@ def test_a_missing_server_is_reported_and_leaves_no_capture(tmp_path, capsys):
     assert main(["record", f"--server=127.0.0.1:{port}", f"--output={output}"]) == 3
     assert f"--server 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err
     assert not output.exists()
+
+
+@pytest.mark.parametrize(("kept", "target"), [(["Key"], "/v2?key=1"), ([], "/v2"), (7, "/v2")])
+def test_a_replay_keeps_what_the_recording_kept(tmp_path, kept, target):
+    path, output = tmp_path / "a.trc", tmp_path / "b.trc"
+    writer = CaptureWriter.create(path)
+    writer.write(
+        [Opening("localhost:8000", "2026-01-01T00:00:00", "0.1.0", {"keep_headers": kept})]
+    )
+    writer.write([Request(0, 0, 0, 0, "GET", "/v2?key=1", (), 0), Closing(0, "stopped", {})])
+    writer.close()
+    with serving() as server:
+        assert main(["replay", str(path), f"--server={server}", f"--output={output}"]) == 0
+    (exchange,) = read_capture(output).exchanges
+    assert exchange.request.target == target
 
 
 @pytest.mark.brute_force

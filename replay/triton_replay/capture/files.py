@@ -138,6 +138,11 @@ def _records(data: memoryview, name: str, damage: list[Damage]) -> Iterator[Reco
 # -- writing
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file. A capture holds data of users."""
+    return os.open(path, flags, 0o600)
+
+
 class CaptureWriter:
     """A new capture. Not thread-safe.
 
@@ -159,7 +164,7 @@ class CaptureWriter:
 
     @classmethod
     def create(cls, path: Path) -> CaptureWriter:
-        """Create a capture.
+        """Create a capture that only its owner can read and write.
 
         Raises:
             CaptureUnreadable: The file exists.
@@ -167,7 +172,7 @@ class CaptureWriter:
             CaptureIncomplete: The disk is full.
         """
         try:
-            file = path.open("xb", buffering=0)
+            file = FileIO(path, "xb", opener=_private)
         except FileExistsError as error:
             text = f"{path}: exists, and captures are not overwritten. Use another file name"
             raise CaptureUnreadable(text) from error

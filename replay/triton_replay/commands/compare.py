@@ -12,8 +12,8 @@ from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
 from triton_replay.commands.common import make_folder, print_message, print_result
 from triton_replay.comparing.comparison import Comparison, compare_captures
-from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
-from triton_replay.errors import CaptureIncomplete, FileUnwritable
+from triton_replay.comparing.tolerances import DEFAULT, HALF, describe, parse_tolerances
+from triton_replay.errors import CaptureIncomplete, FileUnwritable, ReplayError
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_document, comparison_lines
 
@@ -28,8 +28,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="[[MODEL/]OUTPUT:]KEY=NUMBER,...",
         action="append",
         default=[],
-        help="allowed difference of a float output, with the keys abs, rel, ulp, cosine and topk; "
-        f"repeatable; default: {describe(DEFAULT)}",
+        help="allowed difference of a float output, with the keys abs, rel, scale, ulp, cosine and "
+        f"topk; repeatable; default: {describe(DEFAULT)} for FP32 and FP64, {describe(HALF)} for "
+        "FP16 and BF16",
+    )
+    add(
+        "--ignore",
+        metavar="FIELD,...",
+        action="append",
+        default=[],
+        help="response fields that are not compared, such as id,model_version,parameters.ms; "
+        "repeatable",
     )
     add("--json", action="store_true", help="print JSON instead of the table")
     add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
@@ -49,14 +58,17 @@ def run(given: argparse.Namespace) -> int:
 
     Raises:
         ReplayError: A capture cannot be read, or the captures do not match.
-        CaptureIncomplete: No response differs, but an incomplete capture lacks some requests.
+        CaptureIncomplete: No response differs, but one capture lacks requests of the other.
     """
     tolerances = parse_tolerances(given.tolerance)
+    ignored = {name.strip() for text in given.ignore for name in text.split(",")}
+    if "" in ignored:
+        raise ReplayError(f"--ignore: found {given.ignore!r}, expected field names FIELD,...")
     a, b = read_capture(given.a), read_capture(given.b)
     for capture in (a, b):
         if capture.complaint:
             print_message(capture.complaint)
-    comparison = compare_captures(a, b, tolerances)
+    comparison = compare_captures(a, b, tolerances, ignored)
     if given.json:
         print_result(json.dumps(comparison_document(comparison), indent=2))
     else:
@@ -67,10 +79,12 @@ def run(given: argparse.Namespace) -> int:
         _write_smallest(comparison, given.smallest)
     if comparison.differing:
         return 1
-    for capture, lost in ((a, comparison.only_b), (b, comparison.only_a)):
-        if capture.complaint and lost:
-            text = f"{capture.name}: incomplete; {lost} requests were not compared"
-            raise CaptureIncomplete(text)
+    for capture, other, lost in ((a, b, comparison.only_b), (b, a, comparison.only_a)):
+        if lost:
+            raise CaptureIncomplete(
+                f"{capture.name}: lacks {lost} of the {len(other.exchanges)} requests in "
+                f"{other.name}, which were not compared"
+            )
     return 0
 
 

@@ -20,7 +20,7 @@ from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.http_tap import HttpTap
 from triton_replay.recording.proxy import Proxy, Reading, Tap
 from triton_replay.recording.recorder import Recorder, Selection
-from triton_replay.recording.redaction import ALWAYS, Redaction
+from triton_replay.recording.redaction import SECRET_NAMES, Redaction
 
 SWITCH_SECONDS: Final = 0.0001
 MAX_BODY: Final = 16 * 2**20
@@ -67,7 +67,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help=f"header to overwrite, in addition to {', '.join(ALWAYS)}; repeatable",
+        help="header to overwrite and query parameter to remove, in addition to those whose names "
+        f"contain {', '.join(SECRET_NAMES)}; repeatable",
+    )
+    add(
+        "--keep-header",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="header or query parameter to record although its name contains such a word; "
+        "repeatable",
     )
     add(
         "--redact-tensor",
@@ -108,10 +117,6 @@ async def _close(proxies: list[Proxy]) -> None:
 
 async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     clock = clock_from_now()
-    redaction = Redaction(
-        frozenset((*ALWAYS, *(name.lower() for name in given.redact_header))),
-        frozenset(given.redact_tensor),
-    )
     for front, option in zip(fronts, ("--server", "--grpc-server"), strict=False):
         look_for_server(front.server, option)
     writer = CaptureWriter.create(given.output)
@@ -119,8 +124,8 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     recorder = Recorder(
         writer,
         clock,
-        Selection(given.sample, given.seed),
-        redaction,
+        Selection(given.sample, given.seed, given.max_body),
+        redaction_of(given),
         given.max_capture,
         on_end=lambda reason: print_message(f"recording ended; the proxy continues: {reason}"),
     )
@@ -161,6 +166,16 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
                 print_message(f"not recorded: {count} {reason}")
 
 
+def redaction_of(given: argparse.Namespace) -> Redaction:
+    """Return what the options redact."""
+    return Redaction(
+        frozenset(name.lower() for name in given.redact_header),
+        frozenset(given.redact_tensor),
+        frozenset(name.lower() for name in given.keep_header),
+        given.max_body,
+    )
+
+
 async def _wait_for_end(seconds: float | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -175,7 +190,8 @@ def _settings(given: argparse.Namespace) -> dict[str, object]:
         "sample": given.sample,
         "seed": given.seed,
         "max_body": given.max_body,
-        "redact_headers": sorted({*ALWAYS, *given.redact_header}),
+        "redact_headers": sorted({*SECRET_NAMES, *given.redact_header}),
+        "keep_headers": sorted(given.keep_header),
         "grpc_server": given.grpc_server,
         "redact_tensors": sorted(given.redact_tensor),
     }

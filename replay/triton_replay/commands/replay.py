@@ -19,6 +19,7 @@ from triton_replay.commands.common import (
 )
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.redaction import Redaction
 from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player, Target
 
@@ -97,7 +98,10 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
         # Responses that cannot be recorded are of no use.
         loop.call_soon_threadsafe(stop.set)
 
-    recorder = Recorder(writer, clock, on_end=end_early)
+    # What the recording kept is kept again, so that the targets of both captures are equal.
+    kept = capture.opening.settings.get("keep_headers")
+    kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
+    recorder = Recorder(writer, clock, redaction=Redaction(kept=kept), on_end=end_early)
     player = Player(plan, target, clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

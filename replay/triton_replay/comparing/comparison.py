@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Final
 
 from triton_replay.capture.files import Capture, Exchange
 from triton_replay.capture.records import Request
-from triton_replay.comparing.differences import Difference, compare_answers, model_of
+from triton_replay.comparing.differences import (
+    Difference,
+    compare_answers,
+    failure_of,
+    model_of,
+    outputs_of,
+)
 from triton_replay.comparing.latencies import Latencies, latencies
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
@@ -18,16 +24,33 @@ from triton_replay.wire.answers import read_inputs
 from triton_replay.wire.bodies import INFERENCE, NotUnderstood
 from triton_replay.wire.grpc_messages import inputs_of_call, is_inference
 
+_NAMES_SHOWN: Final = 20
+
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """Latencies of one model in both captures, in nanoseconds, and their summaries."""
+    """Failures of one model, and the latencies of requests that succeeded in both captures.
+
+    Requests that fail in one capture are left out on both sides: a quick failure is no low latency,
+    and without a slow request the others look quicker.
+    """
 
     model: str
+    requests: int
+    """Number of compared requests."""
+    failures_a: Mapping[str, int]
+    """Number of failed requests in A, by reason."""
+    failures_b: Mapping[str, int]
     a: tuple[int, ...]
+    """Latencies in nanoseconds, in the order of `b`."""
     b: tuple[int, ...]
     summary_a: Latencies
     summary_b: Latencies
+
+    @property
+    def excluded(self) -> int:
+        """Number of compared requests without latency, because A or B failed."""
+        return self.requests - len(self.a)
 
 
 @dataclass(frozen=True)
@@ -46,19 +69,22 @@ class Comparison:
     times: tuple[ModelTimes, ...]
 
 
-def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparison:
+def compare_captures(
+    a: Capture, b: Capture, tolerances: Tolerances, ignored: Collection[str] = ()
+) -> Comparison:
     """Compare the responses to requests with the same number.
 
     Args:
         a: The first capture.
         b: The second capture: a replay of A, or both are replays of a third capture.
         tolerances: Allowed differences of tensors.
+        ignored: Response fields that are not compared, as in `compare_answers`.
 
     Returns:
         Groups of differences, and latencies by model.
 
     Raises:
-        ReplayError: The captures contain different requests.
+        ReplayError: The captures contain different requests, or no output of a named tolerance.
     """
     first = {exchange.request.number: exchange for exchange in a.exchanges}
     second = {exchange.request.number: exchange for exchange in b.exchanges}
@@ -70,11 +96,12 @@ def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparis
             "same number differ; expected one to be a replay of the other, or both of a third"
         )
     models = {number: model_of(first[number].request) for number in same}
+    _check_names(tolerances, [(models[n], side[n]) for side in (first, second) for n in same])
     concurrency = in_flight([_span(models[number], second[number]) for number in same])
     compared = []
     for number, concurrent in zip(same, concurrency, strict=True):
         one, other, model = first[number], second[number], models[number]
-        found = compare_answers(model, one, other, tolerances)
+        found = compare_answers(model, one, other, tolerances, ignored)
         features = features_of(one.request, concurrent)
         compared.append(Compared(model, one.request, features, tuple(found)))
     return Comparison(
@@ -87,6 +114,25 @@ def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparis
         groups=tuple(group(compared)),
         times=tuple(_times(models, first, second)),
     )
+
+
+def _check_names(tolerances: Tolerances, exchanges: Sequence[tuple[str, Exchange]]) -> None:
+    """Raise ReplayError if an output with a named tolerance is in no response."""
+    unknown, known = set(tolerances.named), set[str]()
+    for model, exchange in exchanges:
+        if not unknown:
+            return
+        for output in outputs_of(exchange):
+            known.add(f"{model}/{output}")
+            unknown -= {output, f"{model}/{output}"}
+    if unknown:
+        found = ", ".join(sorted(unknown))
+        expected = (
+            ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
+        )
+        raise ReplayError(
+            f"--tolerance: found {found}; expected outputs of the captures: {expected}"
+        )
 
 
 def _same_request(a: Exchange, b: Exchange) -> bool:
@@ -109,21 +155,25 @@ def _times(
         numbers[model].append(number)
     found = []
     for model, of_model in numbers.items():
-        both = []
-        for captured in (a, b):
-            exchanges = [captured[number] for number in of_model]
-            spans = [
-                (exchange.request.at, exchange.response.end)
-                for exchange in exchanges
-                if exchange.response is not None and exchange.response.ended == "complete"
-            ]
-            times = tuple(max(end - at, 0) for at, end in spans)
-            last = max((end for _, end in spans), default=0)
-            span = last - min((at for at, _ in spans), default=0)
-            both.append((times, latencies(times, span)))
-        (times_a, summary_a), (times_b, summary_b) = both
-        found.append(ModelTimes(model, times_a, times_b, summary_a, summary_b))
-    return sorted(found, key=lambda one: -len(one.a))
+        failures = [{n: failure_of(side[n]) for n in of_model} for side in (a, b)]
+        paired = [n for n in of_model if not any(side[n] for side in failures)]
+        times_a, summary_a = _summary([a[n] for n in paired])
+        times_b, summary_b = _summary([b[n] for n in paired])
+        counts_a, counts_b = (Counter(filter(None, side.values())) for side in failures)
+        found.append(
+            ModelTimes(
+                model, len(of_model), counts_a, counts_b, times_a, times_b, summary_a, summary_b
+            )
+        )
+    return sorted(found, key=lambda one: -one.requests)
+
+
+def _summary(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies]:
+    """Return the latencies of answered requests in nanoseconds, and their summary."""
+    spans = [(one.request.at, one.response.end) for one in exchanges if one.response is not None]
+    times = tuple(max(end - at, 0) for at, end in spans)
+    last = max((end for _, end in spans), default=0)
+    return times, latencies(times, last - min((at for at, _ in spans), default=0))
 
 
 # -- groups: for each kind of difference, model and output, each property of a request (rows, sizes,

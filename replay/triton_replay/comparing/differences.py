@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -12,10 +13,11 @@ from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.tolerances import Tolerances, distance
 from triton_replay.wire.answers import Answer, Array, Tensor, read_answers
-from triton_replay.wire.bodies import INFERENCE, NotUnderstood, header
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood, header, read_body
 from triton_replay.wire.grpc_messages import (
     answer_of_call,
     answer_of_message,
+    has_id,
     is_inference,
     model_of_call,
 )
@@ -56,8 +58,59 @@ def model_of(request: Request) -> str:
     return found["model"] if found else path
 
 
+def failure_of(exchange: Exchange) -> str:
+    """Return why a request did not succeed, or "".
+
+    Args:
+        exchange: The request with its response.
+
+    Returns:
+        The missing response, the status, or an error in a stream whose status is that of success.
+    """
+    response = exchange.response
+    if response is None or exchange.status == "none":
+        return "no response"
+    if response.ended != "complete":
+        return "incomplete response"
+    success = exchange.status == "grpc 0" or (
+        exchange.request.protocol == "http" and 200 <= response.status < 300
+    )
+    if not success:
+        return f"status {exchange.status}".replace("status grpc", "gRPC status")
+    if not _may_fail_within(exchange):
+        return ""
+    try:
+        failed = any("error" in answer.fields for answer in _answers(exchange))
+    except NotUnderstood:
+        return ""
+    return "error in the stream" if failed else ""
+
+
+def _may_fail_within(exchange: Exchange) -> bool:
+    """Return whether the response is a stream, whose status does not report later errors."""
+    if exchange.request.target.endswith("/ModelStreamInfer"):
+        return True
+    assert exchange.response is not None
+    events = header(exchange.response.headers, "content-type").startswith("text/event-stream")
+    return events and b'"error"' in bytes(exchange.response.body)
+
+
+def outputs_of(exchange: Exchange) -> set[str]:
+    """Return the names of the outputs of all responses, or none if they cannot be read."""
+    if not _is_complete(exchange) or not _comparable(exchange):
+        return set()
+    try:
+        return {name for answer in _answers(exchange) for name in answer.tensors}
+    except NotUnderstood:
+        return set()
+
+
 def compare_answers(
-    model: str, a: Exchange, b: Exchange, tolerances: Tolerances
+    model: str,
+    a: Exchange,
+    b: Exchange,
+    tolerances: Tolerances,
+    ignored: Collection[str] = (),
 ) -> list[Difference]:
     """Compare the responses to one request.
 
@@ -66,15 +119,18 @@ def compare_answers(
         a: The request with its first response.
         b: The request with its second response.
         tolerances: Allowed differences of tensors.
+        ignored: Response fields that are not compared; "parameters.x" is a field of an object.
 
     Returns:
         All differences; none for responses that are redacted, incomplete in the capture, or
         change over time.
     """
-    return list(_compare(model, a, b, tolerances))
+    return list(_compare(model, a, b, tolerances, ignored))
 
 
-def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> Iterator[Difference]:
+def _compare(
+    model: str, a: Exchange, b: Exchange, tolerances: Tolerances, ignored: Collection[str]
+) -> Iterator[Difference]:
     if not _is_complete(a) or not _is_complete(b):
         if _is_complete(a) != _is_complete(b):
             lost, kept = ("B", a) if _is_complete(a) else ("A", b)
@@ -102,8 +158,12 @@ def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> It
         kind = "stream responses"
         kind += " missing" if len(first) > len(second) else " in B only"
         yield Difference(kind, model, "", f"{len(first)} and {len(second)}")
+    pairs = zip(first, second, strict=False)
+    if any(x.fields.get("id") != y.fields.get("id") for x, y in pairs) and not _has_id(a):
+        ignored = {*ignored, "id"}  # invented by the server
     for one, other in zip(first, second, strict=False):
-        yield from _compare_answers(model, one, other, tolerances)
+        yield from _compare_fields(model, one, other, ignored)
+        yield from _compare_outputs(model, one, other, tolerances)
 
 
 def _is_complete(exchange: Exchange) -> bool:
@@ -136,20 +196,57 @@ def _answers(exchange: Exchange) -> list[Answer]:
     if not request.target.endswith("/ModelStreamInfer"):
         raise NotUnderstood("not a call of ModelInfer or ModelStreamInfer")
     received = (message.body for message in exchange.messages if not message.sent)
+    if not _has_id(exchange):
+        return [answer_of_message(body) for body in received]
     # A stable sort: responses with one request id keep their order.
     return sorted(map(answer_of_message, received), key=lambda one: str(one.fields.get("id", "")))
 
 
-def _compare_answers(
-    model: str, a: Answer, b: Answer, tolerances: Tolerances
+def _has_id(exchange: Exchange) -> bool:
+    """Return whether a request of the exchange has an id, or might have one."""
+    request = exchange.request
+    sent: list[Request | StreamMessage] = [request]
+    sent += [message for message in exchange.messages if message.sent]
+    if not all(record.whole for record in sent):
+        return True
+    try:
+        if request.protocol == "grpc":
+            return any(has_id(record.body) for record in sent)
+        return len(request.body) == 0 or bool(
+            read_body(request.headers, request.body).document.get("id")
+        )
+    except NotUnderstood:
+        return True
+
+
+def _compare_fields(
+    model: str, a: Answer, b: Answer, ignored: Collection[str]
 ) -> Iterator[Difference]:
-    for name in sorted({*a.fields, *b.fields}):
-        one, other = a.fields.get(name), b.fields.get(name)
+    first, second = (_without(answer.fields, ignored) for answer in (a, b))
+    for name in sorted({*first, *second}):
+        one, other = first.get(name), second.get(name)
         if one != other:
             kind = "error text" if name == "error" else "field"
             place, one, other = _first_difference(one, other)
             prefix = f"{place.lstrip('.')}: " if place else ""
             yield Difference(kind, model, name, f"{prefix}{_short(one)} and {_short(other)}")
+
+
+def _without(fields: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Return the fields that are compared. Empty parameters equal no parameters."""
+    kept = {}
+    for name, value in fields.items():
+        inner = [path[len(name) + 1 :] for path in ignored if path.startswith(f"{name}.")]
+        if isinstance(value, dict) and inner:
+            value = _without(value, inner)
+        if name not in ignored and not (name == "parameters" and not value):
+            kept[name] = value
+    return kept
+
+
+def _compare_outputs(
+    model: str, a: Answer, b: Answer, tolerances: Tolerances
+) -> Iterator[Difference]:
     for name in sorted({*a.tensors, *b.tensors}):
         if name not in b.tensors or name not in a.tensors:
             kind = "output missing" if name in a.tensors else "output in B only"
@@ -180,8 +277,8 @@ def _compare_tensors(
     elif a.shape != b.shape:
         yield Difference("shape", model, name, f"{list(a.shape)} and {list(b.shape)}")
     else:
-        tolerance = tolerances.of(model, name, a.values.dtype.kind)
-        wrong = tolerance.violated(a.values, b.values)
+        tolerance = tolerances.of(model, name, a.datatype)
+        wrong = tolerance.violated(a.values, b.values, a.datatype)
         if wrong.any():
             yield _of_values(model, name, a.values, b.values, wrong)
 

@@ -80,12 +80,3 @@ def percentile_of(values: Iterable[float], percent: float) -> float:
 def rank(count: int, percent: float) -> int:
     """Return the index of a percentile in `count` sorted values (nearest rank)."""
     return max(0, min(count - 1, ceil(count * percent / 100) - 1))
-
-
-def verdict(a: Percentile, b: Percentile) -> str:
-    """Return "slower" or "quicker" if B's interval lies outside A's, otherwise ""."""
-    if b.low is not None and a.high is not None and b.low > a.high:
-        return "slower"
-    if a.low is not None and b.high is not None and b.high < a.low:
-        return "quicker"
-    return ""

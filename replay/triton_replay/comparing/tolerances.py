@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ Array = NDArray[Any]
 _KEYS: Final = {
     "abs": "absolute",
     "rel": "relative",
+    "scale": "scaled",
     "ulp": "ulp",
     "cosine": "cosine",
     "topk": "top_k",
@@ -26,12 +28,14 @@ _KEYS: Final = {
 class Tolerance:
     """Allowed differences between two tensors; None disables a criterion.
 
-    With `absolute`, `relative` or `ulp` set, each element must satisfy
-    `|a - b| <= absolute + relative * |a|` or lie within `ulp` units in the last place.
+    With `absolute`, `relative`, `scaled` or `ulp` set, each element must satisfy
+    `|a - b| <= absolute + relative * |a| + scaled * max |a|` or lie within `ulp` units in the last
+    place. A float tensor of zeros never equals one with other values.
 
     Args:
         absolute: Absolute difference of elements.
         relative: Difference of elements relative to `|a|`.
+        scaled: Difference of elements relative to the tensor's largest finite `|a|`.
         ulp: Difference of elements in units in the last place.
         cosine: Least cosine similarity of rows along the last axis.
         top_k: Number of largest elements of each row whose positions must be equal.
@@ -39,38 +43,52 @@ class Tolerance:
 
     absolute: float | None = None
     relative: float | None = None
+    scaled: float | None = None
     ulp: int | None = None
     cosine: float | None = None
     top_k: int | None = None
 
-    def violated(self, a: Array, b: Array) -> Array:
+    def violated(self, a: Array, b: Array, datatype: str = "") -> Array:
         """Return a bool for each element that exceeds the tolerance.
 
         Args:
             a: The reference, of any shape.
             b: A tensor of the same shape and datatype.
+            datatype: Triton's name of the datatype if the arrays have another one: BF16 is FP32.
         """
         wrong = np.zeros(a.shape, bool)
         if a.dtype.kind not in "fiu":
             return np.asarray(a != b, bool)
-        if self.absolute is not None or self.relative is not None or self.ulp is not None:
-            wrong |= ~self._near(a, b)
+        if a.dtype.kind == "f" and a.any() != b.any():
+            # All values of one side are zero. No tolerance hides a lost output.
+            return np.asarray(a != b, bool)
+        criteria = (self.absolute, self.relative, self.scaled, self.ulp)
+        if any(criterion is not None for criterion in criteria):
+            wrong |= ~self._near(a, b, datatype)
         if a.size:
             rows = (-1, a.shape[-1] if a.ndim else 1)
             far = ~self._rows_agree(a.reshape(rows), b.reshape(rows))
             wrong |= np.broadcast_to(far[:, None], (len(far), rows[1])).reshape(a.shape)
         return wrong
 
-    def _near(self, a: Array, b: Array) -> Array:
+    def _near(self, a: Array, b: Array, datatype: str) -> Array:
         near = np.asarray(a == b)
         if a.dtype.kind == "f":
             near |= np.isnan(a) & np.isnan(b)
         with np.errstate(invalid="ignore", over="ignore"):
-            allowed = (self.absolute or 0.0) + (self.relative or 0.0) * np.abs(a.astype(np.float64))
+            size = np.abs(a.astype(np.float64))
+            scale = size[np.isfinite(size)].max(initial=0.0)
+            allowed = (
+                (self.absolute or 0.0)
+                + (self.relative or 0.0) * size
+                + (self.scaled or 0.0) * scale
+            )
             # Infinity equals itself only.
             near |= np.isfinite(a) & (distance(a, b) <= allowed)
         if self.ulp is not None and a.dtype.kind == "f":
-            near |= ulps_between(a, b) <= self.ulp
+            # BF16 has the upper half of the bits of FP32.
+            step = 2**16 if datatype == "BF16" else 1
+            near |= ulps_between(a, b) <= self.ulp * step
         return near
 
     def _rows_agree(self, a: Array, b: Array) -> Array:
@@ -88,27 +106,43 @@ class Tolerance:
         return np.asarray(agree | same.all(axis=1))
 
 
-DEFAULT: Final = Tolerance(absolute=1e-5, relative=1e-4)
+DEFAULT: Final = Tolerance(relative=1e-4, scaled=1e-6)
+"""Tolerance of FP32 and FP64. Eight times the resolution of FP32 at the tensor's scale accepts
+other orders of summation, and still compares probabilities below 1e-5."""
+HALF: Final = Tolerance(ulp=2)
+"""Tolerance of FP16 and BF16, where `DEFAULT` is below the distance of two numbers."""
 EXACT: Final = Tolerance(absolute=0.0)
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Tolerances by "MODEL/OUTPUT" or "OUTPUT", and the one of all other outputs."""
+    """Tolerances by "MODEL/OUTPUT" or "OUTPUT", and the one of all other float outputs.
 
-    others: Tolerance = DEFAULT
+    Args:
+        others: Tolerance of float outputs without a named one; None for that of the datatype.
+        named: Tolerances by name.
+    """
+
+    others: Tolerance | None = None
     named: Mapping[str, Tolerance] = field(default_factory=dict)
 
-    def of(self, model: str, output: str, kind: str) -> Tolerance:
+    def of(self, model: str, output: str, datatype: str) -> Tolerance:
         """Return the tolerance of an output.
 
         Args:
             model: Name of the model.
             output: Name of the output.
-            kind: NumPy's kind of the dtype. Without a named tolerance only floats may differ.
+            datatype: Triton's name. Without a named tolerance only floats may differ.
         """
         found = self.named.get(f"{model}/{output}", self.named.get(output))
-        return found or (self.others if kind == "f" else EXACT)
+        if found is not None:
+            return found
+        if datatype not in _FLOATS:
+            return EXACT
+        return self.others or _FLOATS[datatype]
+
+
+_FLOATS: Final = {"FP64": DEFAULT, "FP32": DEFAULT, "FP16": HALF, "BF16": HALF}
 
 
 def parse_tolerances(texts: Sequence[str]) -> Tolerances:
@@ -117,27 +151,33 @@ def parse_tolerances(texts: Sequence[str]) -> Tolerances:
     Raises:
         ReplayError: A value is invalid.
     """
-    others, named = DEFAULT, {}
+    others, named = None, {}
     for text in texts:
         name, separator, rules = text.rpartition(":")
-        found: dict[str, float | int] = {}
-        for rule in rules.split(","):
-            key, _, value = rule.partition("=")
-            try:
-                wanted = _KEYS[key.strip()]
-                found[wanted] = int(value) if wanted in ("ulp", "top_k") else float(value)
-            except (KeyError, ValueError) as error:
-                text = (
-                    f"--tolerance: found {text!r}, expected [OUTPUT:]KEY=NUMBER,..., "
-                    f"with the keys {', '.join(_KEYS)}"
-                )
-                raise ReplayError(text) from error
-        tolerance = Tolerance(**found)  # type: ignore[arg-type]
+        try:
+            tolerance = Tolerance(**dict(map(_criterion, rules.split(","))))  # type: ignore[arg-type]
+        except (KeyError, ValueError) as error:
+            text = (
+                f"--tolerance: found {text!r}, expected [OUTPUT:]KEY=NUMBER,..., with the keys "
+                f"{', '.join(_KEYS)}; numbers of 0 or more, cosine at most 1, topk at least 1"
+            )
+            raise ReplayError(text) from error
         if separator:
             named[name] = tolerance
         else:
             others = tolerance
     return Tolerances(others, named)
+
+
+def _criterion(rule: str) -> tuple[str, float]:
+    """Parse `KEY=NUMBER`. Raise KeyError or ValueError."""
+    key, _, text = rule.partition("=")
+    name = _KEYS[key.strip()]
+    value = int(text) if name in ("ulp", "top_k") else float(text)
+    # A comparison with NaN is false.
+    if not (name == "top_k") <= value <= (1.0 if name == "cosine" else inf):
+        raise ValueError
+    return name, value
 
 
 def describe(tolerance: Tolerance) -> str:

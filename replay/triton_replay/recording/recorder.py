@@ -18,7 +18,7 @@ from triton_replay.capture.files import CaptureWriter
 from triton_replay.capture.records import Closing, Record, Request, Response, Traffic, encode_record
 from triton_replay.errors import CaptureIncomplete
 from triton_replay.recording.redaction import Redaction
-from triton_replay.wire.bodies import INFERENCE, sequence_of
+from triton_replay.wire.bodies import INFERENCE, MAX_UNPACKED, sequence_of
 from triton_replay.wire.grpc_messages import is_inference, sequence_of_call
 
 INTERVAL: Final = 0.25
@@ -133,8 +133,9 @@ class Recorder:
         if not records:
             return
         try:
-            self._writer.write(self._within_limit(self._kept(records)))
-            self._writer.sync()
+            for batch in self._within_limit(self._kept(records)):
+                self._writer.write(batch)
+                self._writer.sync()
         except CaptureIncomplete as error:
             self.ended = str(error)
         except Exception as error:
@@ -160,19 +161,26 @@ class Recorder:
                 continue
             if not record.whole:
                 self.counts["bodies longer than --max-body"] += 1
-            yield self._redaction.apply(record)
+            redacted = self._redaction.apply(record)
+            if record.body and not redacted.body:
+                self.counts["bodies that could not be redacted"] += 1
+            yield redacted
 
-    def _within_limit(self, records: Iterator[Traffic]) -> list[Record]:
-        kept: list[Record] = []
-        size = self._writer.size
+    def _within_limit(self, records: Iterator[Traffic]) -> Iterator[list[Record]]:
+        """Yield the records in batches, so that slow redaction does not delay earlier ones."""
+        batch: list[Record] = []
+        size, since = self._writer.size, self._clock()
         for record in records:
             if self._max_capture is not None:
                 size += 16 + sum(map(len, encode_record(record)))
                 if size > self._max_capture:
                     self.ended = f"--max-capture of {self._max_capture} bytes is reached"
                     break
-            kept.append(record)
-        return kept
+            batch.append(record)
+            if self._clock() - since > INTERVAL * 1e9:
+                yield batch
+                batch, since = [], self._clock()
+        yield batch
 
 
 # -- sampling of requests: whole sequences, reproducible by a seed
@@ -185,10 +193,12 @@ class Selection:
     Args:
         share: Share of inferences that are kept, 0 to 1.
         seed: Seed of the selection.
+        max_unpacked: Largest decompressed size of a body in which a sequence is looked for.
     """
 
     share: float = 1.0
     seed: int = 0
+    max_unpacked: int = MAX_UNPACKED
 
     def takes(self, request: Request) -> bool:
         """Return whether a request is kept.
@@ -201,14 +211,14 @@ class Selection:
         if request.protocol == "grpc":
             if not is_inference(request.target):
                 return True
-            sequence = sequence_of_call(request.body)
+            sequence = sequence_of_call(request.body, self.max_unpacked)
             if sequence and not request.target.endswith("/ModelStreamInfer"):
                 return self._draw(sequence)
         elif request.method != "GET":
             found = INFERENCE.match(request.target.partition("?")[0])
             if not found:
                 return True
-            sequence = sequence_of(request.headers, request.body)
+            sequence = sequence_of(request.headers, request.body, self.max_unpacked)
             if sequence:
                 return self._draw(f"{found['model']} {sequence}")
         return self._draw(str(request.number))

@@ -1,4 +1,7 @@
-"""Redaction of headers and tensors before they are written to a capture.
+"""Redaction of credentials and tensors before they are written to a capture.
+
+The value of a header that may hold a credential, by its name, is overwritten. Such a parameter of
+the query is removed from the target.
 
 A redacted tensor keeps its shape and datatype, so that the request can be replayed: numbers become
 0, strings become "x" repeated to the same length. A body whose tensors cannot be identified is not
@@ -8,12 +11,15 @@ written at all.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from triton_replay.capture.records import Request, Response, StreamMessage, Traffic
 from triton_replay.wire.bodies import (
+    MAX_UNPACKED,
     Body,
     Headers,
     NotUnderstood,
@@ -29,24 +35,42 @@ from triton_replay.wire.grpc_messages import (
     read_stream_responses,
 )
 
-ALWAYS: Final = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
-"""Headers that are always redacted."""
+SECRET_NAMES: Final = (
+    *("auth", "cookie", "token", "key", "secret", "csrf", "xsrf", "passw", "passphrase", "pwd"),
+    *("credential", "signature", "session", "jwt", "assertion", "client-cert"),
+)
+"""Headers and query parameters that contain one of these words in their names are redacted."""
+_SECRET_NAME: Final = re.compile("|".join(SECRET_NAMES) + "|^sig$", re.IGNORECASE)
 REDACTED: Final = "redacted"
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names of redacted headers, in lower case, and of redacted tensors."""
+    """Names of headers, query parameters and tensors to redact. Headers are in lower case.
 
-    headers: Collection[str] = ALWAYS
+    Args:
+        headers: Names of redacted headers and query parameters, besides those of credentials.
+        tensors: Names of redacted tensors.
+        kept: Names of headers and query parameters that hold no credential.
+        max_unpacked: Largest decompressed size of a body in bytes. Of a larger one nothing is kept.
+    """
+
+    headers: Collection[str] = ()
     tensors: Collection[str] = ()
+    kept: Collection[str] = ()
+    max_unpacked: int = MAX_UNPACKED
 
     def apply(self, message: Traffic) -> Traffic:
         """Return the redacted record."""
         if isinstance(message, StreamMessage):
             return self._apply_to_call(message)
-        if any(name.lower() in self.headers for name, _ in message.headers):
+        if any(self._is_secret(name) for name, _ in message.headers):
             message = replace(message, headers=self._redact_headers(message.headers))
+        if isinstance(message, Response):
+            if any(self._is_secret(name) for name, _ in message.trailers):
+                message = replace(message, trailers=self._redact_headers(message.trailers))
+        elif "?" in message.target:
+            message = replace(message, target=self._redact_target(message.target))
         if header(message.headers, "content-type").startswith("application/grpc"):
             return self._apply_to_call(message)
         if not self.tensors or not message.body:
@@ -68,7 +92,7 @@ class Redaction:
         if not self.tensors or not message.body:
             return message
         try:
-            body = redact_call(message, self.tensors, _blank_bytes)
+            body = redact_call(message, self.tensors, _blank_bytes, self.max_unpacked)
         except NotUnderstood:
             return replace(message, body=b"", redacted=True)
         if body is None:
@@ -77,15 +101,33 @@ class Redaction:
 
     def _redact_headers(self, headers: Headers) -> Headers:
         return tuple(
-            (name, REDACTED if name.lower() in self.headers else value) for name, value in headers
+            (name, REDACTED if self._is_secret(name) else value) for name, value in headers
         )
+
+    def _redact_target(self, target: str) -> str:
+        path, _, query = target.partition("?")
+        parameters = re.split("[&;]", query)
+        kept = [
+            parameter
+            for parameter in parameters
+            if not self._is_secret(unquote_plus(parameter.partition("=")[0]))
+        ]
+        if len(kept) == len(parameters):
+            return target
+        return f"{path}?{'&'.join(kept)}" if kept else path
+
+    def _is_secret(self, name: str) -> bool:
+        lower = name.lower()
+        if lower in self.headers:
+            return True
+        return _SECRET_NAME.search(lower) is not None and lower not in self.kept
 
     def _redact_body(self, headers: Headers, body: Body) -> tuple[bytes, str] | None:
         """Return a redacted body and the length of its JSON, or None if nothing is redacted."""
         if header(headers, "content-type").startswith("text/event-stream"):
-            events = self._redact_events(bytes(inflate(headers, body)))
+            events = self._redact_events(bytes(inflate(headers, body, self.max_unpacked)))
             return None if events is None else (events, "")
-        found = read_body(headers, body)
+        found = read_body(headers, body, self.max_unpacked)
         changed = self._redact_fields(found.document)
         pieces: list[bytes | memoryview] = []
         for tensor, data in found.tensors():
@@ -175,7 +217,10 @@ _CONTENTS: Final = (
 
 
 def redact_call(
-    message: Traffic, names: Collection[str], blank: Callable[[str, memoryview], bytes]
+    message: Traffic,
+    names: Collection[str],
+    blank: Callable[[str, memoryview], bytes],
+    limit: int,
 ) -> bytes | None:
     """Redact the tensors in a gRPC body.
 
@@ -183,6 +228,7 @@ def redact_call(
         message: The record with the body.
         names: Names of the tensors.
         blank: Takes a datatype and bytes; returns redacted bytes of the same length.
+        limit: Largest decompressed size of the body, in bytes.
 
     Returns:
         The new body, or None if it has none of the tensors.
@@ -194,17 +240,17 @@ def redact_call(
     if isinstance(message, Request):
         if not is_inference(message.target):
             return None
-        found = read_requests(message.body)
+        found = read_requests(message.body, limit)
         changed = [_inputs(one, names, blank) for one in found]
     elif isinstance(message, StreamMessage) and message.sent:
-        found = read_requests(message.body)
+        found = read_requests(message.body, limit)
         changed = [_inputs(one, names, blank) for one in found]
     elif isinstance(message, StreamMessage):
-        found = read_stream_responses(message.body)
+        found = read_stream_responses(message.body, limit)
         changed = [_outputs(one.infer_response, names, blank) for one in found]
     else:
         assert isinstance(message, Response)
-        found = read_responses(message.body)
+        found = read_responses(message.body, limit)
         changed = [_outputs(one, names, blank) for one in found]
     return framed(found) if any(changed) else None
 

@@ -7,12 +7,15 @@ from typing import Final
 
 from triton_replay.capture.files import Capture
 from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
-from triton_replay.comparing.latencies import Percentile, verdict
+from triton_replay.comparing.latencies import Percentile
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport
 from triton_replay.loading.windows import Measurement
 from triton_replay.reporting.plots import latency_plot, load_plot
 from triton_replay.reporting.table import (
+    NO_VERDICT,
+    excluded_text,
+    failure_rows,
     interval,
     origin_of,
     shown_times,
@@ -40,10 +43,11 @@ def comparison_page(comparison: Comparison) -> str:
         "<h1>Two captures compared</h1>"
         f"<table class=captures>{_capture('A', comparison.a)}{_capture('B', comparison.b)}</table>"
         f"<p class='verdict {kind}'>{comparison.compared} requests compared, the answers to "
-        f"<strong>{comparison.differing}</strong> differ.{left}</p>{groups}"
+        f"<strong>{comparison.differing}</strong> differ.{left}</p>{_failures(comparison)}{groups}"
         "<h2>Latency</h2><p>Percentiles with 95 % intervals, in milliseconds. "
         "<span class=key-a>A is the solid line</span>, <span class=key-b>B the dashed one</span>."
-        f" The bars are the intervals.{unlike}</p>{''.join(map(_model, shown))}"
+        f" The bars are the intervals.{unlike}</p><p>{' '.join(NO_VERDICT)}.</p>"
+        f"{''.join(map(_model, shown))}"
     )
     return html_page(f"{comparison.a.name} and {comparison.b.name}", body)
 
@@ -55,6 +59,15 @@ def _capture(name: str, capture: Capture) -> str:
         f"<tr><th class=key-{key}>{name}<td>{escape(capture.name)}{complaint}"
         f"<td>{escape(origin_of(capture))}<td>{escape(opening.started)}"
     )
+
+
+def _failures(comparison: Comparison) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(model)}<td>{escape(why)}<td class=number>{a}<td class=number>{b}"
+        for model, why, a, b in failure_rows(comparison)
+    )
+    heads = "<th>Model<th>Reason<th class=number>A<th class=number>B"
+    return f"<h2>Requests that failed</h2><table><tr>{heads}{rows}</table>" if rows else ""
 
 
 def _group(number: int, one: Group) -> str:
@@ -71,17 +84,18 @@ def _model(times: ModelTimes) -> str:
     a, b = times.summary_a, times.summary_b
     rows = [
         f"<tr><td>requests<td class=number>{a.count}, {a.per_second:.1f}/s"
-        f"<td class=number>{b.count}, {b.per_second:.1f}/s<td><td>"
+        f"<td class=number>{b.count}, {b.per_second:.1f}/s<td>"
     ]
     for one, other in zip(a.percentiles, b.percentiles, strict=False):
         ratio = f"{other.value / one.value:.2f}" if one.value else ""
         rows.append(
             f"<tr><td>p{one.percent}<td class=number>{interval(one)}"
-            f"<td class=number>{interval(other)}<td class=number>{ratio}<td>{verdict(one, other)}"
+            f"<td class=number>{interval(other)}<td class=number>{ratio}"
         )
-    heads = "<tr><th><th class='number key-a'>A<th class='number key-b'>B<th class=number>B/A<th>"
+    heads = "<tr><th><th class='number key-a'>A<th class='number key-b'>B<th class=number>B/A"
+    note = f"<p>Without {excluded_text(times)}.</p>" if times.excluded else ""
     plot = latency_plot({"a": times.a, "b": times.b}, {"a": a.percentiles, "b": b.percentiles})
-    return f"<h3>{escape(times.model)}</h3>{plot}<table>{heads}{''.join(rows)}</table>"
+    return f"<h3>{escape(times.model)}</h3>{note}{plot}<table>{heads}{''.join(rows)}</table>"
 
 
 # -- the page of `load`

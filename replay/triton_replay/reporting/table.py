@@ -8,13 +8,19 @@ from typing import Any, Final
 
 from triton_replay.capture.files import Capture
 from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
-from triton_replay.comparing.latencies import Percentile, verdict
+from triton_replay.comparing.latencies import Percentile
 from triton_replay.conformance.subject import Subject
 from triton_replay.conformance.suite import Chapter
 
 MODELS_SHOWN: Final = 20
+FAILURES_SHOWN: Final = 20
 FEW: Final = 10
 """With fewer requests all confidence intervals are open."""
+NO_VERDICT: Final = (
+    "No verdict: A and B ran at different times, and the latency of one server differs between",
+    "runs by more than the intervals show, because requests of one run are not independent",
+)
+"""Lines beside the latencies."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -30,6 +36,10 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"{comparison.only_a} requests are in A only and were not compared")
     if comparison.only_b:
         lines.append(f"{comparison.only_b} requests are in B only and were not compared")
+    failures = failure_rows(comparison)
+    if failures:
+        lines += ["", f"{'requests that failed':61} {'A':>8} {'B':>8}"]
+        lines += [f"{model[:40]:40} {why:20} {a:>8} {b:>8}" for model, why, a, b in failures]
     for number, one in enumerate(comparison.groups, 1):
         lines += ["", *_group_lines(number, one)]
     lines += ["", *_latency_lines(comparison)]
@@ -76,9 +86,7 @@ def _latency_lines(comparison: Comparison) -> list[str]:
         "latency in ms, 95 % intervals in brackets; requests per second",
         f"{'':24} {'A':>22} {'B':>22}     B/A",
     ]
-    unlike = unlike_loads(comparison)
-    if unlike:
-        lines.insert(1, unlike)
+    lines[1:1] = [*NO_VERDICT, *filter(None, [unlike_loads(comparison)])]
     shown = shown_times(comparison)
     for times in shown:
         lines += _model_lines(times)
@@ -90,7 +98,7 @@ def _latency_lines(comparison: Comparison) -> list[str]:
 
 def shown_times(comparison: Comparison) -> Sequence[ModelTimes]:
     """Return the models with at least FEW requests, or all models if none has."""
-    many = [one for one in comparison.times if len(one.a) >= FEW]
+    many = [one for one in comparison.times if one.requests >= FEW]
     return (many or comparison.times)[:MODELS_SHOWN]
 
 
@@ -99,14 +107,27 @@ def _model_lines(times: ModelTimes) -> list[str]:
     ratio = f"{b.per_second / a.per_second:8.2f}" if a.per_second and b.per_second else ""
     counts = [f"{s.count}, {s.per_second:.1f}/s" for s in (a, b)]
     lines = [f"{times.model[:24]:24} {counts[0]:>22} {counts[1]:>22}{ratio}"]
+    if times.excluded:
+        lines.append(f"  without {excluded_text(times)}")
     for one, other in zip(a.percentiles, b.percentiles, strict=False):
         ratio = f"{other.value / one.value:8.2f}" if one.value else ""
-        judgement = verdict(one, other)
-        lines.append(
-            f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}"
-            + (f"  {judgement}" if judgement else "")
-        )
+        lines.append(f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}")
     return lines
+
+
+def excluded_text(times: ModelTimes) -> str:
+    """Describe the requests of a model without latency."""
+    return f"{times.excluded} of {times.requests} requests that failed in A or B"
+
+
+def failure_rows(comparison: Comparison) -> list[tuple[str, str, int, int]]:
+    """Return model, reason, and the counts in A and B, of the failures that differ most."""
+    rows = [
+        (times.model, why, times.failures_a.get(why, 0), times.failures_b.get(why, 0))
+        for times in comparison.times
+        for why in sorted({*times.failures_a, *times.failures_b})
+    ]
+    return sorted(rows, key=lambda row: -abs(row[2] - row[3]))[:FAILURES_SHOWN]
 
 
 def interval(percentile: Percentile) -> str:
@@ -133,7 +154,15 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "only_b": comparison.only_b,
         "groups": [_group(one) for one in comparison.groups],
         "latencies": [
-            {"model": times.model, "a": asdict(times.summary_a), "b": asdict(times.summary_b)}
+            {
+                "model": times.model,
+                "requests": times.requests,
+                "failures_a": dict(times.failures_a),
+                "failures_b": dict(times.failures_b),
+                "excluded": times.excluded,
+                "a": asdict(times.summary_a),
+                "b": asdict(times.summary_b),
+            }
             for times in comparison.times
         ],
     }

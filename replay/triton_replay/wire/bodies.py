@@ -7,6 +7,7 @@ the tensors that have a `binary_data_size` follow, in the order of the tensors.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -23,6 +24,11 @@ INFERENCE: Final = re.compile(
     r"/(?P<verb>infer|generate|generate_stream)$"
 )
 """Paths of requests that a model executes."""
+
+
+MAX_UNPACKED: Final = 256 * 2**20
+"""Default of the largest decompressed size of a body, in bytes."""
+_PIECE: Final = 2**20
 
 
 class NotUnderstood(Exception):
@@ -61,32 +67,73 @@ def header(headers: Headers, name: str) -> str:
     return next((value for key, value in headers if key.lower() == name), "")
 
 
-def inflate(headers: Headers, body: Body) -> Body:
+def inflate(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> Body:
     """Decompress a body by its Content-Encoding: identity, gzip or deflate.
 
+    Args:
+        headers: The headers of the body.
+        body: The body as on the wire.
+        limit: Largest decompressed size in bytes.
+
     Raises:
-        NotUnderstood: The encoding is unknown, or the body does not have it.
+        NotUnderstood: The encoding is unknown, the body does not have it, or it is too large.
     """
     encoding = header(headers, "content-encoding").strip().lower()
+    if encoding in ("", "identity"):
+        return body
     try:
-        if encoding in ("", "identity"):
-            return body
         if encoding == "gzip":
-            return gzip.decompress(body)
+            return _gunzip(body, limit)
         if encoding == "deflate":
-            return zlib.decompress(body)
+            return decompress(body, zlib.MAX_WBITS, limit)
     except (OSError, EOFError, zlib.error) as error:
         raise NotUnderstood(f"the body is not {encoding}: {error}") from error
     raise NotUnderstood(f"content-encoding: found {encoding!r}, expected identity, gzip or deflate")
 
 
-def read_body(headers: Headers, body: Body) -> TensorBody:
-    """Decompress a body and parse its JSON object.
+def decompress(data: Body, window: int, limit: int) -> bytes:
+    """Decompress one stream of zlib.
+
+    Args:
+        data: The stream.
+        window: `wbits` of zlib.
+        limit: Largest decompressed size in bytes.
+
+    Raises:
+        NotUnderstood: The decompressed data is too large.
+        zlib.error: The data is invalid or incomplete.
+    """
+    stream = zlib.decompressobj(window)
+    found = stream.decompress(data, limit + 1)
+    if len(found) > limit:
+        raise _too_large(limit)
+    if not stream.eof:
+        raise zlib.error("incomplete data")
+    return found
+
+
+def _gunzip(body: Body, limit: int) -> bytearray:
+    """Decompress all members of a gzip body, in linear time for any number of members."""
+    found = bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+        while piece := file.read(_PIECE):
+            found += piece
+            if len(found) > limit:
+                raise _too_large(limit)
+    return found
+
+
+def _too_large(limit: int) -> NotUnderstood:
+    return NotUnderstood(f"the decompressed body has more than {limit} bytes")
+
+
+def read_body(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> TensorBody:
+    """Decompress a body, up to `limit` bytes, and parse its JSON object.
 
     Raises:
         NotUnderstood: The body cannot be decompressed or does not start with a JSON object.
     """
-    data = memoryview(inflate(headers, body))
+    data = memoryview(inflate(headers, body, limit))
     text = header(headers, JSON_LENGTH).strip()
     try:
         length = int(text) if text.isascii() and text.isdigit() else len(data)
@@ -110,12 +157,16 @@ def tensor_body(document: dict[str, Any], binary: Sequence[bytes]) -> tuple[Head
     return headers, text + b"".join(binary)
 
 
-def sequence_of(headers: Headers, body: Body) -> str:
+def sequence_of(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> str:
     """Return the correlation id of a request as text, or "" if it belongs to no sequence."""
-    if b'"sequence_id"' not in bytes(body[:4096]) and not header(headers, "content-encoding"):
-        return ""
+    if not header(headers, "content-encoding"):
+        length = header(headers, JSON_LENGTH).strip()
+        # Parsing costs more than this search, and the binary data need none.
+        end = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
+        if b'"sequence_id"' not in bytes(body[:end]):
+            return ""
     try:
-        found = _object(read_body(headers, body).document, "parameters").get("sequence_id")
+        found = _object(read_body(headers, body, limit).document, "parameters").get("sequence_id")
     except NotUnderstood:
         return ""
     return "" if found in (None, 0, "") else str(found)
@@ -129,7 +180,9 @@ def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
-    found = document.get(key, {})
+    found = document.get(key)
+    if found is None:  # KServe writes null for no parameters
+        return {}
     if not isinstance(found, dict):
         raise NotUnderstood(f"{key}: expected an object")
     return found

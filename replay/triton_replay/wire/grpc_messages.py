@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
 from triton_replay.wire.answers import Answer, Tensor, tensor_of_values, tensor_of_wire
-from triton_replay.wire.bodies import Body, NotUnderstood
+from triton_replay.wire.bodies import MAX_UNPACKED, Body, NotUnderstood, decompress
 
 SERVICE: Final = "/inference.GRPCInferenceService"
 PREFIX: Final = 5
@@ -110,24 +110,28 @@ def is_inference(target: str) -> bool:
     return target.endswith(INFERENCES)
 
 
-def read_messages(kind: Any, body: Body) -> list[Any]:  # noqa: ANN401  made at run time
+def read_messages(
+    kind: Any,  # noqa: ANN401  made at run time
+    body: Body,
+    limit: int = MAX_UNPACKED,
+) -> list[Any]:
     """Parse the messages of a body, of one message class. Raise NotUnderstood if invalid."""
-    return [_parsed(kind, message) for message in split_messages(body)]
+    return [_parsed(kind, message) for message in split_messages(body, limit)]
 
 
-def read_requests(body: Body) -> list[Any]:
+def read_requests(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
     """Parse the ModelInferRequests of a body. Raise NotUnderstood if they are invalid."""
-    return read_messages(messages.ModelInferRequest, body)
+    return read_messages(messages.ModelInferRequest, body, limit)
 
 
-def read_responses(body: Body) -> list[Any]:
+def read_responses(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
     """Parse the ModelInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return read_messages(messages.ModelInferResponse, body)
+    return read_messages(messages.ModelInferResponse, body, limit)
 
 
-def read_stream_responses(body: Body) -> list[Any]:
+def read_stream_responses(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
     """Parse the ModelStreamInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return read_messages(messages.ModelStreamInferResponse, body)
+    return read_messages(messages.ModelStreamInferResponse, body, limit)
 
 
 def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, bool]:
@@ -150,10 +154,10 @@ def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, boo
     return str(found.error_message), is_last, not found.error_message and not response.outputs
 
 
-def sequence_of_call(body: Body) -> str:
+def sequence_of_call(body: Body, limit: int = MAX_UNPACKED) -> str:
     """Return the correlation id of a call's first request, or "" if it has none."""
     try:
-        requests = read_requests(body)
+        requests = read_requests(body, limit)
     except NotUnderstood:
         return ""
     if not requests or "sequence_id" not in requests[0].parameters:
@@ -161,6 +165,11 @@ def sequence_of_call(body: Body) -> str:
     parameter = requests[0].parameters["sequence_id"]
     found = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
     return str(found) if found else ""
+
+
+def has_id(body: Body) -> bool:
+    """Return whether one of a call's requests has an id. Raise NotUnderstood if it is invalid."""
+    return any(request.id for request in read_requests(body))
 
 
 def model_of_call(body: Body) -> str:
@@ -172,21 +181,30 @@ def model_of_call(body: Body) -> str:
     return str(requests[0].model_name) if requests else ""
 
 
-def split_messages(body: Body) -> list[bytes]:
-    """Return the serialized messages of a body, decompressed. Raise NotUnderstood."""
+def split_messages(body: Body, limit: int = MAX_UNPACKED) -> list[bytes]:
+    """Return the serialized messages of a body, decompressed.
+
+    Args:
+        body: Messages with their prefixes.
+        limit: Largest decompressed size of all messages together, in bytes.
+
+    Raises:
+        NotUnderstood: A message is incomplete, cannot be decompressed or is too large.
+    """
     splitter = MessageSplitter()
-    found = [_decompressed(message) for message in splitter.feed(body)]
+    found = []
+    for message in splitter.feed(body):
+        found.append(_decompressed(message, limit) if message[0] else message[PREFIX:])
+        limit -= len(found[-1]) if message[0] else 0
     if splitter.rest:
         raise NotUnderstood("an incomplete gRPC message")
     return found
 
 
-def _decompressed(message: bytes) -> bytes:
+def _decompressed(message: bytes, limit: int) -> bytes:
     """Return a message without its prefix. Raise NotUnderstood if it cannot be decompressed."""
-    if not message[0]:
-        return message[PREFIX:]
     try:
-        return zlib.decompress(message[PREFIX:], _GZIP_OR_ZLIB)
+        return decompress(message[PREFIX:], _GZIP_OR_ZLIB, limit)
     except zlib.error as error:
         raise NotUnderstood(f"a gRPC message is neither gzip nor deflate: {error}") from error
 
@@ -257,9 +275,10 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401  protobuf's classes are ma
         for key in ("model_name", "model_version", "id")
         if getattr(response, key)
     }
-    for name, parameter in response.parameters.items():
-        kind = parameter.WhichOneof("parameter_choice")
-        fields[f"parameter {name}"] = getattr(parameter, kind) if kind else None
+    fields["parameters"] = {
+        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+        for name, parameter in response.parameters.items()
+    }
     return Answer(_tensors(response.outputs, response.raw_output_contents), fields)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,15 @@ def write(path, *records):
     writer.sync()
     writer.close()
     return path
+
+
+def test_only_the_owner_can_read_a_capture(tmp_path):
+    before = os.umask(0)
+    try:
+        path = write(tmp_path / "a.trc", OPENING)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("record", [OPENING, REQUEST, RESPONSE, CLOSING])

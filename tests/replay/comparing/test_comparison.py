@@ -13,7 +13,7 @@ from triton_replay.capture.records import Response
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
 from triton_replay.errors import ReplayError
-from triton_replay.reporting.table import comparison_lines
+from triton_replay.reporting.table import comparison_lines, failure_rows
 
 VALUES = inputs(120)
 
@@ -137,19 +137,98 @@ def test_statuses_error_texts_and_missing_answers_are_found(compared):
     }
 
 
-def test_a_slow_tail_is_reported_if_the_intervals_do_not_overlap(compared):
-    quick = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
-    (times,) = quick.times
+def test_latencies_stand_side_by_side_without_a_verdict(compared):
+    found = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
+    (times,) = found.times
     assert [p.value // MS for p in times.summary_a.percentiles] == [1, 1, 1, 1]
     assert [p.value // MS for p in times.summary_b.percentiles] == [1, 1, 9, 9]
-    assert quick.differing == 0
-    p50, p90, p95, p99 = (" ".join(line.split()) for line in comparison_lines(quick)[-4:])
-    assert p50 == "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
+    assert found.differing == 0
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert "No verdict: A and B ran at different times" in "\n".join(lines)
     # The tail is 12 of 120: whether it reaches below p90 the interval leaves open.
-    assert p90 == "p90 1.00 [1.00..1.00] 1.00 [1.00..9.00] 1.00"
-    assert p95 == "p95 1.00 [1.00..1.00] 9.00 [9.00..9.00] 9.00 slower"
-    # Above p99 there are too few for an upper end, hence for a verdict.
-    assert p99 == "p99 1.00 [1.00..] 9.00 [9.00..] 9.00"
+    assert lines[-4:] == [
+        "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00",
+        "p90 1.00 [1.00..1.00] 1.00 [1.00..9.00] 1.00",
+        "p95 1.00 [1.00..1.00] 9.00 [9.00..9.00] 9.00",
+        "p99 1.00 [1.00..] 9.00 [9.00..] 9.00",
+    ]
+
+
+def quick_failure(number):
+    return Response(number, 0, number * 10 * MS + MS // 100, 500, (), 2, b"{}")
+
+
+def no_response(number):
+    return Response(number, 0, number * 10 * MS, 0, (), 0, ended="client")
+
+
+def truncated(number):
+    return dataclasses.replace(response(number, VALUES[number]), ended="server")
+
+
+def failed_event(number):
+    body = b'data: {"error": "out of memory"}\n\n'
+    headers = (("Content-Type", "text/event-stream"),)
+    return Response(number, 0, number * 10 * MS, 200, headers, len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("failing", "reason"),
+    [
+        (quick_failure, "status 500"),
+        (no_response, "no response"),
+        (truncated, "incomplete response"),
+        (failed_event, "error in the stream"),
+    ],
+)
+def test_a_failed_request_counts_as_failure_and_not_as_latency(compared, failing, reason):
+    def mostly_failing(number, x):
+        return failing(number) if number % 5 < 3 else response(number, right(number, x))
+
+    found = compared(mostly_failing)
+    (times,) = found.times
+    assert (times.requests, times.failures_a, times.failures_b) == (120, {}, {reason: 72})
+    assert times.excluded == 72
+    assert times.a == times.b == (MS,) * 48
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert f"m {reason} 0 72" in lines
+    # Failures stand before differences and latencies.
+    assert lines.index(f"m {reason} 0 72") < lines.index(
+        "p50 1.00 [1.00..1.00] 1.00 [1.00..1.00] 1.00"
+    )
+    assert "without 72 of 120 requests that failed in A or B" in lines
+
+
+def test_a_request_that_failed_in_one_capture_has_no_latency_in_the_other(compared):
+    """The slow requests time out in B: without them B would look quicker."""
+
+    def slow(number, x):
+        return response(number, right(number, x), took=9 * MS if number % 10 == 0 else MS)
+
+    found = compared(
+        lambda n, x: no_response(n) if n % 10 == 0 else response(n, right(n, x)), against=slow
+    )
+    (times,) = found.times
+    assert times.summary_a.percentiles == times.summary_b.percentiles
+    assert times.excluded == 12
+
+
+def test_failures_that_differ_most_are_first(compared):
+    def failing(number, x):
+        if number >= 20:
+            return right(number, x)
+        return truncated(number) if number < 5 else quick_failure(number)
+
+    rows = failure_rows(compared(failing, against=lambda n, x: truncated(n) if n < 2 else x))
+    assert rows == [("m", "status 500", 0, 15), ("m", "incomplete response", 2, 5)]
+
+
+def test_a_model_that_always_fails_has_no_latency(compared):
+    found = compared(lambda n, x: quick_failure(n))
+    assert found.times[0].summary_b.count == 0
+    lines = [" ".join(line.split()) for line in comparison_lines(found)]
+    assert "m status 500 0 120" in lines
+    assert not any(line.startswith("p50") for line in lines)
 
 
 def test_captures_of_different_requests_are_not_compared(tmp_path):
@@ -157,6 +236,39 @@ def test_captures_of_different_requests_are_not_compared(tmp_path):
     b = write_capture(tmp_path / "b.trc", right, VALUES[1:])
     with pytest.raises(ReplayError, match="with the same number differ"):
         compare_captures(read_capture(a), read_capture(b), Tolerances())
+
+
+def test_the_command_ignores_fields(tmp_path, capsys):
+    def versioned(number, x):
+        body = b'{"model_version": "2", "parameters": {"ms": 3}}'
+        return Response(number, 0, 1, 200, (), len(body), body)
+
+    def first(number, x):
+        body = b'{"model_version": "1"}'
+        return Response(number, 0, 1, 200, (), len(body), body)
+
+    a = write_capture(tmp_path / "a.trc", first, VALUES[:2])
+    b = write_capture(tmp_path / "b.trc", versioned, VALUES[:2])
+    assert main(["compare", str(a), str(b), "--ignore=model_version"]) == 1
+    ignored = ["--ignore=model_version", "--ignore=id, parameters.ms"]
+    assert main(["compare", str(a), str(b), *ignored]) == 0
+
+
+@pytest.mark.parametrize("name", ["z", "m/z", "n/y"])
+def test_a_tolerance_of_an_unknown_output_is_refused(tmp_path, capsys, name):
+    a = write_capture(tmp_path / "a.trc", right, VALUES[:2])
+    known = ["--tolerance=y:abs=1", "--tolerance=m/y:abs=1"]
+    assert main(["compare", str(a), str(a), *known]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(a), str(a), *known, f"--tolerance={name}:abs=1"]) == 2
+    expected = f"--tolerance: found {name}; expected outputs of the captures: m/y"
+    assert expected in capsys.readouterr().err
+
+
+def test_an_output_that_only_b_has_is_known(tmp_path):
+    a = write_capture(tmp_path / "a.trc", lambda n, x: quick_failure(n), VALUES[:2])
+    b = write_capture(tmp_path / "b.trc", right, VALUES[:2])
+    assert main(["compare", str(a), str(b), "--tolerance=y:abs=1"]) == 1
 
 
 def test_redacted_responses_are_not_compared(compared):
@@ -206,6 +318,10 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     document = json.loads(capsys.readouterr().out)
     assert document["differing"] == 30
     assert document["groups"][0]["kind"] == "values"
-    assert document["latencies"][0]["a"]["percentiles"][0]["percent"] == 50
+    (latencies,) = document["latencies"]
+    assert latencies["a"]["percentiles"][0]["percent"] == 50
+    assert (latencies["requests"], latencies["failures_b"], latencies["excluded"]) == (120, {}, 0)
+    assert main(["compare", str(a), str(a), "--ignore=id,"]) == 2
+    assert "--ignore: found ['id,'], expected field names" in capsys.readouterr().err
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
-    assert "with the keys abs, rel, ulp, cosine, topk" in capsys.readouterr().err
+    assert "with the keys abs, rel, scale, ulp, cosine, topk" in capsys.readouterr().err

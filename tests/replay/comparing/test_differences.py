@@ -110,6 +110,69 @@ def test_the_first_difference_of_json_has_its_path(a, b, detail):
     assert difference.detail == detail
 
 
+def exchanges_of(request, *documents):
+    sent = http_request("/v2/models/m/infer", json.dumps(request).encode())
+    bodies = [json.dumps({"outputs": [], **document}).encode() for document in documents]
+    return [Exchange(sent, Response(0, 0, 0, 200, (), len(body), body)) for body in bodies]
+
+
+@pytest.mark.parametrize(
+    ("request_", "a", "b", "ignored", "fields"),
+    [
+        # The server invented the ids, on both sides or on one.
+        ({}, {"id": "1"}, {"id": "2"}, (), []),
+        ({"id": None}, {}, {"id": "2"}, (), []),
+        ({"id": "7"}, {"id": "7"}, {"id": "2"}, (), ["id"]),
+        ({"id": "7"}, {"id": "7"}, {}, (), ["id"]),
+        ({"id": "7"}, {"id": "7"}, {"id": "2"}, ("id",), []),
+        ({}, {"parameters": None}, {}, (), []),
+        ({}, {"parameters": {}}, {"parameters": None}, (), []),
+        ({}, {"model_version": None}, {}, (), []),
+        ({}, {"model_version": "1"}, {"model_version": "2"}, (), ["model_version"]),
+        ({}, {"model_version": "1"}, {"model_version": "2"}, ("model_version",), []),
+        ({}, {"parameters": {"ms": 1}}, {"parameters": {"ms": 2}}, ("parameters.ms",), []),
+        ({}, {"parameters": {"ms": 1}}, {}, ("parameters.ms",), []),
+        ({}, {"parameters": {"a.b": 1}}, {}, ("parameters.a.b",), []),
+        (
+            {},
+            {"parameters": {"ms": 1, "n": 1}},
+            {"parameters": {"ms": 2, "n": 2}},
+            ("parameters.ms",),
+            ["parameters"],
+        ),
+        ({}, {"parameters": {"ms": 1}}, {"parameters": {"ms": 2}}, ("ms",), ["parameters"]),
+    ],
+)
+def test_ignored_and_invented_fields_are_not_compared(request_, a, b, ignored, fields):
+    pair = exchanges_of(request_, a, b)
+    differences = compare_answers("m", *pair, Tolerances(), ignored)
+    assert [one.output for one in differences] == fields
+
+
+def test_null_parameters_of_an_output_do_not_hide_its_values():
+    tensor = {"name": "y", "datatype": "FP32", "shape": [1], "parameters": None}
+    pair = exchanges_of({}, *({"outputs": [{**tensor, "data": [data]}]} for data in (1.0, 2.0)))
+    (difference,) = compare_answers("m", *pair, Tolerances())
+    assert (difference.kind, difference.output) == ("values", "y")
+
+
+def test_half_precision_is_compared_in_units_of_its_type():
+    def bf16(bits):
+        data = np.array(bits, "<u2").tobytes()
+        tensor = {"name": "y", "datatype": "BF16", "shape": [len(bits)]}
+        tensor["parameters"] = {"binary_data_size": len(data)}
+        text = json.dumps({"outputs": [tensor]}).encode()
+        headers = (("Inference-Header-Content-Length", str(len(text))),)
+        body = text + data
+        response = Response(0, 0, 0, 200, headers, len(body), body)
+        return Exchange(http_request("/v2/models/m/infer"), response)
+
+    one = 0x3F80
+    assert not compare_answers("m", bf16([one]), bf16([one + 2]), Tolerances())
+    (difference,) = compare_answers("m", bf16([one]), bf16([one + 3]), Tolerances())
+    assert difference.kind == "values"
+
+
 def test_an_infinite_difference_has_its_place():
     bodies = output([1, 1, 1]), output([1, 1, np.inf])
     (difference,) = compare_answers("m", *responses(*bodies), Tolerances())

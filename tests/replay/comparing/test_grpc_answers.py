@@ -12,14 +12,14 @@ from tritonclient.grpc import service_pb2
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.comparison import features_of
-from triton_replay.comparing.differences import compare_answers, model_of
+from triton_replay.comparing.differences import compare_answers, failure_of, model_of
 from triton_replay.comparing.tolerances import Tolerances
 
 VALUES = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
-def infer(method="ModelInfer", raw=True):
-    request = service_pb2.ModelInferRequest(model_name="m")
+def infer(method="ModelInfer", raw=True, **fields):
+    request = service_pb2.ModelInferRequest(model_name="m", **fields)
     tensor = request.inputs.add(name="x", datatype="BYTES", shape=[2, 1])
     if raw:
         request.raw_input_contents.append(b"\1\0\0\0a\3\0\0\0abc")
@@ -46,7 +46,14 @@ def call(*responses, code=0, text=""):
     return Exchange(infer(), Response(0, 0, 0, 200, (), len(body), body, trailers=trailers))
 
 
-def stream(*responses):
+def parameters(**values):
+    response = answer()
+    for name, value in values.items():
+        response.parameters[name].int64_param = value
+    return response
+
+
+def stream(*responses, sent_id=""):
     messages = []
     for one in responses:
         wrapped = (
@@ -57,7 +64,7 @@ def stream(*responses):
         body = message(wrapped.SerializeToString())
         messages.append(StreamMessage(0, False, 0, len(body), body))
     ended = Response(0, 0, 0, 200, (), 0, trailers=(("grpc-status", "0"),))
-    return Exchange(infer("ModelStreamInfer"), ended, tuple(messages))
+    return Exchange(infer("ModelStreamInfer", id=sent_id), ended, tuple(messages))
 
 
 def test_the_first_difference_in_nested_fields_is_reported():
@@ -93,16 +100,55 @@ WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
         (call(answer()), call(answer(WRONG_ROW)), ["values of some rows"]),
         (call(answer()), call(answer(VALUES.T.reshape(1, 4))), ["shape"]),
         (call(answer()), call(answer(model_version="2")), ["field"]),
+        (call(answer()), call(answer(id="invented")), []),
         (call(answer()), call(code=5, text="gone"), ["status"]),
         (call(code=5, text="a%20b"), call(code=5, text="a b"), []),
         (call(code=5, text="a"), call(code=5, text="b"), ["error text"]),
-        (stream(answer(id="1"), answer(id="2")), stream(answer(id="2"), answer(id="1")), []),
+        (
+            stream(answer(id="1"), answer(id="2"), sent_id="1"),
+            stream(answer(id="2"), answer(id="1"), sent_id="1"),
+            [],
+        ),
+        # Invented ids have no order: the responses are compared as they arrived.
+        (
+            stream(answer(id="1"), answer(WRONG_ROW, id="2")),
+            stream(answer(id="9"), answer(WRONG_ROW, id="3")),
+            [],
+        ),
+        (
+            call(parameters(ms=1)),
+            call(parameters(ms=2)),
+            ["field"],
+        ),
         (stream(answer(), answer()), stream(answer()), ["stream responses missing"]),
         (stream(answer()), stream("lost"), ["error text", "field", "output missing"]),
     ],
 )
 def test_differences_of_calls_and_streams_are_found(a, b, kinds):
     assert sorted(one.kind for one in compare_answers("m", a, b, Tolerances())) == kinds
+
+
+def test_ignored_parameters_of_a_call_are_not_compared():
+    pair = call(parameters(ms=1)), call(parameters(ms=2))
+    (difference,) = compare_answers("m", *pair, Tolerances())
+    assert (difference.output, difference.detail) == ("parameters", "ms: '1' and '2'")
+    assert not compare_answers("m", *pair, Tolerances(), ("parameters.ms",))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "failure"),
+    [
+        (call(answer()), ""),
+        (stream(answer(), answer()), ""),
+        (call(code=14, text="gone"), "gRPC status 14"),
+        (stream(answer(), "lost"), "error in the stream"),
+        # The server reset the call before its trailers.
+        (Exchange(infer(), Response(0, 0, 0, 200, (), 0, ended="server")), "no response"),
+        (Exchange(infer(), None), "no response"),
+    ],
+)
+def test_a_failed_call_has_its_reason(exchange, failure):
+    assert failure_of(exchange) == failure
 
 
 @pytest.mark.parametrize("raw", [True, False])

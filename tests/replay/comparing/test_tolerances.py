@@ -9,10 +9,13 @@ from hypothesis.extra import numpy as arrays
 from triton_replay.comparing.tolerances import (
     DEFAULT,
     EXACT,
+    HALF,
     Tolerance,
+    Tolerances,
     parse_tolerances,
     ulps_between,
 )
+from triton_replay.errors import ReplayError
 
 FLOATS = arrays.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 4)))
 
@@ -23,7 +26,7 @@ def near(tolerance, a, b, dtype=np.float32):
 
 @given(FLOATS)
 def test_every_tensor_is_near_to_itself(a):
-    for tolerance in (DEFAULT, EXACT, Tolerance(ulp=0), Tolerance(top_k=1)):
+    for tolerance in (DEFAULT, HALF, EXACT, Tolerance(ulp=0), Tolerance(top_k=1)):
         assert not tolerance.violated(a, a.copy()).any()
 
 
@@ -51,6 +54,15 @@ def test_ulps_are_those_of_the_type(dtype):
         (Tolerance(absolute=0.1), [1.0], [1.2], False),
         (Tolerance(relative=0.1), [100.0], [109.0], True),
         (Tolerance(relative=0.1), [0.0], [0.01], False),
+        (Tolerance(scaled=0.01), [100.0, 0.0], [100.0, 0.9], True),
+        (Tolerance(scaled=0.01), [100.0, 0.0], [100.0, 1.1], False),
+        (Tolerance(scaled=0.01), [np.inf, 100.0, 0.0], [np.inf, 100.0, 1.1], False),
+        # A lost output differs with any tolerance.
+        (Tolerance(absolute=1.0), [3e-6, 9e-6], [0.0, 0.0], False),
+        (Tolerance(absolute=1.0), [0.0, -0.0], [3e-6, 0.0], False),
+        (Tolerance(absolute=1.0), [0.0, 0.0], [-0.0, 0.0], True),
+        (Tolerance(absolute=1.0), [3e-6, 9e-6], [0.0, 9e-6], True),
+        (Tolerance(cosine=0.0), [[3e-6, 9e-6]], [[0.0, 0.0]], False),
         (Tolerance(ulp=4), [1e30], [1.0000001e30], True),
         (Tolerance(ulp=1), [1.0], [1 + 2.0**-23], True),
         (Tolerance(ulp=1), [1.0], [1 + 2.0**-22], False),
@@ -75,17 +87,57 @@ def test_each_criterion_accepts_its_differences(tolerance, a, b, expected):
 
 def test_integers_and_texts_are_compared_exactly_by_default():
     tolerances = parse_tolerances(["n:abs=1"])
-    assert tolerances.of("m", "k", "i") == EXACT
+    assert tolerances.of("m", "k", "INT32") == EXACT
     assert not near(EXACT, [2**62], [2**62 + 1], np.int64)
-    assert near(tolerances.of("m", "n", "i"), [-1], [0], np.int8)
-    assert not near(tolerances.of("m", "n", "i"), [-1], [1], np.int8)
-    assert near(tolerances.of("m", "n", "i"), [5], [6], np.int64)
+    assert near(tolerances.of("m", "n", "INT64"), [-1], [0], np.int8)
+    assert not near(tolerances.of("m", "n", "INT64"), [-1], [1], np.int8)
+    assert near(tolerances.of("m", "n", "INT64"), [5], [6], np.int64)
     words = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
     assert DEFAULT.violated(*words).tolist() == [False, True]
 
 
+PROBABILITIES = [0.9, 0.1 - 1e-5, 7e-6, 3e-6]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "a", "b", "expected"),
+    [
+        # Another order of summation is accepted at the scale of the tensor.
+        ("FP32", [1000.0, 1.0], [1000.05, 1.0009], True),
+        ("FP32", [1000.0, 0.0], [1000.0, 0.0009], True),
+        ("FP32", [1.0, 0.0], [1.0, 2e-6], False),
+        ("FP32", [1e-6, 3e-7], [1e-6, 4e-7], False),
+        ("FP32", PROBABILITIES, [*PROBABILITIES[:2], 3e-6, 7e-6], False),
+        ("FP32", [3e-6, 9e-6], [0.0, 0.0], False),
+        ("FP64", [1.0, 1.0], [1.0, 1.00005], True),
+        ("FP16", [1.0, 1000.0], [1 + 2.0**-9, 1001.0], True),
+        ("FP16", [1.0], [1 + 3 * 2.0**-10], False),
+        ("FP16", [6e-8, 1.2e-7], [0.0, 0.0], False),
+        ("BF16", [1.0], [1 + 2.0**-6], True),
+        ("BF16", [1.0], [1 + 3 * 2.0**-7], False),
+    ],
+)
+def test_the_default_depends_on_datatype_and_scale(datatype, a, b, expected):
+    dtype = {"FP16": np.float16, "FP64": np.float64}.get(datatype, np.float32)
+    tolerance = Tolerances().of("m", "y", datatype)
+    wrong = tolerance.violated(np.array(a, dtype), np.array(b, dtype), datatype)
+    assert (not wrong.any()) == expected
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        *("abs=nan", "abs=-1", "rel=-1e-9", "scale=nan", "ulp=-1", "ulp=0.5", "topk=0"),
+        *("cosine=1.01", "cosine=-0.1", "cosine=nan", "abs=", "abs", "near=1", ""),
+    ],
+)
+def test_invalid_numbers_are_refused(rules):
+    with pytest.raises(ReplayError, match="numbers of 0 or more, cosine at most 1"):
+        parse_tolerances([f"y:{rules}"])
+
+
 def test_the_most_specific_tolerance_applies():
     tolerances = parse_tolerances(["abs=1", "y:rel=0.5,ulp=2", "m/y:cosine=0.9,topk=3"])
-    assert tolerances.of("m", "y", "f") == Tolerance(cosine=0.9, top_k=3)
-    assert tolerances.of("n", "y", "f") == Tolerance(relative=0.5, ulp=2)
-    assert tolerances.of("n", "z", "f") == Tolerance(absolute=1.0)
+    assert tolerances.of("m", "y", "FP32") == Tolerance(cosine=0.9, top_k=3)
+    assert tolerances.of("n", "y", "FP32") == Tolerance(relative=0.5, ulp=2)
+    assert tolerances.of("n", "z", "FP16") == Tolerance(absolute=1.0)

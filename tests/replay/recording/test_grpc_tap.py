@@ -219,8 +219,10 @@ def test_redaction_and_sampling_of_messages():
 def test_frames_of_the_largest_size_are_recorded():
     body = message(bytes(2**24 - 6))
     connection, records = tap(max_body=len(body))
-    call = Side(PREFACE).call(1, "ModelInfer").data(1, body, END_STREAM).bytes
-    for at in range(0, len(call), 2**20):
-        connection.sent(call[at : at + 2**20])
-    (request,) = records
+    client = Side(PREFACE).call(1, "ModelInfer").data(1, body, END_STREAM)
+    sent = client.call(3, "ModelInfer").data(3, message(b"ab"), END_STREAM).bytes
+    for at in range(0, len(sent), 2**20):
+        connection.sent(sent[at : at + 2**20])
+    request, later = records
     assert bytes(request.body) == body
+    assert bytes(later.body) == message(b"ab")

@@ -1,5 +1,6 @@
 """The recorder: written and skipped records, and its end."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -95,6 +96,31 @@ def test_a_failing_disk_ends_the_recording_and_not_the_traffic(tmp_path):
     with pytest.raises(CaptureIncomplete, match="No space left"):
         recorder.close()
     assert len(read_capture(tmp_path / "a.trc").exchanges) == 1
+
+
+def test_slow_redaction_does_not_delay_earlier_records(tmp_path):
+    written = []
+
+    class Slow(Redaction):
+        def apply(self, message):
+            written.append(recorder.recorded)
+            return message
+
+    second = itertools.count(0, 10**9)  # each call of the clock takes a second
+    with contextlib.closing(CaptureWriter.create(tmp_path / "a.trc")) as writer:
+        recorder = Recorder(writer, second.__next__, redaction=Slow())
+        for number in range(3):
+            recorder.put(Request(number, 0, 0, 0, "GET", "/v2", (), 0))
+        recorder.write_waiting()
+    assert written == [0, 1, 2]
+
+
+def test_a_body_that_cannot_be_redacted_is_counted(tmp_path):
+    recorder = opened(tmp_path / "a.trc", redaction=Redaction(tensors={"secret"}))
+    exchange(recorder, 0)
+    recorder.close()
+    counts = read_capture(tmp_path / "a.trc").closing.counts
+    assert counts == {"bodies that could not be redacted": 2}
 
 
 def test_a_defect_in_the_thread_is_reported_at_the_end(tmp_path):

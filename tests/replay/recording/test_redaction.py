@@ -1,14 +1,18 @@
 """Redaction removes contents and keeps shapes and lengths."""
 
+import argparse
 import gzip
 import json
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_replay.capture.records import Request, Response
+from triton_replay.capture.records import Request, Response, StreamMessage
+from triton_replay.commands.record import add_options, redaction_of
 from triton_replay.recording.redaction import Redaction
+from triton_replay.wire.grpc_messages import with_prefix
 
 SECRET = Redaction(frozenset({"authorization"}), frozenset({"secret"}))
 
@@ -36,6 +40,79 @@ def test_named_headers_are_overwritten():
     headers = dict(SECRET.apply(sent).headers)
     assert headers["Authorization"] == "redacted"
     assert headers["X-Trace"] == "1"
+
+
+def with_header(name):
+    return request({"inputs": []}, b"", (name, "value"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Authorization", "Proxy-Authorization", "X-Forwarded-Authorization", "X-Auth-Token"),
+        *("Cookie", "Set-Cookie", "api-key", "X-Api-Key", "Ocp-Apim-Subscription-Key"),
+        *("X-Forwarded-Access-Token", "Private-Token", "X-Csrf-Token", "X-XSRF-TOKEN"),
+        *("X-Client-Secret", "x-password", "X-Amz-Security-Token", "X-Amz-Signature"),
+        *("X-Forwarded-Client-Cert", "X-Session-Id", "X-Goog-IAP-JWT-Assertion"),
+    ],
+)
+def test_a_header_of_a_credential_is_overwritten_unless_it_is_kept(name):
+    sent = with_header(name)
+    assert (name, "redacted") in Redaction().apply(sent).headers
+    assert Redaction(kept={name.lower()}).apply(sent) is sent
+    # A name that is given on purpose counts more.
+    both = Redaction(headers={name.lower()}, kept={name.lower()})
+    assert (name, "redacted") in both.apply(sent).headers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Host", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "User-Agent"),
+        *("Inference-Header-Content-Length", "traceparent", "X-Request-Id", "X-Forwarded-For"),
+        *("grpc-timeout", "grpc-encoding", "te", "triton-grpc-error", "Connection"),
+    ],
+)
+def test_other_headers_are_unchanged(name):
+    sent = with_header(name)
+    assert Redaction().apply(sent) is sent
+
+
+def test_credentials_in_headers_and_trailers_of_a_response_are_overwritten():
+    cookie, status = ("Set-Cookie", "a=1"), ("grpc-status", "0")
+    answer = Response(0, 0, 0, 200, (cookie,), 0, trailers=(("x-refresh-token", "1"), status))
+    found = Redaction().apply(answer)
+    assert found.headers == (("Set-Cookie", "redacted"),)
+    assert found.trailers == (("x-refresh-token", "redacted"), status)
+
+
+@pytest.mark.parametrize(
+    ("target", "recorded"),
+    [
+        ("/v2?access_token=1", "/v2"),
+        ("/v2?a=1&access_token=1&b=2", "/v2?a=1&b=2"),
+        ("/v2?a=1;API_KEY=1", "/v2?a=1"),
+        ("/v2?access%5Ftoken=a%3Db&a", "/v2?a"),
+        ("/v2?%61ccess_tok%65n=1", "/v2"),
+        ("/v2?sig=1&signal=2", "/v2?signal=2"),
+        ("/v2?a=token;b", "/v2?a=token;b"),
+        ("/v2/models/token", "/v2/models/token"),
+        ("/v2?", "/v2?"),
+    ],
+)
+def test_query_parameters_of_credentials_are_removed(target, recorded):
+    sent = request({"inputs": []}, target=target)
+    assert Redaction().apply(sent).target == recorded
+    kept = {"access_token", "api_key", "sig"}
+    assert Redaction(kept=kept).apply(sent).target == target
+
+
+def test_the_options_name_headers_and_tensors():
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    words = ["--redact-header=X-User", "--keep-header=X-Max-Tokens", "--redact-tensor=Secret"]
+    found = redaction_of(parser.parse_args(["--output=a.trc", "--max-body=99", *words]))
+    assert found == Redaction({"x-user"}, {"Secret"}, {"x-max-tokens"}, 99)
 
 
 def test_a_message_without_a_named_tensor_keeps_its_bytes():
@@ -78,6 +155,18 @@ def test_compressed_bodies_are_written_without_compression():
     redacted = SECRET.apply(sent)
     assert inputs(redacted)[0]["data"] == [0, 0]
     assert [name for name, _ in redacted.headers] == ["Content-Length"]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_body_that_is_too_large_when_decompressed_is_not_written(limit):
+    plain = bytes(request({"inputs": [tensor("secret", "INT32", [7, 8])]}).body)
+    body = gzip.compress(plain)
+    sent = Request(0, 0, 0, 0, "POST", "/", (("Content-Encoding", "gzip"),), len(body), body)
+    bounded = Redaction(tensors={"secret"}, max_unpacked=len(plain) + limit)
+    assert bool(bounded.apply(sent).body) == (limit == 0)
+    call = with_prefix(zlib.compress(bytes(1000)), compressed=True)
+    message = StreamMessage(0, False, 0, len(call), call)
+    assert Redaction(tensors={"secret"}, max_unpacked=999).apply(message).body == b""
 
 
 def test_fields_of_generate_are_redacted_like_tensors():

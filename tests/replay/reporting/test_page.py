@@ -8,6 +8,7 @@ import pytest
 from replay.traffic import MS, inputs, response, write_capture
 
 from triton_replay.__main__ import main
+from triton_replay.capture.records import Response
 from triton_replay.comparing.latencies import latencies
 from triton_replay.reporting.plots import HEIGHT, WIDTH, latency_plot
 
@@ -38,15 +39,19 @@ def write_page(tmp_path, answering):
 
 def test_a_page_is_self_contained_and_shows_groups_and_latencies(tmp_path):
     def answering(number, x):
+        if number == 4:
+            return Response(number, 0, 1, 500, (("X", "1"),), 2, b"{}")
         return response(number, x + np.float32(len(x) > 2), took=3 * MS)
 
     code, page = write_page(tmp_path, answering)
     assert code == 1
     assert page.addresses == []
     assert page.tags.count("polyline") == 2
-    assert "the answers to 30 differ" in page.text
+    assert "the answers to 31 differ" in page.text
     assert "only when batched, 3 rows or more: 30 of 30" in page.text
-    assert "slower" in page.text
+    assert "mstatus 50001" in page.text
+    assert "Without 1 of 60 requests that failed in A or B." in page.text
+    assert "No verdict: A and B ran at different times" in page.text
 
 
 def test_a_page_without_differences_reports_it_and_escapes_names(tmp_path):
