@@ -308,7 +308,7 @@ def test_another_mode_of_pooling_is_refused(tmp_path, fields):
 def test_pooling_that_no_file_describes_is_a_question(tmp_path):
     folder = exports.sentences(tmp_path / "own", {"modules.json": None, POOLING: None})
     text = pipeline(folder, VECTORS).steps[2].configuration.text("own")
-    assert "# Question: how do the vectors of tokens become one?" in text
+    assert "# Question: how are the vectors of the tokens combined?" in text
     line = 'parameters { key: "pooling" value { string_value: "MODE" } }\n'
     assert "\n" + line.replace("MODE", "mean") in text
     assert "\n# " + line.replace("MODE", "cls") in text
@@ -496,13 +496,13 @@ def test_images_of_another_size_are_refused(init, tmp_path):
     onnx.save(model, folder / "model.onnx")
     code, _, printed = init(folder)
     assert code == 1
-    assert "expected one of ['batch', 3, 24, 32], by preprocessor_config.json" in printed.err
+    assert "expected one with ['batch', 3, 24, 32], by preprocessor_config.json" in printed.err
 
 
 def test_a_vocabulary_without_the_blank_is_refused(tmp_path):
     folder = exports.speech(tmp_path / "speech", vocabulary=exports.CHARACTERS[1:])
     values = Tensor("input_values", DType.FP32, (-1,), ragged=True)
-    with pytest.raises(ArtifactFault, match=r"vocab\.json: found no number of '<pad>'"):
+    with pytest.raises(ArtifactFault, match=r"vocab\.json: found no number for '<pad>'"):
         pipeline(folder, Tensor("logits", DType.FP32, (-1, 6)), inputs=[values])
     with pytest.raises(ArtifactFault, match=r"vocab\.json: found 5 characters, expected at most 4"):
         pipeline(folder, Tensor("logits", DType.FP32, (-1, 4)), inputs=[values])
