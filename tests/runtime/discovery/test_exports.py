@@ -467,7 +467,7 @@ def test_a_folder_without_files_of_an_export_is_none(tmp_path):
     ("changed", "found"),
     [
         ({"most": 10}, "found the id 11, expected at most 10, the largest that the graph accepts"),
-        ({"inputs": [IDS, Tensor("bbox", DType.INT64, (-1, 4))]}, "input 'bbox': found no file"),
+        ({"inputs": [IDS, Tensor("bbox", DType.INT64, (-1, 4))]}, "input 'bbox': found an input"),
         ({"inputs": [replace(IDS, dims=(128,))]}, "expected one free dim"),
         ({"rows": 0}, "found a graph without rows"),
         ({"outputs": []}, "found outputs , expected one with a vector"),
