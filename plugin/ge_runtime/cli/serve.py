@@ -131,7 +131,7 @@ def _check_names(files: Sequence[Path]) -> None:
     """Raise RuntimeFault if two graphs would be models of one name."""
     by_name: dict[str, list[str]] = {}
     for file in files:
-        by_name.setdefault(file.stem, []).append(str(file))
+        by_name.setdefault(model_name(file), []).append(str(file))
     for name, paths in by_name.items():
         if len(paths) > 1:
             raise RuntimeFault(

@@ -278,7 +278,7 @@ def test_a_completed_model_answers(tmp_path, cache):
     pb_utils = PbUtils()
     pb_utils.get_model_dir = lambda: str(folder)
     config = GraphModel.complete(ModelConfig(json.loads(json.dumps(EMPTY))), pb_utils).as_dict()
-    assert config["max_batch_size"] == 16
+    assert config["max_batch_size"] == 1
     args = {
         "model_config": json.dumps(config),
         "model_instance_name": "m_0",
@@ -295,7 +295,7 @@ def test_a_completed_model_answers(tmp_path, cache):
             for request, returned in zip(requests, model.execute(requests), strict=True)
         )
         assert not one.has_error()
-        assert "gears.batch" in two.error().message()
+        assert "expected 1 to 1 (max_batch_size)" in two.error().message()
     finally:
         model.close()
 

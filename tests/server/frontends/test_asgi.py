@@ -154,7 +154,7 @@ def test_requests_are_answered_within_the_lifespan(tmp_path):
     assert json.loads(asked.body)["outputs"][0]["data"] == [1.5, 2.0]
     assert plain.status == 405
     assert plain.headers[b"content-type"] == b"text/plain"
-    assert none.status == 404
+    assert none.status == 400
 
 
 def test_metrics_are_at_the_same_port_unless_switched_off(tmp_path):

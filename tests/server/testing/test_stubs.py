@@ -127,5 +127,5 @@ def test_a_stub_replaces_a_loaded_model_but_not_for_clients(asking):
 def test_without_a_stub_the_call_fails(models):
     with open_repository(models, models=["asking"]) as repository:
         repository.stub("another", lambda inputs: {"Y": inputs["X"]})
-        with pytest.raises(ServerError, match="Request for unknown model: 'other' is not found"):
+        with pytest.raises(ServerError, match="Model 'other' is not ready"):
             report(repository)
