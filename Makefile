@@ -71,7 +71,7 @@ clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 
 oracle:  ## install tritonserver and perf_analyzer into .oracle/
 	$(PYTHON) tools/oracle.py
 
-perf: models oracle  ## measure both servers on all rows of docs/performance.md; QUICK=1 in two minutes
+perf: models oracle  ## measure both servers on all rows of docs/results/performance.md; QUICK=1 in two minutes
 	mkdir -p build
 	$(PY) -m benchmarks.bars $(if $(QUICK),--quick) --json build/bars.json --plot build/bars.png
 

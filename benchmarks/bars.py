@@ -7,8 +7,8 @@
     python -m benchmarks.bars --json turns.json --plot bars.png
 
 Each row is a closed loop of prepared requests from a client process (`benchmarks.rows`). Servers
-take turns; the table shows medians, the ratios to tritonserver, and in parentheses the bars that
-docs/performance.md sets. CPU time is that of all of a server's processes. `sketch` is a minimal
+take turns; the table shows medians, the ratios to tritonserver, and in parentheses the bars of
+the rows. CPU time is that of all of a server's processes. `sketch` is a minimal
 server in Python (`benchmarks.sketch_server`), `tree:PATH` the server of another checkout.
 """
 

@@ -179,10 +179,10 @@ def page(results: Sequence[Result]) -> str:
             "# Graphs configured by `ge-runtime init`",
             "",
             "Written by `python -m benchmarks.init_trials`. No configuration was edited. *proof of "
-            "init* is the comparison that `init` makes before it writes; *alone* and *together* "
+            "init* is the comparison that `init` makes before it writes. *alone* and *together* "
             "count right answers in a second comparison with plain ONNX Runtime, with other "
-            "requests, sizes and costs; `-`: ONNX Runtime itself fails with requests of invented "
-            "values, which no `range.` describes.",
+            "requests, sizes and costs. `-` means that ONNX Runtime fails with the invented values "
+            "of these requests, and no `range.` can exclude them.",
             "",
             f"- Graphs: {len(results)}. Configurations written: {len(written)}. Refused: "
             f"{len(results) - len(written)}.",
@@ -190,7 +190,7 @@ def page(results: Sequence[Result]) -> str:
             + (f" ({', '.join(wrong)})" if wrong else "")
             + ".",
             *(
-                f"- `{own.name}`: {own.differences[0]}, within the promise of {PROMISE:g}."
+                f"- `{own.name}`: {own.differences[0]}, less than the accepted {PROMISE:g}."
                 for own in results
                 if own.differences and not own.wrong
             ),

@@ -1,4 +1,4 @@
-"""The loads of docs/performance.md: models, prepared requests, and the bars to reach."""
+"""The loads of docs/results/performance.md: models, prepared requests, and the bars to reach."""
 
 from __future__ import annotations
 

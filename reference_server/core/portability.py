@@ -55,15 +55,15 @@ _ENDS = "ends the model's process"
 _ROWS = (
     Row(
         "import-names",
-        "the file reads a C++ name of triton_python_backend_utils while it is imported",
-        "adds these names after the import, and fails the load",
+        "model.py uses a C++ class or function of triton_python_backend_utils during its import",
+        "defines these names after the import, so the load fails",
         Found.CHECK,
         works=False,
     ),
     Row(
         "np-bytes",
-        "an object array has an element of a subclass of bytes, such as np.bytes_",
-        "sends the text of its repr, b'...' with quotes, with status 200",
+        "an element of an object array has a subclass of bytes, such as np.bytes_, as its type",
+        "sends the element's repr, b'...' with quotes, with status 200",
         Found.RUN,
     ),
     Row(
@@ -107,7 +107,7 @@ _ROWS = (
     ),
     Row(
         "send-and-return",
-        "execute returned a response to a request that it had already answered by a sender",
+        "execute returned a response to a request that a sender had already answered",
         "may hang or crash",
         Found.RUN,
         works=False,

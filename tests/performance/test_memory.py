@@ -1,4 +1,4 @@
-"""The memory of the repository's models equals the plan, as in the table of docs/memory.md."""
+"""The memory of the repository's models equals the plan, as in docs/results/memory.md."""
 
 import json
 import subprocess

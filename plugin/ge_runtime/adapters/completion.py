@@ -1,8 +1,8 @@
 """Completes a partial config.pbtxt from the model's graph, for `auto_complete_config`.
 
 Servers take max_batch_size, inputs, outputs and the scheduler from `auto_complete_config`, but no
-parameters. Those reach `initialize`, which runs in another process, in a file. Its key is the
-state of the version folder and the completed configuration.
+parameters. The parameters are passed to `initialize`, which runs in another process, in a file.
+The key of the file is the state of the version folder and the completed configuration.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _GRAPHS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": ("model.onnx",),
     "torch": ("model.pt2",),
 }
-"""The parameter `engine` to the files from which a configuration is derived, preferred first."""
+"""Value of `engine` -> files from which a configuration is derived, in order of preference."""
 _POLICY: Final = "model_transaction_policy"
-"""The section that marks a completed configuration: with its default value it changes nothing.
-Models whose policy is written are looked up at each load."""
+"""The section that marks a completed configuration; its default value has no other effect. If
+config.pbtxt has this section, the stored parameters are looked up at each load."""
 _BY_HAND: Final = ("aipp", "jpeg", "prepared", "resident", "rows", "stages", "state")
 """Parameters, or their families, of models whose inputs are not those of one graph."""
 _ENTRIES_MOST: Final = 256
@@ -44,8 +44,8 @@ sys.path[:] = sys.argv[1:]
 from ge_runtime.cli.complete import main
 sys.exit(main())
 """
-"""The code of the process that executes the graph. It imports what this process can import. The
-command is above this package, so it is named, not imported."""
+"""Code of the process that executes the graph, with the import path of this process. It names
+`ge_runtime.cli` in a text, because this package may not import the package above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def restore(config: Json, version_dir: Path) -> tuple[Json, list[str]]:
         version_dir: The folder of the model's version.
 
     Returns:
-        The configuration, and lines for the log. Without a file, for example because the place of
-        caches is read-only, the parameters are derived again.
+        The configuration, and lines for the log. Without a file, for example because the cache
+        folder is read-only, the parameters are derived again.
 
     Raises:
         ArtifactFault: As `complete`.
@@ -215,7 +215,7 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
             raise ArtifactFault(f"{lacks}: {answer['error']}")
         return Completion.of_json(answer)
     except subprocess.TimeoutExpired:
-        reason = f"no end after {_TIMEOUT_S} s"
+        reason = f"the process that executes the graph took longer than {_TIMEOUT_S} s"
     except OSError as error:
         reason = f"{error.filename or sys.executable}: {error.strerror}"
     except ValueError:
@@ -227,7 +227,7 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
 
 
 def _file(version_dir: Path, config: Json) -> CacheFile | None:
-    """Return the file of a configuration; None if there is no place or no version folder."""
+    """Return the file of a configuration; None without a cache folder or a version folder."""
     root = cache_root()
     if root is None:
         return None

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def derive(file: Path, config: Json) -> Completion:
-    """Derive what a configuration lacks, and prove the whole.
+    """Derive what a configuration lacks, and prove the complete configuration.
 
     Args:
         file: The graph, in the folder of the model's version.
@@ -134,7 +134,7 @@ def _is_proven(key: str) -> bool:
 
 
 class PartialDiscovery(Discovery):
-    """A derivation in which written lines count. For one thread.
+    """A derivation that keeps the written lines of config.pbtxt. For one thread.
 
     Written sizes are fixed in all experiments, written names of axes replace others, and written
     parameters replace derived ones.
@@ -230,7 +230,7 @@ class PartialDiscovery(Discovery):
             raise ArtifactFault(
                 f"max_batch_size: found {self._written_rows} in config.pbtxt, expected 0: {why}"
             )
-        # A smaller derived value was a choice.
+        # A smaller derived value is a choice, so the written value is kept.
         found.max_batch_size = self._written_rows or found.max_batch_size
         self._rename(found)
         self._inputs_as_written(found)
@@ -288,7 +288,7 @@ class PartialDiscovery(Discovery):
         found.parameters = list(merged.values())
 
     def _inputs_as_written(self, found: Configuration) -> None:
-        """Let requests bring the inputs that are written, and not those that are generated."""
+        """Make the written inputs part of requests, and remove generated inputs."""
         ports = {port.name: port for port in self.graph.inputs}
         supplied = {key.partition(".")[2] for key in self._given if key.split(".")[0] in _SUPPLIED}
         inputs = {own.name: own for own in found.inputs if own.name not in supplied}

@@ -40,9 +40,9 @@ folder.
 The command executes the graph at different sizes, with and without padding, and derives
 config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
 the sizes of outputs. A comment above each line has the evidence. Then it loads the model, with the
-load check, and compares its answers with those of the graph alone, for requests alone and together.
-Nothing is written unless all answers are equal. What experiments cannot decide is written as a
-question with two choices, in comments.
+load check, and compares its answers to requests, sent alone and together, with those of the engine.
+Nothing is written unless all answers are equal. For decisions that experiments cannot make,
+comments have questions with two choices.
 
 For a folder that optimum, transformers or sentence-transformers has exported, with model.onnx and
 tokenizer.json or preprocessor_config.json, it also writes the steps before and after the graph, and
@@ -62,7 +62,7 @@ Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or inpu
 
 
 _IN_PROCESS: Final = "--in-process"
-"""Passed to the process that executes the graph; it writes the folder without a check."""
+"""Option of the process that executes the graph. It writes to a new folder, without checks."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("model_repository"),
         metavar="DIR",
-        help="model repository that gets the folder (default: %(default)s)",
+        help="model repository in which to write the folder (default: %(default)s)",
     )
     add(_IN_PROCESS, action="store_true", help=argparse.SUPPRESS)
     add("--name", metavar="NAME", help="name of the model (default: that of the file or folder)")
@@ -211,8 +211,8 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
         if code < 0:
             end = signal.Signals(-code).name
             print(
-                f"ge-runtime: {file}: found the engine to end with {end} while the graph was "
-                "executed, expected an execution or an error; write config.pbtxt by hand",
+                f"ge-runtime: {file}: found an engine that ended with {end} during an "
+                "execution, expected outputs or an error; write config.pbtxt by hand",
                 file=sys.stderr,
             )
         if code:
@@ -292,7 +292,7 @@ class Unproven(ArtifactFault):
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
-    """Return the configuration of most batching that loads and answers like ONNX Runtime.
+    """Return the configuration with the most batching that loads and equals ONNX Runtime.
 
     Args:
         discovery: The derivation.
@@ -319,7 +319,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
 
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
-    """Yield configurations with less and less batching, and what each restricts."""
+    """Yield configurations with less and less batching, and the restriction of each."""
     try:
         first = discovery.configuration()
     except Unfitted as error:

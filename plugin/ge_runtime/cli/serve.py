@@ -32,7 +32,7 @@ Configure ONNX graphs as `ge-runtime init` does, and serve them with the referen
 
 A GRAPH is an .onnx file, a folder with .onnx files, or a folder that optimum, transformers or
 sentence-transformers has exported. The model repository is temporary unless
---into names a folder; models that are in this folder already are served as they are.
+--into names a folder; models that this folder already contains are served unchanged.
 """
 
 _EPILOG: Final = """\

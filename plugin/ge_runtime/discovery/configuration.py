@@ -36,7 +36,7 @@ class Question:
 
     text: str
     current: str
-    """The choice that the configuration has."""
+    """The choice that the written configuration makes."""
     other: str
     added: tuple[Parameter, ...] = ()
     """Parameters of the other choice, written as comments."""
@@ -82,7 +82,7 @@ class Configuration:
 
 
 _SEQUENCES_LEAST: Final = 16
-"""Sequences at a time, also of a model that executes one request at a time."""
+"""Maximum number of concurrent sequences, also for a model that executes one request at a time."""
 _FAMILIES: Final = (
     *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
     *("range", "batch_axis", "padding", "gears", "warmup", "cost"),
@@ -92,7 +92,7 @@ _FAMILIES: Final = (
 
 def _order(parameter: Parameter) -> tuple[int, str]:
     family = parameter.key.split(".")[0]
-    # Families that are never derived come last: config.pbtxt had them before.
+    # Families that are never derived come last; they are from the given config.pbtxt.
     return ([*_FAMILIES, family]).index(family), parameter.evidence
 
 

@@ -26,21 +26,21 @@ from ge_runtime.specs import ROWS, Array, DType, TensorSpec
 from ge_runtime.verification.distance import compare
 
 _ALIKE: Final = 1e-5
-"""Relative difference of equal executions that is not a random number."""
+"""Largest relative difference of equal executions that is not attributed to random numbers."""
 _MOST_ELEMENTS: Final = 2**24
-"""Elements of all rows of the largest input: bounds max_batch_size."""
+"""Maximum number of elements of all rows of the largest input; it limits max_batch_size."""
 
 
 @dataclass(slots=True)
 class Discovery:
-    """One derivation. For one thread.
+    """The derivation of a graph's configuration. For one thread.
 
     Attributes:
         graph: The open graph.
         constants: Graph input to the value that the user gave.
         progress: Called with a line for each step.
         sample: Graph input to example values in the graph's layout; others are invented.
-        keep_states: False if requests send the states that `state.` would keep.
+        keep_states: False if requests send the states, so that no `state.` is derived.
     """
 
     graph: Graph
@@ -60,21 +60,21 @@ class Discovery:
 
         Raises:
             Undecided: A decision needs the user; the text has the choices.
-            Unfitted: The size of an output follows no relation; without rows it needs none.
+            Unfitted: No relation gives the size of an output. Without rows no relation is needed.
         """
         study = self.study = Study(self.graph, self.sample)
         for port in self.graph.inputs:
             if port.dtype is DType.BYTES:
                 raise Undecided(
-                    f"input '{port.name}': found texts, expected numbers: an engine gets no texts. "
-                    "Cut the operators that read texts off the graph, and compute their results "
-                    "in `prepare` of model.py (docs/model-api.md)"
+                    f"input '{port.name}': found strings, expected numbers: engines do not "
+                    "accept strings. Remove the operators that read strings from the graph, and "
+                    "compute their results in `prepare` of model.py (docs/model-api.md)"
                 )
         found = Configuration(0)
         self.progress("rows")
         sizes, rows = self._first(study)
         if not batched:
-            rows = Rows(evidence="Rows: none; the first dims are sizes of a request.")
+            rows = Rows(evidence="Rows: none; the first dims of inputs are sizes of a request.")
         self._check_outputs(study, sizes)
         decide_constants(study, self.constants, sizes, found)
         study.rows = rows.symbols
@@ -167,10 +167,10 @@ class Discovery:
         rows: Rows,
         found: Configuration,
     ) -> dict[str, tuple[int | str, ...]]:
-        """Return the dims of each output without rows; -1 for one that needs no name.
+        """Return each output's dims without the dim of rows; -1 for a dim that needs no name.
 
         Raises:
-            Unfitted: The graph has rows, and a size follows no relation.
+            Unfitted: The graph has rows, and no relation gives the size of an output.
         """
         shapes: dict[tuple[int, ...], Mapping[str, tuple[int, ...]] | None] = {}
 
@@ -205,8 +205,8 @@ class Discovery:
                     if rows.batched:
                         raise
                     dims.append(-1)
-                    note = f"Output '{port.name}', dim {len(dims) - 1}: {error}. It has any size."
-                    found.notes.append(one_line(note))
+                    note = f"Output '{port.name}', dim {len(dims) - 1}: {error}."
+                    found.notes.append(one_line(f"{note} Its size is not checked."))
             if -1 in dims:
                 dims = [-1 if isinstance(dim, str) else dim for dim in dims]
             relations[port.name] = tuple(dims)
@@ -273,9 +273,7 @@ class Discovery:
                 )
             if port.name in study.bounded_ids:
                 axis = study.bounded_ids[port.name]
-                note = (
-                    f"Values of '{port.name}' must be below a size that follows {axis}: no range."
-                )
+                note = f"The largest value of '{port.name}' depends on {axis}, so it has no range."
                 found.notes.append(note)
 
     def _outputs(

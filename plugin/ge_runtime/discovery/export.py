@@ -1,4 +1,4 @@
-"""A folder as optimum, transformers and sentence-transformers export it."""
+"""A folder exported by optimum, transformers or sentence-transformers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Export:
         return read_fields(file) if file.is_file() else {}
 
     def is_for(self, task: str) -> bool:
-        """Return whether config.json names an architecture for a task, e.g. CTC; "" for any."""
+        """Return whether config.json names an architecture for a task, e.g. CTC; "" is any task."""
         named = [str(own) for own in self.config.get("architectures") or ()]
         return any("For" in own and own.endswith(task) for own in named)
 
@@ -140,10 +140,10 @@ class Export:
     def fix_sizes(self, graph: Graph) -> None:
         """Fix the dims of images to the size that the image processor makes.
 
-        Exporters leave all of them free, the channels as well, and no experiment finds these.
+        Exporters make all dims free, including the channels, and experiments cannot find them.
 
         Raises:
-            ArtifactFault: The graph has another input, or one of another size.
+            ArtifactFault: The graph has other inputs, or an input of another size.
         """
         names = [port.name for port in graph.inputs]
         if self.kind is Kind.TEXT and IDS not in names:
@@ -161,7 +161,7 @@ class Export:
         if not fits or others:
             found = [list(one.dims) for one in graph.inputs]
             raise ArtifactFault(
-                f"{self.graph}: found inputs of {found}, expected one of "
+                f"{self.graph}: found inputs with dims {found}, expected one with "
                 f"{[port.dims[0], *sides]}, by {PREPROCESSOR}"
             )
         graph.inputs = (replace(port, dims=(port.dims[0], *sides)),)

@@ -16,7 +16,7 @@ from ge_runtime.steps.pictures import read_fields
 
 LABEL_FILE: Final = "labels.txt"
 _METADATA: Final = 14
-"""The field of the metadata properties in an .onnx file; entries are as in external data."""
+"""The field of an .onnx file with its metadata properties, encoded like those of external data."""
 _PROPERTIES: Final = ("id2label", "names", "labels", "classes", "class_names")
 """Metadata properties that exporters use; `names` is that of Ultralytics."""
 
@@ -29,7 +29,7 @@ class Labels:
     source: str
 
     def attach(self, found: Configuration) -> bool:
-        """Name the label file in the output that has one value for each name.
+        """Set the label file of the output that has one value for each name.
 
         Returns:
             Whether there is such an output. A note is added to the configuration.
@@ -40,8 +40,7 @@ class Labels:
                 found.notes.append(f"Labels of output '{tensor.name}': {self.source}.")
                 return True
         found.notes.append(
-            f"Labels in {self.source} are not in a label file: no output has dims "
-            f"[ {len(self.names)} ]."
+            f"Labels in {self.source} are not used: no output has dims [ {len(self.names)} ]."
         )
         return False
 
@@ -78,7 +77,7 @@ def find_labels(folder: Path, graph: Path) -> Labels | None:
             found = ast.literal_eval(metadata.get(name, ""))
         except (SyntaxError, ValueError):
             found = metadata.get(name, "").split(",")
-        # One name is no list of classes, but some other text.
+        # A single name is not a list of classes, but another text.
         names = _in_order(found)
         if names and len(names) > 1:
             return Labels(names, f"metadata property '{name}'")

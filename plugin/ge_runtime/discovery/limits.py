@@ -15,17 +15,18 @@ from ge_runtime.specs import DType, Tensors
 
 _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64)
 _ELEMENTS_MOST: Final = 2**20
-"""Elements of one row of the largest input, at most, when larger sizes are tried."""
+"""Maximum number of elements of one row of the largest input in trials of larger sizes."""
 _TOGETHER_MOST: Final = 2**21
-"""Elements of one row of the largest input at the limits of all axes, at most."""
+"""Maximum number of elements of one row of the largest input with all axes at their limits."""
 _SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
-"""Number of free axes of an input -> the largest size that is tried. Beside fixed dims, or for ids,
-2048: attention needs memory in proportion to the square of the size."""
+"""Number of free axes of an input -> the largest size that is tried. `_TOKENS_MOST` is lower,
+because attention needs memory in proportion to the square of the size."""
 _TOKENS_MOST: Final = 2048
 _GROWTH_MOST: Final = 128 * 2**20
-"""Bytes by which an execution may raise the peak of the process; no larger size is tried then."""
+"""Increase of the process's peak memory by an execution, in bytes, beyond which no larger size is
+tried."""
 _SHARE: Final = 4
-"""All rows together may need one part in four of the machine's free memory."""
+"""All rows together may need a quarter of the machine's free memory."""
 _SECONDS_MOST: Final = 0.5
 """CPU seconds of an execution, beyond which no larger size is tried."""
 _TOTAL_MOST: Final = 1.0
@@ -76,7 +77,7 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 
 
 
 def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
-    """Lower the largest sizes until an input of all of them has a reasonable size."""
+    """Lower the largest sizes until an input that has them all is small enough."""
     while True:
         elements = study.most_elements(at_limits(axes, sizes))
         high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
@@ -87,7 +88,7 @@ def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -
 
 
 class _Budget:
-    """Limits of the machine: an execution twice as large may need four times as much."""
+    """Limits of time and memory: an execution of twice the size may need four times as much."""
 
     def __init__(self, rows: int) -> None:
         free = min((limit.free_bytes for limit in read_limits()), default=_GROWTH_MOST)
@@ -96,7 +97,7 @@ class _Budget:
         self._start = self._seconds
 
     def allows(self) -> bool:
-        """Return whether the executions since the last call were cheap; the first is."""
+        """Return whether the executions since the last call were cheap; true at the first call."""
         used, now = _peak_bytes(), time.process_time()
         cheap = used - self._bytes < self._growth and now - self._seconds < _SECONDS_MOST
         cheap &= now - self._start < _TOTAL_MOST
@@ -126,7 +127,7 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
         if not {*free} & {*axis.symbols}:
             continue
         fixed = math.prod(dim for dim in port.dims if isinstance(dim, int))
-        # Only a line of samples is long: ids, features and the rows of other layouts are not.
+        # Only one-dimensional floats (audio) may be long, not ids, features or other layouts.
         if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
             most = min(most, _TOKENS_MOST)
         others = math.prod(sizes[dim] for dim in free if dim not in axis.symbols)
@@ -141,16 +142,16 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
 def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) -> None:
     """Find the largest value of each integer input that the graph accepts.
 
-    An input that accepts all values is no index into a table and gets no entry. A graph that looks
-    ids up refuses those outside its table, so the last accepted one is found by bisection. If it
-    differs at other sizes of an axis, the input is an index into another input: `bounded_ids`.
+    An input that accepts all values is not an index into a table and gets no entry. A graph fails
+    with ids outside its table, so the largest accepted id is found by bisection. If it differs at
+    other sizes of an axis, the input is an index into another input, stored in `bounded_ids`.
     """
     for port in study.graph.inputs:
         looked_up = study.contents[port.name] in (Content.VALUES, Content.TYPES)
         if not port.dtype.is_integer or not looked_up or port.name in study.constants:
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
-            continue  # pixels, or small enough that every value is accepted or an index
+            continue  # usually pixels; the range of the type is small enough
         largest = _largest_id(study, port, study.values(sizes))
         if largest is None:
             continue

@@ -105,7 +105,7 @@ def _has_values(study: Study, axes: Sequence[Axis]) -> bool:
 
 
 def _part(axis: Axis, full: int = 0) -> int:
-    """Return a true size below `full`, by default below the base."""
+    """Return a size of the data that is below `full`, by default below the base."""
     step = axis.multiple
     return max(axis.smallest, ((full or axis.base) * 5 // 8) // step * step)
 
@@ -115,7 +115,7 @@ def _ends(
 ) -> dict[str, tuple[int, int]]:
     """Return each axis's sizes of the data and of the execution.
 
-    They are large enough that outputs of both sizes differ, where an output follows the axis.
+    If an output depends on the axis, its sizes at these two sizes differ.
     """
     found = {}
     for axis in axes:
@@ -164,7 +164,7 @@ class _Trial:
         """The results of the first padding."""
 
     def difference(self, behinds: tuple[int | float, int | float]) -> str:
-        """Return what differs between two paddings, or with and without padding; empty: nothing."""
+        """Return the difference between two paddings or without padding; empty if none."""
         study = self._study
         padded, other = (
             study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds
@@ -238,10 +238,10 @@ def _equal(study: Study, one: Mapping[str, Array], other: Mapping[str, Array]) -
 
 
 def candidates(study: Study, axes: Sequence[Axis]) -> list[tuple[Port, Content, list[Axis]]]:
-    """Return the inputs that may mark the end of data, as what, and along which axes.
+    """Return the inputs that may mark the end of data, with their possible content and axes.
 
     A mask has the rows and one or more axes of another input, and no other dims. A length has one
-    element for each row. Inputs with such names come first.
+    element for each row. Inputs whose names say so come first.
     """
     found = []
     for port in study.graph.inputs:

@@ -11,7 +11,7 @@ from ge_runtime.specs import ROWS
 
 
 def axis_name(symbol: str, ports: Sequence[Port], taken: set[str], *, batched: bool) -> str:
-    """Return a name for an axis: its symbol where that is a name, else from the input's type."""
+    """Return a name for an axis: its symbol if that is a name, else one for the input's type."""
     name = re.sub(r"\W+", "_", symbol).strip("_").lower()
     generic = "." in symbol or re.match(r"unk__|dynamic_axes|DynamicDimension|p2o|s\d+$", symbol)
     if generic or not name.isidentifier() or keyword.iskeyword(name) or len(name) == 1:

@@ -26,8 +26,8 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
     """Return a dim of config.pbtxt: a fixed size, or the text of a relation between axes.
 
     Nested floor divisions with fixed strides equal one: (((x + a) // b) + c) // d is
-    (x + a + b * c) // (b * d). So one division by the period, which two jumps of the size show, and
-    one offset are enough for a chain of convolutions. The result is verified at other sizes.
+    (x + a + b * c) // (b * d). So one division by the period and one offset are enough for a chain
+    of convolutions. Two jumps of the size show the period. The result is verified at other sizes.
 
     Args:
         axes: The axes with their limits.
@@ -51,8 +51,8 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
         if all(_measured(measure, sizes) == relation.size(sizes) for sizes in _checks(axes, base)):
             return relation.text
     raise Unfitted(
-        f"found {at_base} at {_text(base)}, which no relation of {_names(dependent)} gives at "
-        "other sizes"
+        f"found {at_base} at {_text(base)}, and no relation of {_names(dependent)} that gives the "
+        "output's size there and at other sizes"
     )
 
 
@@ -82,8 +82,8 @@ def _fit_one(axis: Axis, base: Mapping[str, int], measure: SizeOf) -> str:
         factor = rise // step
         text = f"{factor} * {axis.name} + {at(first) - factor * first}"
     else:
-        # rise * ((x - first) // period) + at(first), with an offset inside that is not negative
-        # where it can be avoided.
+        # rise * ((x - first) // period) + at(first), transformed so that the offset in the brackets
+        # is not negative if possible.
         whole = at(first) // rise if at(first) % rise == 0 else 0
         offset, rest = whole * period - first, at(first) - rise * whole
         text = f"{rise} * (({axis.name} + {offset}) // {period}) + {rest}"

@@ -58,7 +58,7 @@ def decide_neutral(
         if own.key.split(".")[0] in ("mask", "lengths")
         for axis in own.value.split(", ")
     }
-    # The values of an input that may mark the end of the data are not those of requests here.
+    # Experiments invent values for an input that may mark the end of the data: no verdict.
     if found.max_batch_size < 2 or rows.fixed == 1 or study.rejected:
         return
     for axis in axes:

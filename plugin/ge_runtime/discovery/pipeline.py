@@ -127,7 +127,7 @@ class Pipeline:
         for tensor in found.inputs:
             if tensor.name not in known:
                 raise ArtifactFault(
-                    f"input '{tensor.name}': found no file that says what it is, expected inputs "
+                    f"input '{tensor.name}': found an input that no tokenizer computes, expected "
                     f"{', '.join(known)}"
                 )
             if tensor.dims != (-1,):
@@ -142,7 +142,7 @@ class Pipeline:
         step.outputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
         if not self.single:
             found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
-            why = "The step before pads the texts of a request to one length."
+            why = "The tokenizer step pads the texts of a request to one length."
             found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
         step.inputs.append(Tensor(Kind.TEXT.value, DType.BYTES, (1,)))
         if self._is_of_pairs():
@@ -312,7 +312,9 @@ class Pipeline:
         blank = fields.get("pad_token") or "<pad>"
         blank = blank["content"] if isinstance(blank, Mapping) else blank
         if blank not in vocabulary or not all(type(own) is int for own in vocabulary.values()):
-            raise ArtifactFault(f"vocab.json: found no number of '{blank}', expected the blank")
+            raise ArtifactFault(
+                f"vocab.json: found no number for '{blank}', the blank; expected one"
+            )
         why = "From tokenizer_config.json, or the default of transformers."
         after.configuration.parameters = [
             Parameter("blank", blank, why),
@@ -347,7 +349,7 @@ class Pipeline:
                 why = "A choice: no file describes the pooling."
                 step.questions.append(
                     Question(
-                        "how do the vectors of tokens become one?",
+                        "how are the vectors of the tokens combined?",
                         "their mean",
                         "the vector of the first token",
                         (Parameter("pooling", "cls", ""),),

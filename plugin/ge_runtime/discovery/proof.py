@@ -186,7 +186,7 @@ def _plain_input(
         value = np.arange(sizes[config.positions[name]], dtype=dtype)[np.newaxis]
     else:
         raise RuntimeFault(
-            f"graph input '{name}': found nothing that gives its value, expected data, a state, a "
+            f"graph input '{name}': found no source of its values, expected data, a state, a "
             "constant, a mask, a length or positions"
         )
     if not config.batched:

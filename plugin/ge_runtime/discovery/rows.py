@@ -41,7 +41,7 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
         if sizes is None:
             continue
         rows = _counted(study, sizes, guessed) if guessed else _fixed_rows(study, sizes)
-        # Outputs that do not count these rows are reasons to try another symbol first.
+        # If outputs do not depend on these rows, other symbols are tried first.
         if first is None or (rows.batched and not first[1].batched):
             first = sizes, rows
         if rows.batched and None not in rows.outputs.values():
@@ -61,8 +61,8 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
 def _row_symbols(study: Study) -> list[tuple[str, ...]]:
     """Return the symbols that may count rows, the likeliest first.
 
-    They are the first dims of the inputs, for inputs that begin with a fixed size also their only
-    symbol, else a symbol that several inputs have at any place.
+    They are the first dims of the inputs and, for an input that begins with a fixed size, its only
+    symbol. If there are none, they are symbols that several inputs have, at any place.
     """
     ports = [port for port in study.graph.inputs if port.symbols]
     firsts = (port.dims[0] for port in ports)
@@ -101,7 +101,9 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
             continue
         outputs = {name: _multiplied(one[name], more[name], count) for name in one}
         if all(at is None for at in outputs.values()):
-            return Rows(evidence="Rows: none; no dim of an output follows the inputs'.")
+            return Rows(
+                evidence="Rows: none; no dim of an output depends on the inputs' first dims."
+            )
         shared = [
             (state, result)
             for state, result in named_pairs(study.graph)
@@ -110,9 +112,9 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
         if shared:
             state, result = shared[0]
             return Rows(
-                evidence=f"Rows: none; '{state}' and '{result}' have one value for all of them."
+                evidence=f"Rows: none; '{state}' and '{result}' have one value for all rows."
             )
-        evidence = f"Rows: with {count} rows outputs have {count} times as many."
+        evidence = f"Rows: with {count} rows in inputs, outputs have {count} times as many."
         return Rows(tuple(guessed), inputs, outputs, evidence=evidence)
     if any(array.shape[:1] != (1,) for array in one.values()):
         return Rows(evidence="Rows: none; the graph fails with 2 rows and with 3.")

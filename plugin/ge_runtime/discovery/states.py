@@ -20,7 +20,7 @@ _WORDS: Final = re.compile(
 )
 """Words that distinguish the two names of a state."""
 _STEPS: Final = 4
-"""Executions in sequence whose answers must stay finite."""
+"""Number of consecutive executions whose answers must be finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def find_states(
     Args:
         study: The graph.
         sizes: Symbol to size at which it executes.
-        larger: Other sizes, for a graph whose state does not depend on few data.
+        larger: Larger sizes, for a graph whose state does not depend on inputs of `sizes`.
         rows: Each input's dim of rows.
     """
     named = dict(named_pairs(study.graph))
@@ -122,7 +122,7 @@ def find_states(
         and shapes.get(result.name) == given.shape(sizes)
         and named.get(given.name, result.name) == result.name
     ]
-    # Without names an input must have one possible output, and an output one input.
+    # If names do not match, each of the two must be the only possible partner of the other.
     chosen = [
         (given, result)
         for given, result in pairs

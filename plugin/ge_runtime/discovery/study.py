@@ -78,9 +78,9 @@ class Axis:
 
     name: str
     symbols: tuple[str, ...]
-    """The symbols of the signature that have this size; they have it together."""
+    """The symbols of the signature that always have this size."""
     base: int
-    """The size of experiments with other axes."""
+    """The size of this axis in experiments with other axes."""
     smallest: int = 1
     multiple: int = 1
     largest: int = 0
@@ -100,7 +100,7 @@ def at_limits(axes: Iterable[Axis], sizes: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Study:
-    """A graph with what is known of it. For one thread."""
+    """A graph and the results of the experiments on it. For one thread."""
 
     graph: Graph
     sample: Mapping[str, Array] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Study:
             sizes: Symbol to size.
             seed: Seed of random values.
             true: Symbol to the number of elements with data; the others are padding. Default: all.
-            behind: Seed of the random values in the padding; a float is their value itself.
+            behind: Seed of the random values in the padding; a float is the value of all padding.
         """
         return {
             port.name: self._tensor(at, port, sizes, seed, true or {}, behind)
@@ -298,7 +298,7 @@ def grouped(study: Study, sizes: Mapping[str, int], rows: Sequence[str]) -> list
     while bound:
         first, *rest = bound
         tried = [*([first, one] for one in rest), bound]
-        # Without a group that changes, the dim has one size only.
+        # A dim that changes in no group has only one size.
         group = next((one for one in tried if _changes(study, sizes, one)), [first])
         groups.append(tuple(group))
         bound = [one for one in bound if one not in group]

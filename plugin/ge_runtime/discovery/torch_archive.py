@@ -11,14 +11,14 @@ from ge_runtime.errors import ArtifactFault
 
 _SAMPLES: Final = "/data/sample_inputs/"
 _TABLES: Final = ("weights_config.json", "constants_config.json")
-"""Ends of the names of the tables of weights and constants."""
+"""Suffixes of the files that list weights and constants."""
 
 
 def copy_archive(file: Path, copy: Path) -> Path:
     """Copy a .pt2 archive with empty example inputs.
 
-    torch.export.load unpickles the example inputs, and weights or constants whose table says so. A
-    pickle can execute any code. A graph needs no example inputs.
+    torch.export.load unpickles the example inputs, and weights or constants that are marked as
+    pickled. A pickle can execute any code. A graph needs no example inputs.
 
     Returns:
         The copy.

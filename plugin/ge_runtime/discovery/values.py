@@ -15,7 +15,7 @@ SAMPLING_RATES: Final = ("sr", "sample_rate", "sampling_rate")
 """Names of inputs without dims that are sampling rates."""
 RATES: Final = (16000.0, 8000.0)
 SCALARS: Final = (1.0, 0.0, 2.0)
-"""Values of inputs without dims that are tried."""
+"""Values that are tried for inputs without dims."""
 
 
 def decide_constants(
@@ -24,7 +24,7 @@ def decide_constants(
     """Decide which inputs are the same in all executions.
 
     Args:
-        study: The graph; an input without dims is in `constants`, until it is decided to be data.
+        study: The graph. Its `constants` have each input without dims that is not known to be data.
         given: Graph input to the value that the user gave.
         sizes: Symbol to size at which the graph executes.
         found: Gets parameters and questions.
@@ -67,8 +67,8 @@ def decide_constants(
             del study.constants[name]
             if not all(study.run(sizes, seed=seed) for seed in range(4)):
                 raise Undecided(
-                    f"input '{name}': found a single number for the whole execution, of which "
-                    f"the graph accepts {value:g} and not every value; give it with "
+                    f"input '{name}': found one number for the whole execution, and a graph "
+                    f"that accepts {value:g} but not every value; set the number with "
                     f"--constant {name}=VALUE"
                 )
             found.questions.append(

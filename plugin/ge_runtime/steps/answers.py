@@ -60,9 +60,9 @@ SCORES: Final[Mapping[str, Callable[[Array], Array]]] = {
 class AnswerStep:
     """Computes the outputs that config.pbtxt declares. Thread-safe.
 
-    `embedding` is [n, size]. `score` is [n, labels], and `label` [n, 1] the name of the highest.
-    For values of each token they are [n, tokens]: the name of the highest, and its score. `text` is
-    [n, 1], of the most probable character of each frame.
+    `embedding` is [n, size]. For rows, `score` is [n, labels] and `label` [n, 1] is the name of the
+    highest score. For tokens, both are [n, tokens]: `label` is the name of the highest score, and
+    `score` is this score. `text` is [n, 1], made of the most probable character of each frame.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AnswerStep:
         labels: Sequence[str] = (),
         characters: Mapping[str, int] | None = None,
     ) -> None:
-        """Keep the rules.
+        """Store the rules.
 
         Args:
             outputs: Names of the outputs.

@@ -21,9 +21,9 @@ from ge_runtime.specs import Array, DType, Tensors
 Picture: TypeAlias = Any
 
 _SQUARES: Final = ("ViT", "DeiT", "Siglip")
-"""Processors for which a whole number as size is that of both sides."""
+"""Processors that read a whole number in `size` as the length of both sides."""
 _SHORTEST: Final = ("CLIP", "ConvNext", "Bit", "MobileNetV1", "MobileNetV2", "MobileViT")
-"""Processors for which a whole number as size is that of the shortest edge."""
+"""Processors that read a whole number in `size` as the length of the shortest edge."""
 _CROPPED: Final = ("CLIP", "DeiT", "Bit", "MobileNetV1", "MobileNetV2", "MobileViT")
 """Processors that crop unless `do_center_crop` is false."""
 _WHOLE_FROM: Final = 384
@@ -164,10 +164,10 @@ class PictureStep:
         """Import Pillow.
 
         Args:
-            processor: What preprocessor_config.json says.
+            processor: The settings of preprocessor_config.json.
             output: The name of the output.
             dtype: Its type.
-            last: True if its last dim is that of channels.
+            last: True if the channels are the last dim of the output.
 
         Raises:
             ArtifactFault: Pillow is missing.

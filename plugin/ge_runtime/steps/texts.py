@@ -81,8 +81,8 @@ class TextStep:
             file: tokenizer.json.
             inputs: The inputs of a request.
             outputs: The outputs to compute, and their types.
-            prompt: Put before each `text`.
-            clean: What is done to each text afterwards: "strip" and "lower".
+            prompt: A text that is put before each `text`.
+            clean: Changes of each text after that: "strip" and "lower".
 
         Raises:
             ArtifactFault: See `read_tokenizer`.
@@ -161,8 +161,9 @@ class TextStep:
     def _pairs(self, texts: Sequence[tuple[str, str]]) -> list[Encoding]:
         """Return the encodings of pairs.
 
-        tokenizers keeps what it cuts off, for a pair each combination of both texts' parts: long
-        pairs take minutes and gigabytes. Here each text is truncated before they are joined.
+        The package tokenizers also returns the parts that it cuts off, for a pair in all
+        combinations: long pairs take minutes and gigabytes. Here each text is truncated before the
+        two are joined.
         """
         both = [
             self.tokenizer.encode_batch(list(column), add_special_tokens=False)

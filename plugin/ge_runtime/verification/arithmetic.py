@@ -20,8 +20,8 @@ from ge_runtime.verification.elements import readable
 
 MARGIN: Final = 32
 """A change is no rounding if all arithmetics have it, and it is this many times as large as the
-largest difference between two arithmetics. Other kernels round differently in the same direction at
-each element, and an answer may sum that up."""
+largest difference between two arithmetics. Kernels for other shapes may round each element in the
+same direction, and answers may sum this up."""
 
 _MOST_ELEMENTS: Final = 0.9
 """The share of elements that determines how far arithmetics differ. The others may be discontinuous
@@ -101,7 +101,7 @@ def persistent_change(
 def _persistent_labels(
     spec: TensorSpec, served: Pair, others: Sequence[Pair], alone: Sequence[Array]
 ) -> tuple[Difference, float] | None:
-    """Find an element without a distance that differs in all arithmetics, and by padding alone."""
+    """Find a change of an element without distances (a label) that is equal in all arithmetics."""
     stable = np.ones(served.alone.shape, np.bool_)
     for pair in others:
         stable &= np.asarray(pair.alone == served.alone) & np.asarray(pair.padded == served.padded)

@@ -41,7 +41,7 @@ class Executions:
 
     Attributes:
         values: Makes the requests.
-        results: What is compared: the outputs, and the next states of sequences.
+        results: The compared tensors: the outputs, and the next states of sequences.
         count: Number of executions.
         of_one_row: Number of successful executions of one request alone.
     """
@@ -201,9 +201,9 @@ class Executions:
         return answer
 
     def _with_other_padding(self) -> Executor | None:
-        """Return an executor with another padding value; None where padding is given.
+        """Return an executor with another padding value; None where the value is fixed.
 
-        It is given along neutral axes, for which the user states that this value changes no answer,
+        It is fixed along neutral axes, for which the user states that this value changes no answer,
         and for inputs with `pad.<input>`.
         """
         contract = getattr(self._executor, "contract", None)

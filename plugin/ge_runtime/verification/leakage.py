@@ -1,10 +1,9 @@
 """Leakage: answers that depend on the contents of other requests, on padding or on rows.
 
-A trial is executed several times at the same shapes with other contents of everything but the
-requests whose answers are compared: the values of the other requests, and the padding where the
-runtime may choose it. These answers must be equal to the bit, unless two equal executions differ.
-Then the answer to each request alone is compared with its answer in the trial. Rounding may change
-it: `arithmetic` says whether rounding did.
+A trial is executed several times at the same shapes. The compared requests stay the same; the
+values of the other requests change, and the padding where the runtime may choose it. The answers
+must be equal to the bit, unless two equal executions differ. Then the answer to each request alone
+is compared with its answer in the trial. `arithmetic` decides whether rounding explains a change.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _SPECIAL: Final = (
     (Part.CENTER, Part.CENTER, Part.ENDS),
     (Part.ONE, Part.LOWER, Part.UPPER),
 )
-"""Values of the compared requests, and of the others in two executions, that show a statistic of
-all rows which the largest values alone determine, and a tie that others break."""
+"""Values of the compared requests, and of the other requests in two executions. They reveal
+statistics over all rows that only the largest values determine, and ties that other rows break."""
 _UNMEASURED: Final = 100
-"""Largest change that counts as rounding if no execution shows rounding, in promises."""
+"""Largest change that counts as rounding if no execution shows rounding, in tolerances."""
 _SEPARATE_ROWS: Final = "rows that are independent of each other"
 _PADDING_COMPUTES: Final = (
     "the graph computes with padding; its value is that of 'pad.<input>', by default 0"
@@ -81,7 +80,7 @@ class Leakage:
 
         Args:
             trial: The requests and their sizes.
-            special: True: also with values that only some defects need.
+            special: True to try it also with values that reveal special defects.
 
         Raises:
             Refused: Answers depend on more than the request.
@@ -113,9 +112,9 @@ class Leakage:
         one: Part,
         other: Part,
     ) -> None:
-        """Refuse answers that differ beside values of other parts, and with other padding.
+        """Refuse answers that depend on the values of other requests, or on the padding value.
 
-        `answers` are those beside values of `one`.
+        `answers` are the answers beside other requests with values of `one`.
         """
         executions = self._executions
         others = executions.beside(trial, probes, other, refilled=True)
@@ -123,7 +122,7 @@ class Leakage:
         if changed is None:
             return
         if trial.company and executions.refills:
-            # Which of the two is it?
+            # Distinguish other values from other padding.
             others = executions.beside(trial, probes, other)
             leak = self._beyond_chance(trial, probes, answers, others, one)
         else:
@@ -164,11 +163,10 @@ class Leakage:
         return None
 
     def _try_padding(self, trial: Trial) -> None:
-        """Check more requests, as the content of padding changes answers.
+        """Check more requests after the padding value changed answers.
 
-        Serving always pads with the same value, with which the graph may compute correctly. Whether
-        it does for all requests, one request does not show: a maximum does not see a 0 beside
-        larger numbers.
+        Serving always pads with the same value, with which answers may be correct. One request does
+        not show this for all requests: a maximum does not change by a 0 beside larger numbers.
         """
         for seed, part in enumerate(_PARTS_OF_PROBES, start=6):
             probes = self._executions.probes(trial, part, seed)
@@ -186,7 +184,7 @@ class Leakage:
         *,
         ties: bool = False,
     ) -> None:
-        """Refuse answers that differ from those alone at the requests' own sizes.
+        """Refuse answers that differ from the answers to the requests alone at their own sizes.
 
         ties: elements are equal, so that rounding decides between integers.
         """

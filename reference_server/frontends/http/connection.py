@@ -317,7 +317,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _advance(self) -> None:
         """Handle waiting requests until one is not answered at once or the share is used up.
 
-        A loop, because immediate replies would otherwise nest as deep as the client pipelines.
+        A loop, because recursion would be as deep as the number of pipelined requests.
         """
         waiting = self._waiting
         over_s = self._clock() + SHARE_S if len(waiting) > 1 else math.inf

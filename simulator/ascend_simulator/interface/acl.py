@@ -30,10 +30,10 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 def init(path: str = "") -> None:
     """Initialise `acl`; `path` names a JSON file.
 
-    Reads err_msg_mode, dump and the presence of profiler. Violates DUMP_AND_PROFILER. Refused:
-    REPEAT_INITIALIZE if already initialised (the count is still raised, and `path` is not read);
-    INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; INVALID_PARAM for a configuration that differs
-    from the one before acl.finalize().
+    Reads err_msg_mode and dump, and checks whether there is a profiler section. Violates
+    DUMP_AND_PROFILER. Refused: REPEAT_INITIALIZE if already initialised (the count is still
+    raised, and `path` is not read); INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; INVALID_PARAM
+    for a configuration that differs from the one before acl.finalize().
     """
     now = process.current()
     with now.lock:

@@ -308,7 +308,7 @@ def test_another_mode_of_pooling_is_refused(tmp_path, fields):
 def test_pooling_that_no_file_describes_is_a_question(tmp_path):
     folder = exports.sentences(tmp_path / "own", {"modules.json": None, POOLING: None})
     text = pipeline(folder, VECTORS).steps[2].configuration.text("own")
-    assert "# Question: how do the vectors of tokens become one?" in text
+    assert "# Question: how are the vectors of the tokens combined?" in text
     line = 'parameters { key: "pooling" value { string_value: "MODE" } }\n'
     assert "\n" + line.replace("MODE", "mean") in text
     assert "\n# " + line.replace("MODE", "cls") in text
@@ -467,7 +467,7 @@ def test_a_folder_without_files_of_an_export_is_none(tmp_path):
     ("changed", "found"),
     [
         ({"most": 10}, "found the id 11, expected at most 10, the largest that the graph accepts"),
-        ({"inputs": [IDS, Tensor("bbox", DType.INT64, (-1, 4))]}, "input 'bbox': found no file"),
+        ({"inputs": [IDS, Tensor("bbox", DType.INT64, (-1, 4))]}, "input 'bbox': found an input"),
         ({"inputs": [replace(IDS, dims=(128,))]}, "expected one free dim"),
         ({"rows": 0}, "found a graph without rows"),
         ({"outputs": []}, "found outputs , expected one with a vector"),
@@ -496,13 +496,13 @@ def test_images_of_another_size_are_refused(init, tmp_path):
     onnx.save(model, folder / "model.onnx")
     code, _, printed = init(folder)
     assert code == 1
-    assert "expected one of ['batch', 3, 24, 32], by preprocessor_config.json" in printed.err
+    assert "expected one with ['batch', 3, 24, 32], by preprocessor_config.json" in printed.err
 
 
 def test_a_vocabulary_without_the_blank_is_refused(tmp_path):
     folder = exports.speech(tmp_path / "speech", vocabulary=exports.CHARACTERS[1:])
     values = Tensor("input_values", DType.FP32, (-1,), ragged=True)
-    with pytest.raises(ArtifactFault, match=r"vocab\.json: found no number of '<pad>'"):
+    with pytest.raises(ArtifactFault, match=r"vocab\.json: found no number for '<pad>'"):
         pipeline(folder, Tensor("logits", DType.FP32, (-1, 6)), inputs=[values])
     with pytest.raises(ArtifactFault, match=r"vocab\.json: found 5 characters, expected at most 4"):
         pipeline(folder, Tensor("logits", DType.FP32, (-1, 4)), inputs=[values])

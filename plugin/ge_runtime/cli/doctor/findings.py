@@ -64,7 +64,7 @@ class Finding:
 
 
 def mark_not_needed(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
-    """Return the findings; a missing item that nothing required needs becomes NOT_NEEDED."""
+    """Return the findings; a missing item that no requirement needs becomes NOT_NEEDED."""
     return [
         replace(each, state=State.NOT_NEEDED)
         if each.state is State.MISSING and not each.needed_by & required

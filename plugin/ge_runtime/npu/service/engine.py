@@ -186,7 +186,7 @@ class ServiceEngine:
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """Prepare the engine in the service; nothing is allocated in this process."""
-        # First: `restore` uses it if the service is replaced during the request.
+        # Stored first, because `restore` uses it if the service is replaced during the request.
         self._largest = [self._dims(shapes) for shapes in largest]
         self._request_engine({"do": "bind", "largest": self._largest})
 
