@@ -7,6 +7,7 @@ and .om files take the place of .onnx files.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -20,10 +21,13 @@ from typing import Any
 import numpy as np
 import pytest
 from contract.test_same_repository import Request, as_input
+from runtime.support.ascend import compile_in_process
 from runtime.support.services import Services
 from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
+
+from ge_runtime import cli
 
 SIMULATOR = ROOT / "simulator" / "ascend_simulator" / "site"
 """Paths that CANN's set_env.sh puts first in PYTHONPATH and PATH; here the simulator's."""
@@ -177,12 +181,11 @@ def reconfigure(folder: Path, was: str, now: str) -> None:
 def build(folder: Path, *graphs: Path, chip: str = CHIP) -> None:
     """Compile the graphs, which do not stay in the folder."""
     copies = [Path(shutil.copy(graph, folder / "1")) for graph in graphs]
-    command = [sys.executable, "-m", "ge_runtime.cli", "build", str(folder)]
-    subprocess.run(
-        [*command, "--soc-version", chip, "--precision", "origin"],
-        env=os.environ | environment(),
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    command = ["build", str(folder), "--soc-version", chip, "--precision", "origin"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        for variable, text in environment().items():
+            patch.setenv(variable, text)
+        compile_in_process(patch)
+        assert cli.main(command) == 0
     for copy in copies:
         copy.unlink()

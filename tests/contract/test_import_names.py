@@ -143,7 +143,7 @@ def test_files_that_use_names_load_or_fail_as_in_triton(
     options = [f"--triton-version={release}", f"--backend-config=python,host={host}"]
     options += ["--disable-auto-complete-config", "--exit-on-error=false"]
     with open_repository(repository, models=[*models], options=options) as opened:
-        reply = opened.http("POST", "/v2/repository/index", {"ready": False})
+        reply = opened.http("POST", "/v2/repository/index")
     here = outcomes(entry for entry in reply.json() if "state" in entry)
     assert here == {name: real[name] for name in models}
 

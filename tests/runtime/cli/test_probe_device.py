@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -40,11 +42,37 @@ def environment():
         yield patch
 
 
+WARM = """
+import os, runpy, sys
+import acl, numpy, onnx, onnxruntime, ge_runtime.cli.probe_device.checks
+for line in sys.stdin:
+    output, *arguments = line.rstrip().split("\\t")
+    if not (child := os.fork()):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+        sys.argv[1:] = arguments
+        runpy.run_module("ge_runtime.cli.probe_device", run_name="__main__")
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+"""A process that forks for each line: the modules of a probe take longer to import than it runs."""
+
+
 @pytest.fixture(scope="module")
-def results(environment):
-    """Return the result of every question, by number."""
-    found = run_checks(CHECKS, device=0, risky=True, timeout_s=120)
-    return {result.check.number: result for result in found}
+def results(environment, tmp_path_factory):
+    """Return the result of every question, by number; each probe is a fork of one process."""
+    output = tmp_path_factory.mktemp("probes") / "output"
+    command = [sys.executable, "-c", WARM]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def run_fork(command, timeout_s):
+        output.unlink(missing_ok=True)
+        print(output, *command[3:], sep="\t", file=warm.stdin, flush=True)
+        assert int(warm.stdout.readline()) == 0
+        return ChildResult(Outcome.DONE, stdout=output.read_text())
+
+    with subprocess.Popen(command, **pipes) as warm, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "run_command", run_fork)
+        found = run_checks(CHECKS, device=0, risky=True, timeout_s=120)
+        return {result.check.number: result for result in found}
 
 
 def run(*arguments):

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import ascend_simulator
 from ascend_simulator import Settings, atc, process, reset_for_tests
-
 from ge_runtime.npu.driver import atc as driver_atc
 
 SITE = Path(ascend_simulator.__file__).parent / "site"
