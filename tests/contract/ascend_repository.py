@@ -11,7 +11,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -91,9 +90,9 @@ class Served:
 
     def stats(self) -> dict[str, Any]:
         """The state of the only service, as `ge-runtime top` reports it."""
-        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--json"]
-        shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        (stats,) = json.loads(shown.stdout)
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            assert cli.main(["top", "--json"]) == 0
+        (stats,) = json.loads(shown.getvalue())
         return stats
 
     def instances(self) -> dict[str, int]:
