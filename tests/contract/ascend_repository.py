@@ -7,10 +7,10 @@ and .om files take the place of .onnx files.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,10 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 from contract.test_same_repository import Request, as_input
+from runtime.support.ascend import compile_in_process
 from runtime.support.services import Services
 from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
+
+from ge_runtime import cli
 
 SIMULATOR = ROOT / "simulator" / "ascend_simulator" / "site"
 """Paths that CANN's set_env.sh puts first in PYTHONPATH and PATH; here the simulator's."""
@@ -87,9 +90,9 @@ class Served:
 
     def stats(self) -> dict[str, Any]:
         """The state of the only service, as `ge-runtime top` reports it."""
-        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--json"]
-        shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        (stats,) = json.loads(shown.stdout)
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            assert cli.main(["top", "--json"]) == 0
+        (stats,) = json.loads(shown.getvalue())
         return stats
 
     def instances(self) -> dict[str, int]:
@@ -177,12 +180,11 @@ def reconfigure(folder: Path, was: str, now: str) -> None:
 def build(folder: Path, *graphs: Path, chip: str = CHIP) -> None:
     """Compile the graphs, which do not stay in the folder."""
     copies = [Path(shutil.copy(graph, folder / "1")) for graph in graphs]
-    command = [sys.executable, "-m", "ge_runtime.cli", "build", str(folder)]
-    subprocess.run(
-        [*command, "--soc-version", chip, "--precision", "origin"],
-        env=os.environ | environment(),
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    command = ["build", str(folder), "--soc-version", chip, "--precision", "origin"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        for variable, text in environment().items():
+            patch.setenv(variable, text)
+        compile_in_process(patch)
+        assert cli.main(command) == 0
     for copy in copies:
         copy.unlink()

@@ -204,9 +204,9 @@ def test_models_of_the_repository_and_of_requests(cycled: Cycled):
             unload("@v"),
         )
 
-    # A model's modules, config and instance take about 100 KiB: were they kept, it would be
-    # 30 MiB.
-    cycled.cycle(once, 150, growth_mib=8)
+    # Two models' modules, configurations and instances take about 200 KiB: if they were kept, it
+    # would be 18 MiB.
+    cycled.cycle(once, 90, growth_mib=8)
 
 
 def test_models_of_each_kind_that_have_answered(cycled: Cycled):
@@ -224,7 +224,7 @@ def test_models_of_each_kind_that_have_answered(cycled: Cycled):
         cycled.play(*(unload(f"@{name}") for name in ("decoupled", "sequence", "cached", "whole")))
         cycled.play(unload("@part"))
 
-    cycled.cycle(once, 30, growth_mib=8)
+    cycled.cycle(once, 20, growth_mib=8)
 
 
 def test_models_in_processes(cycled: Cycled):

@@ -45,18 +45,24 @@ MARKED = 50
 LONGEST = (
     *SHARING,
     *("tests/stack/test_ray.py", "tests/performance/test_memory.py"),
-    *(f"{_CONTRACT}{name}.py" for name in ("instance_groups", "shutdown")),
+    *(f"{_CONTRACT}{name}.py" for name in ("instance_groups", "shutdown", "python_backends")),
     *("tests/runtime/npu/engines/test_torch_npu.py", "tests/packaging/test_wheels.py"),
     *("tests/factory/test_text_encoder.py", "tests/runtime/cli/test_probe_device.py"),
     *("tests/runtime/testing/test_conformance.py", "tests/factory/test_text_head.py"),
     *(
         f"{_CONTRACT}{name}.py"
-        for name in ("ragged_server", "repository", "hosts", "grpc_options", "strangers")
+        for name in ("strangers", "hosts", "import_names", "exports", "repository", "grpc_options")
     ),
     *("tests/server/testing/test_installed.py", "tests/performance/test_ragged.py"),
-    *(f"{_CONTRACT}{name}.py" for name in ("grpc_control", "runtime_features")),
-    *("tests/runtime/cli/test_build.py", f"{_CONTRACT}control_cycles.py"),
-    *("tests/runtime/npu/service/test_death.py", "tests/stack/test_serve.py"),
+    *("tests/runtime/discovery/test_exports.py", "tests/runtime/cli/test_init.py"),
+    *(
+        f"{_CONTRACT}{name}.py"
+        for name in (
+            *("auto_complete", "runtime_features", "configurations", "control_cycles"),
+            *("ragged_server", "grpc_control"),
+        )
+    ),
+    *("tests/stack/test_serve.py", "tests/runtime/npu/service/test_death.py"),
     *("tests/runtime/test_steady_state.py", "tests/factory/test_digits_training.py"),
     "tests/runtime/npu/driver/test_real_models.py",
     "tests/server/backends/process/test_death.py",

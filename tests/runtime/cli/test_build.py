@@ -1,4 +1,4 @@
-"""`ge-runtime build` with the simulator's compiler on PATH."""
+"""`ge-runtime build` with the simulator's compiler."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from runtime.cli.test_inspect import parameter
-from runtime.support.ascend import ENVIRONMENT, SITE, Machine
+from runtime.support.ascend import ENVIRONMENT, SITE, Machine, compile_in_process
 from runtime.support.axis_graphs import recurrent, saved
 from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, onnx_model, write
@@ -38,6 +38,7 @@ def environment(monkeypatch):
     monkeypatch.syspath_prepend(SITE)
     for variable, first in ENVIRONMENT.items():
         monkeypatch.setenv(variable, first, prepend=os.pathsep)
+    compile_in_process(monkeypatch)
     machine = Machine()
     yield
     assert machine.report.live == []

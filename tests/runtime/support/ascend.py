@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import ascend_simulator
 from ascend_simulator import Settings, atc, process, reset_for_tests
+from ge_runtime.npu.driver import atc as driver_atc
 
 SITE = Path(ascend_simulator.__file__).parent / "site"
 """The variable that CANN's set_env.sh sets; replaced for the simulator."""
@@ -57,6 +62,19 @@ def compile_om(folder, *flags, precision="origin", name="model", source="model")
             *flags,
         ]
     )
+
+
+def compile_in_process(patch):
+    """Run ATC in this process when `ge_runtime` starts it: another process takes half a second."""
+
+    def run(command, **_):
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(output):
+            code = atc.main(command[1:])
+        return subprocess.CompletedProcess(command, code, output.getvalue())
+
+    names = SimpleNamespace(run=run, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
+    patch.setattr(driver_atc, "subprocess", names)
 
 
 def token_gears(*gears):
