@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}")
-_NO_VALUE = re.compile(r'Enum type "(?P<enum>[\w.]+)" has no value named (?P<value>[\w.+-]+)')
+_NO_VALUE = re.compile(r'Enum type "(?P<enum>[\w.]+)" has no value named (?P<value>\w[\w+-]*)')
 _WORD = re.compile(r"\w+")
 _BYTE_ORDER_MARK = "\ufeff"
 _MOST_ERRORS = 50

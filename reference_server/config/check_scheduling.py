@@ -200,7 +200,8 @@ def _sequence_faults(config: ConfigProto) -> Faults:
         utilization = batching.direct.minimum_slot_utilization
         if not 0 <= utilization <= 1:  # zero is the default
             yield invalid_arg(
-                f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}",
+                "sequence batching minimum slot utilization must be in range (0.0, 1.0] "
+                f"for {name}",
                 *("direct", "minimum_slot_utilization"),
             )
     for index, size in enumerate(batching.oldest.preferred_batch_size):

@@ -42,6 +42,7 @@ _KINDS = (
     _Kind("python", "", PYTHON_FILE),
 )
 
+PLATFORMS = ("ensemble", *(kind.platform for kind in _KINDS if kind.platform))
 _CPU_INSTANCES = {kind.backend: kind.cpu_instances for kind in _KINDS}
 
 
