@@ -56,6 +56,9 @@ class Position(NamedTuple):
     column: int = 0
 
 
+WHOLE_FILE = Position()
+
+
 class SyntaxFault(NamedTuple):
     """An error of Protobuf's reader, with the server's text."""
 

@@ -7,24 +7,36 @@ configuration changed by `auto_complete_config`, are left out or reported as war
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.checking.code import code_faults, completes_config
+from reference_server.checking import layout
+from reference_server.checking.code import code_faults, completes_config, tensor_uses
+from reference_server.checking.config_text import (
+    PLACEHOLDER,
+    WHOLE_FILE,
+    ConfigText,
+    Position,
+    close_name,
+    placeholder_hint,
+)
+from reference_server.checking.layout import likely_roots, looks_like_model
 from reference_server.config import check, check_portable, complete, pbtxt, schema
-from reference_server.config.rule import Faults
+from reference_server.config.complete import PLATFORMS
 from reference_server.config.schema import ModelConfig
-from reference_server.core.errors import NotHere, ServerError, invalid_arg, not_found
+from reference_server.core.errors import FieldPath, NotHere, ServerError, invalid_arg, not_found
 from reference_server.core.portability import ROWS
 from reference_server.core.ports import SystemClock
 from reference_server.core.profiles import NEWEST, TritonProfile
 from reference_server.options import BACKEND_DIRECTORY
 from reference_server.repository.ensembles import DependencyGraph, check_composing_models
 from reference_server.repository.model_files import (
+    KNOWN_BACKENDS,
     SHIPPED,
     locate_code,
     read_initial_states,
@@ -49,13 +61,27 @@ class Level(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A file and a position in it."""
+
+    file: Path
+    position: Position = WHOLE_FILE
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """One error of a model, with its place and the server's text."""
+    """One error of a model, with its place, the server's text, and the cure ("" if unknown)."""
 
     level: Level
     model: str
     place: Place
     message: str
+    hint: str = ""
+
+    @property
+    def text(self) -> str:
+        """The message and the cure."""
+        return f"{self.message} - {self.hint}" if self.hint else self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +92,8 @@ class Rules:
     backend_directory: Path = BACKEND_DIRECTORY
     config_name: str = ""
     strict_portable: bool = False
+    strict: bool = False
+    """True to report warnings as errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +113,11 @@ def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
     """Return all faults in the repositories.
 
     Raises:
-        ServerError: a repository is not a folder.
+        ServerError: A repository is not a folder, or has no models.
     """
+    for path in paths:
+        if path.is_dir() and not any(map(looks_like_model, path.glob("[!.]*/"))):
+            raise invalid_arg(_no_models(path))
     found: list[Fault] = []
     models = [
         _Model(ModelFolder(name, folders[0]), rules) for name, folders in _folders(paths, found)
@@ -94,8 +125,17 @@ def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
     for model in models:
         found += model.own_faults()
     found += _faults_between(models)
+    if rules.strict:
+        found = [replace(fault, level=Level.ERROR) for fault in found]
     ordered = sorted(dict.fromkeys(found), key=lambda fault: fault.model)
     return Result(len(models), tuple(ordered))
+
+
+def _no_models(path: Path) -> str:
+    text = f"{path}: found no models; expected a folder with one folder for each model"
+    roots = likely_roots(path)
+    quoted = " or ".join(f"'{root}'" for root in roots)
+    return f"{text} - did you mean {quoted}?" if roots else text
 
 
 def _folders(paths: Sequence[Path], found: list[Fault]) -> Iterator[tuple[ModelId, list[Path]]]:
@@ -116,6 +156,7 @@ class _Model:
         self.folder = folder
         self._rules = rules
         self.file = pbtxt.locate(folder.path, rules.config_name)
+        self._text = ConfigText(self.file)
         #: The completed configuration; None if it cannot be read.
         self.proto: ConfigProto | None = None
         #: The completed configuration if it can be served.
@@ -131,65 +172,142 @@ class _Model:
 
     def own_faults(self) -> list[Fault]:
         """Return the faults of the model without those of other models."""
+        proto, found = self._read()
+        known = ConfigProto() if proto is None else proto
+        complete.complete(known, self.folder.path)
+        self.proto = proto and known
+        if proto is not None or known.backend == "python":
+            located, files, faults = self._code_faults(known)
+            found += faults
+            if proto is not None:
+                found += self._config_faults(proto, located)
+                found += self._tensor_faults(proto, files)
+        for fault in layout.file_faults(self.folder.path, self.file, known.default_model_filename):
+            _add_file_fault(found, self._file_fault(fault), str(fault.file))
+        return found
+
+    def _read(self) -> tuple[ConfigProto | None, list[Fault]]:
+        """Return the configuration, None if it cannot be read, and the faults of its text."""
         try:
-            proto = pbtxt.read(self.file)
+            return pbtxt.read(self.file), []
         except ServerError as error:
-            place = place_in_text_error(self.file, error.message)
-            return [Fault(Level.ERROR, self.folder.id, place, error.message)]
-        complete.complete(proto, self.folder.path)
-        self.proto = proto
-        code_faults = self._code_faults(proto)
+            proto, faults = self._text.read()
+            if not faults:
+                return None, [self.fault(error)]
+            return proto, [
+                Fault(
+                    Level.ERROR,
+                    self.folder.id,
+                    Place(self.file, fault.position),
+                    fault.text,
+                    fault.hint,
+                )
+                for fault in faults
+            ]
+
+    def _config_faults(self, proto: ConfigProto, located: ConfigProto) -> list[Fault]:
+        """Return the faults of a completed configuration.
+
+        Args:
+            proto: The configuration.
+            located: The configuration as the server changes it for its backend.
+        """
         profile = self._rules.profile
-        found = self._faults(check.check_polled.faults(proto, profile))
-        found += self._faults(check.check_directory.faults(proto, self.folder.name))
-        found += self._faults(check.check_given.faults(proto))
-        tensors = self._faults(check.check_loaded.faults(proto, profile))
-        if self.completes:
-            tensors = [replace(fault, level=Level.WARNING) for fault in tensors]
-        found += tensors
-        if not tensors and all(fault.level is Level.WARNING for fault in found):
+        errors = [
+            *check.check_polled.faults(proto, profile),
+            *check.check_directory.faults(proto, self.folder.name),
+            *check.check_given.faults(located),
+        ]
+        tensors = list(check.check_loaded.faults(proto, profile))
+        found = [self.fault(error) for error in errors]
+        level = Level.WARNING if self.completes else Level.ERROR
+        found += [replace(self.fault(error), level=level) for error in tensors]
+        certain = [error for error in errors if not isinstance(error, NotHere)]
+        if not certain and not tensors:
             self.config = ModelConfig.from_proto(proto)
-            found += self._file_faults(self.config)
-        return code_faults + found + self._portability_faults(proto)
+        found += self._file_faults(self._without(proto, [*certain, *tensors]))
+        found += self._portability_faults(proto)
+        found += [
+            replace(self._warning(path, text), hint="rename or remove one of them")
+            for path, text in _duplicates(proto)
+        ]
+        return self._with_placeholders(proto, found)
+
+    def _without(self, proto: ConfigProto, errors: Sequence[ServerError]) -> ModelConfig:
+        """Return the configuration without its faulty parts, whose files cannot be checked."""
+        rest = ConfigProto()
+        rest.CopyFrom(proto)
+        fields = {error.path[0] for error in errors if error.path}
+        wrong = {error.path[:2] for error in errors}
+        if self.is_open or fields & {"input", "output", "max_batch_size", "instance_group"}:
+            rest.ClearField("model_warmup")
+        for tensors in ("input", "output"):
+            entries = getattr(rest, tensors)
+            for index in reversed(range(len(entries))):
+                if (tensors, index) in wrong:
+                    del entries[index]
+        for field in fields - {"input", "output", "name"}:
+            rest.ClearField(str(field))
+        return ModelConfig.from_proto(rest)
 
     def _portability_faults(self, proto: ConfigProto) -> list[Fault]:
         """Return what works here, but not on tritonserver 2.51."""
         level = Level.ERROR if self._rules.strict_portable else Level.WARNING
         return [
-            Fault(
-                level,
-                self.folder.id,
-                Place(self.file, line_of(self.file, finding.detail)),
-                f"{ROWS[finding.key].text}: {finding.detail}",
+            replace(
+                self._warning(finding.path, f"{ROWS[finding.key].text}: {finding.detail}"),
+                level=level,
             )
             for finding in check_portable.findings(proto, self.folder.path)
         ]
 
-    def _faults(self, faults: Faults) -> list[Fault]:
-        """Return faults of the configuration, each at the line that it names."""
-        return [self.fault(fault) for fault in faults]
-
-    def fault(self, error: ServerError) -> Fault:
+    def fault(self, error: ServerError, hint: str = "") -> Fault:
         """Return a fault of the configuration."""
-        text = error.message
         level = Level.WARNING if isinstance(error, NotHere) else Level.ERROR
-        return Fault(level, self.folder.id, Place(self.file, line_of(self.file, text)), text)
+        hint = hint or self._name_hint(error)
+        return replace(self._warning(error.path, error.message), level=level, hint=hint)
 
-    def _code_faults(self, proto: ConfigProto) -> list[Fault]:
-        """Return the faults of versions and their code; set `completes`."""
+    def _warning(self, path: FieldPath, text: str) -> Fault:
+        position = self._text.position(path)
+        if not position.line and path == ("backend",):  # the platform determined it
+            position = self._text.position(("platform",))
+        return Fault(Level.WARNING, self.folder.id, Place(self.file, position), text)
+
+    def _file_fault(self, fault: layout.FileFault) -> Fault:
+        level = Level.ERROR if fault.is_certain else Level.WARNING
+        return Fault(level, self.folder.id, Place(fault.file), fault.text, fault.hint)
+
+    def _name_hint(self, error: ServerError) -> str:
+        """Return the backend or platform that an unknown one probably means, as a hint."""
+        if self.proto is None:
+            return ""
+        if error.path == ("backend",) and self.proto.backend not in KNOWN_BACKENDS:
+            return close_name(self.proto.backend, KNOWN_BACKENDS)
+        if error.path == ("platform",) and self.proto.platform not in PLATFORMS:
+            return close_name(self.proto.platform, PLATFORMS)
+        return ""
+
+    def _code_faults(self, proto: ConfigProto) -> tuple[ConfigProto, list[Path], list[Fault]]:
+        """Check versions and code.
+
+        Returns the configuration as changed for its backend, the files of code, and the faults.
+        Sets `completes`.
+        """
+        chosen = ConfigProto()
+        chosen.CopyFrom(proto)
         versions = wanted_versions(schema.version_policy(proto), self.folder.versions())
         if not versions:
-            return [
-                self.fault(
-                    invalid_arg(
-                        "at least one version must be available under the version policy of model "
-                        f"'{self.folder.name}'"
-                    )
-                )
-            ]
+            error = invalid_arg(
+                "at least one version must be available under the version policy of model "
+                f"'{self.folder.name}'",
+                "version_policy",
+            )
+            present = self.folder.versions()
+            hint = "" if present else layout.no_version_hint(self.folder.path)
+            return chosen, [], [self.fault(error, hint)]
         found: list[Fault] = []
+        files: list[Path] = []
         for version in versions:
-            chosen = ConfigProto()
             chosen.CopyFrom(proto)
             folder = self.folder.path / str(version)
             try:
@@ -202,36 +320,141 @@ class _Model:
             artifact = folder / proto.default_model_filename
             if file == SHIPPED and not artifact.exists():
                 text = f"model file not found: '{artifact}'"
-                found.append(self.fault(not_found(text)))
+                found.append(self.fault(not_found(text), layout.misplaced_code_hint(artifact)))
+            files.append(file)
             self.completes = self.completes or completes_config(file)
             found += [
                 Fault(
                     Level.ERROR if fault.is_certain else Level.WARNING,
                     self.folder.id,
-                    Place(file, fault.line),
+                    Place(file, Position(fault.line, fault.column)),
                     fault.text,
+                    fault.hint,
                 )
                 for fault in code_faults(file)
             ]
-        return found
+        return chosen, files, found
 
     def _file_faults(self, config: ModelConfig) -> list[Fault]:
         """Return the faults of the other files that a configuration names."""
+        folder = self.folder.path
+        readers: list[tuple[FieldPath, Callable[[], object]]] = []
+        signature, sequences = config.signature, config.sequence_batching
+        for output in signature.outputs:
+            labels = replace(config, signature=replace(signature, outputs=(output,)))
+            index = self._index("output", output.name)
+            path = ("output", index, "label_filename")
+            readers.append((path, functools.partial(read_labels, labels, folder)))
+        for index, state in enumerate(sequences.states if sequences else ()):
+            assert sequences is not None
+            one = replace(sequences, states=(state,))
+            path = ("sequence_batching", "state", index, "initial_state", 0, "data_file")
+            readers.append((path, functools.partial(read_initial_states, one, folder)))
         found: list[Fault] = []
-        sequences = config.sequence_batching
-        readers: tuple[Callable[[], object], ...] = (
-            lambda: read_labels(config, self.folder.path),
-            lambda: sequences and read_initial_states(sequences, self.folder.path),
-        )
-        for read in readers:
+        for path, read in readers:
             try:
                 read()
             except ServerError as error:
+                error.path = path
                 found.append(self.fault(error))
         samples = sample_faults(
-            config.warmup, config.signature, self.folder.path, config.instance_names, SystemClock()
+            config.warmup, config.signature, folder, config.instance_names, SystemClock()
         )
-        return found + [self.fault(error) for error in samples]
+        assert self.proto is not None
+        # Samples without a batch size are not run.
+        used = [index for index, each in enumerate(self.proto.model_warmup) if each.batch_size]
+        for error in samples:
+            field, sample, *rest = error.path
+            assert isinstance(sample, int)
+            error.path = (field, used[sample], *rest)
+            found.append(self.fault(error))
+        return found
+
+    def _index(self, field: str, name: str) -> int:
+        """Return the index of an input or output by its name."""
+        names = [entry.name for entry in getattr(self.proto, field)]
+        return names.index(name)
+
+    def _tensor_faults(self, proto: ConfigProto, files: Collection[Path]) -> Iterator[Fault]:
+        """Yield the tensors that only the code of the model names."""
+        if self.is_open or proto.backend != "python":
+            return
+        states = proto.sequence_batching.state
+        controls = proto.sequence_batching.control_input
+        names = {
+            True: {entry.name for entry in (*proto.input, *controls)}
+            | {name for made in proto.batch_input for name in made.target_name}
+            | {state.input_name for state in states},
+            False: {entry.name for entry in proto.output} | {state.output_name for state in states},
+        }
+        for file in files:
+            for use in tensor_uses(file):
+                if use.name not in names[use.is_input]:
+                    kind = "input" if use.is_input else "output"
+                    text = f"the code uses the {kind} '{use.name}', which {self.file.name} lacks"
+                    hint = close_name(use.name, names[use.is_input]) or f"declare the {kind}"
+                    position = Position(use.line, use.column)
+                    place = Place(file, position)
+                    yield Fault(Level.WARNING, self.folder.id, place, text, hint)
+
+    def _with_placeholders(self, proto: ConfigProto, found: list[Fault]) -> list[Fault]:
+        """Return faults with those of unfilled templates, each only once at its position."""
+        for path, text in _strings(proto):
+            placeholder = PLACEHOLDER.search(text)
+            if placeholder is None:
+                continue
+            hint = placeholder_hint(placeholder[0])
+            fault = replace(
+                self._warning(path, f"{'.'.join(map(str, path))}: found '{text}'"), hint=hint
+            )
+            places = [each.place for each in found]
+            if fault.place in places:
+                index = places.index(fault.place)
+                found[index] = replace(found[index], hint=hint)
+            elif fault.place.position.line:  # otherwise completion derived the text
+                found.append(fault)
+        return found
+
+
+def _add_file_fault(found: list[Fault], fault: Fault, file: str) -> None:
+    """Add a fault of a file, or its text as the hint of a fault that names the file."""
+    for index, other in enumerate(found):
+        if (
+            other.place.file == fault.place.file
+            or f"{file}'" in f"{other.message}'"
+            or file + ":" in other.message
+        ):
+            found[index] = replace(other, hint=fault.text)
+            return
+    found.append(fault)
+
+
+def _duplicates(proto: ConfigProto) -> Iterator[tuple[FieldPath, str]]:
+    """Yield tensors that are declared twice. Triton accepts them."""
+    for field in ("input", "output"):
+        names: set[str] = set()
+        for index, entry in enumerate(getattr(proto, field)):
+            if entry.name in names and entry.name:
+                yield (field, index, "name"), f"model {field} '{entry.name}' is declared twice"
+            names.add(entry.name)
+
+
+def _strings(message: Message, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """Yield the path and value of each string in a message."""
+    for field, value in message.ListFields():
+        here = (*path, field.name)
+        parts: Iterable[tuple[FieldPath, object]]
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            parts = (((*here, key, "value"), value[key]) for key in value)
+        elif isinstance(value, (str, bytes, Message)) or not isinstance(value, Iterable):
+            parts = [(here, value)]
+        else:
+            parts = (((*here, index), part) for index, part in enumerate(value))
+        for place, part in parts:
+            if isinstance(part, str):
+                yield place, part
+            elif isinstance(part, Message):
+                yield from _strings(part, place)
 
 
 def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
@@ -248,7 +471,7 @@ def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
         graph.put(name, {}, explicit=True)
     errors = graph.errors(readable)
     for name, error in errors.items():
-        yield by_id[name].fault(error)
+        yield _step_fault(by_id[name], error, graph, by_id)
     for name, model in readable.items():
         meant = graph.step_ids(name)
         if name in errors or model.config is None or not model.config.is_ensemble:
@@ -262,10 +485,22 @@ def _faults_between(models: Sequence[_Model]) -> Iterator[Fault]:
             _require_version(used, version)
             return used.config
 
-        try:
-            check_composing_models(model.config, find)
-        except ServerError as error:
-            yield model.fault(error)
+        yield from map(model.fault, check_composing_models.faults(model.config, find))
+
+
+def _step_fault(
+    model: _Model, error: ServerError, graph: DependencyGraph, by_id: Mapping[ModelId, _Model]
+) -> Fault:
+    """Return the fault of an ensemble with a missing model or a cycle, at the step's line."""
+    assert model.proto is not None
+    names = [step.model_name for step in model.proto.ensemble_scheduling.step]
+    present = graph.step_ids(model.folder.id)
+    missing = [name for name in names if name not in present]
+    users = graph.users([model.folder.id])
+    wrong = missing or [name for name in names if present[name] in {*users, model.folder.id}]
+    path = ("ensemble_scheduling", "step", names.index(wrong[0]), "model_name")
+    hint = close_name(missing[0], [name.name for name in by_id]) if missing else ""
+    return model.fault(ServerError(error.code, error.message, path), hint)
 
 
 def _require_version(model: _Model, version: int) -> None:
@@ -273,54 +508,3 @@ def _require_version(model: _Model, version: int) -> None:
     served = wanted_versions(schema.version_policy(model.proto), model.folder.versions())
     if version != -1 and version not in served:
         raise not_found(f"version {version} of '{model.folder.name}' is not served")
-
-
-# -- the place of a fault in its file: the line of the parser's error, or of a quoted word
-
-#: Line and column at the start of an error of Protobuf's text format.
-_POSITION = re.compile(r": (\d+):\d+ : ")
-_FIELD = re.compile(r"\b(\w+)\s*[:{\[]")
-_WORD = re.compile(r"[\w-](?:[\w.-]*[\w-])?")
-_QUOTED = re.compile(r"'([^']+)'")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A file and a line in it, from 1; line 0 is the file as a whole."""
-
-    file: Path
-    line: int = 0
-
-
-def place_in_text_error(file: Path, text: str) -> Place:
-    """Return the place of an error of the text format's parser."""
-    match = _POSITION.search(text)
-    return Place(file, int(match[1]) if match else 0)
-
-
-def line_of(file: Path, text: str) -> int:
-    """Return the first line of a configuration that `text` is about; 0 if none is found.
-
-    In this order: a quoted value or field, a value in the text, a field whose name is written with
-    spaces (`dynamic batching`).
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return 0
-    bare = [line.partition("#")[0] for line in lines]
-    quoted = [re.escape(word) for word in _QUOTED.findall(text)]
-    fields = {match for line in bare for match in _FIELD.findall(line)}
-    spelled = [field for field in fields if "_" in field and field.replace("_", " ") in text]
-    sought = (
-        *(f'"{word}"' for word in quoted),
-        *(rf"\b{word}\b" for word in quoted),
-        # From the end: error texts go from the whole to the part.
-        *(f'"{re.escape(word)}"' for word in reversed(_WORD.findall(text))),
-        *(rf"\b{field}\b" for field in sorted(spelled, key=len, reverse=True)),
-    )
-    for pattern in sought:
-        for number, line in enumerate(bare, 1):
-            if re.search(pattern, line):
-                return number
-    return 0

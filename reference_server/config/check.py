@@ -167,13 +167,13 @@ def check_given(config: ConfigProto) -> Faults:
 def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
     """Check the configuration after the model completed it."""
     yield from check_tensors.faults(config, profile)
-    for index, tag in enumerate(config.metric_tags):
+    for tag in config.metric_tags:
         # Triton's metrics have the tag with an underscore in front. Triton exits on other names.
         if not is_label_name(f"_{tag}"):
             yield invalid_arg(
                 f"metric tag '{tag}' of model {config.name} must consist of letters, digits and "
                 "underscores, and not begin with an underscore",
-                *("metric_tags", index),
+                *("metric_tags", tag),
             )
     if config.platform != "ensemble":
         yield from check_sequence_inputs.faults(config)

@@ -232,6 +232,8 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> Faults:
                 continue
             agreement = _check_consistent(name, tensor, outputs[mapped], model, known)
             yield from under((*place, "output_map", mapped), agreement)
+        if not step.inputs.keys() <= inputs.keys():  # one of them may be misspelled
+            continue
         for mapped, entry in inputs.items():
             if mapped not in step.inputs and not entry.optional:
                 yield invalid_arg(

@@ -60,13 +60,14 @@ def test_all_faults_of_a_model_are_reported_with_their_lines(capsys, tmp_path):
     code, lines = checked(capsys, folder)
     assert code == 1
     assert lines == [
-        "m/1/model.py:1: error: SyntaxError: expected ':'",
-        "m/config.pbtxt:2: error: 'max_batch_size' must be non-negative value for m",
-        "m/config.pbtxt:5: error: dynamic batching preferred size must be <= max batch size for m",
-        "m/config.pbtxt:5: error: dynamic batching preferred size must be positive for m",
-        "m/config.pbtxt:3: error: model input 'x' dimension must be integer >= 1, or -1 to "
+        "m/1/model.py:1:24: error: SyntaxError: expected ':'",
+        "m/config.pbtxt:2:1: error: 'max_batch_size' must be non-negative value for m",
+        "m/config.pbtxt:5:44: error: dynamic batching preferred size must be <= max batch size "
+        "for m",
+        "m/config.pbtxt:5:47: error: dynamic batching preferred size must be positive for m",
+        "m/config.pbtxt:3:41: error: model input 'x' dimension must be integer >= 1, or -1 to "
         "indicate a variable-size dimension for m",
-        "m/config.pbtxt:4: error: model input 'y' must specify 'data_type' for m",
+        "m/config.pbtxt:4:1: error: model input 'y' must specify 'data_type' for m",
         "1 model, 6 errors, 0 warnings",
     ]
 
@@ -84,15 +85,15 @@ def warm_input(
 ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     "a mistyped field": (
         {"m__1__model_py": MODEL, "m__config": "max_batchsize: 1"},
-        r"m/config.pbtxt:1: error: .*\"max_batchsize\". Did you mean 'max_batch_size'\?",
+        r"m/config.pbtxt:1:1: error: .*\"max_batchsize\". Did you mean 'max_batch_size'\?",
     ),
     "another name than its folder's": (
         {"m__1__model_py": MODEL, "m__config": VALID + '\nname: "other"'},
-        r"m/config.pbtxt:\d+: error: unexpected directory name 'm' for model 'other', .*",
+        r"m/config.pbtxt:\d+:\d+: error: unexpected directory name 'm' for model 'other', .*",
     ),
     "no version": (
         {"m__readme": "", "m__config": VALID},
-        r"m/config.pbtxt: error: at least one version must be available .* of model 'm'",
+        r"m/config.pbtxt: error: at least one version must be available .* of model 'm' - create the folder '1' \(Git .*",
     ),
     "no code": (
         {"m__1__other_py": MODEL, "m__config": VALID},
@@ -100,7 +101,8 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "code without the class": (
         {"m__1__model_py": "class Model: pass", "m__config": VALID},
-        r"m/1/model.py: error: module 'model' has no attribute 'TritonPythonModel'",
+        r"m/1/model.py:1: error: module 'model' has no attribute 'TritonPythonModel' - rename "
+        "the class 'Model' to 'TritonPythonModel'",
     ),
     "bytes that are no code": (
         {"m__1__model_py": "\0", "m__config": VALID},
@@ -111,14 +113,14 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             "m__1__model_py": MODEL,
             "m__config": VALID.replace("output {", 'output { label_filename: "labels.txt"'),
         },
-        r"m/config.pbtxt:\d+: error: failed to open text file for read .*labels.txt: .*",
+        r"m/config.pbtxt:\d+:\d+: error: failed to open text file for read .*labels.txt: .*",
     ),
     "a file of labels elsewhere": (
         {
             "m__1__model_py": MODEL,
             "m__config": VALID.replace("output {", 'output { label_filename: "../labels.txt"'),
         },
-        r"m/config.pbtxt:\d+: error: label file path .* is outside model directory",
+        r"m/config.pbtxt:\d+:\d+: error: label file path .* is outside model directory",
     ),
     "no data for a warm-up": (
         {
@@ -126,7 +128,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             "m__config": VALID + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
             '{ data_type: TYPE_FP32 dims: 4 input_data_file: "raw" } } }',
         },
-        r"m/config.pbtxt:\d+: error: failed to open text file for read .*warmup/raw: .*",
+        r"m/config.pbtxt:\d+:\d+: error: failed to open text file for read .*warmup/raw: .*",
     ),
     **{
         f"a warm-up {what}": (
@@ -135,7 +137,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
                 "m__warmup__text": "ab",
                 "m__config": VALID + '\nmodel_warmup { name: "w" ' + sample + " }",
             },
-            rf"m/config.pbtxt:\d+: error: .*{text}.*",
+            rf"m/config.pbtxt:\d+:\d+: error: .*{text}.*",
         )
         for what, sample, text in (
             ("of another type", warm_input("TYPE_INT32"), "data-type"),
@@ -153,7 +155,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
             '{ data_type: TYPE_STRING dims: 1 input_data_file: "text" } } }',
         },
-        r"m/config.pbtxt:\d+: error: .*incomplete string length indicator .*",
+        r"m/config.pbtxt:\d+:\d+: error: .*incomplete string length indicator .*",
     ),
     **{
         f"a method: {line}": (
@@ -173,7 +175,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     },
     "a step that is not there": (
         {"m__1__readme": "", "m__config": ensemble(step("nowhere", {"X": "I"}, {"Y": "O"}))},
-        r"m/config.pbtxt:\d+: error: ensemble m contains models that are not available or "
+        r"m/config.pbtxt:\d+:\d+: error: ensemble m contains models that are not available or "
         r"ambiguous: nowhere",
     ),
     "an artifact that is not there": (
@@ -255,7 +257,9 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
         "model": "m",
         "file": "m/config.pbtxt",
         "line": 1,
+        "column": 1,
         "message": text,
+        "hint": "",
     }
     assert command.main([".", "--format=sarif"]) == 1
     (run,) = json.loads(capsys.readouterr().out)["runs"]
@@ -265,7 +269,7 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     (location,) = result["locations"]
     assert location["physicalLocation"] == {
         "artifactLocation": {"uri": "m/config.pbtxt"},
-        "region": {"startLine": 1},
+        "region": {"startLine": 1, "startColumn": 1},
     }
 
 
