@@ -25,7 +25,6 @@ from reference_server.checking.config_text import (
     close_name,
     placeholder_hint,
 )
-from reference_server.checking.layout import likely_roots, looks_like_model
 from reference_server.config import check, check_portable, complete, pbtxt, schema
 from reference_server.config.complete import PLATFORMS
 from reference_server.config.schema import ModelConfig
@@ -116,7 +115,7 @@ def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
         ServerError: A repository is not a folder, or has no models.
     """
     for path in paths:
-        if path.is_dir() and not any(map(looks_like_model, path.glob("[!.]*/"))):
+        if path.is_dir() and not layout.is_repository(path):
             raise invalid_arg(_no_models(path))
     found: list[Fault] = []
     models = [
@@ -133,7 +132,7 @@ def check_repositories(paths: Sequence[Path], rules: Rules) -> Result:
 
 def _no_models(path: Path) -> str:
     text = f"{path}: found no models; expected a folder with one folder for each model"
-    roots = likely_roots(path)
+    roots = layout.likely_roots(path)
     quoted = " or ".join(f"'{root}'" for root in roots)
     return f"{text} - did you mean {quoted}?" if roots else text
 
@@ -182,6 +181,7 @@ class _Model:
             if proto is not None:
                 found += self._config_faults(proto, located)
                 found += self._tensor_faults(proto, files)
+                self._add_placeholders(proto, found)
         for fault in layout.file_faults(self.folder.path, self.file, known.default_model_filename):
             _add_file_fault(found, self._file_fault(fault), str(fault.file))
         return found
@@ -231,7 +231,7 @@ class _Model:
             replace(self._warning(path, text), hint="rename or remove one of them")
             for path, text in _duplicates(proto)
         ]
-        return self._with_placeholders(proto, found)
+        return found
 
     def _without(self, proto: ConfigProto, errors: Sequence[ServerError]) -> ModelConfig:
         """Return the configuration without its faulty parts, whose files cannot be checked."""
@@ -278,9 +278,12 @@ class _Model:
         return Fault(level, self.folder.id, Place(fault.file), fault.text, fault.hint)
 
     def _name_hint(self, error: ServerError) -> str:
-        """Return the backend or platform that an unknown one probably means, as a hint."""
+        """Return the backend or platform that a missing or unknown one probably means."""
         if self.proto is None:
             return ""
+        if not (error.path or self.proto.backend or self.proto.platform):
+            is_ensemble = self.proto.HasField("ensemble_scheduling")
+            return 'write `platform: "ensemble"`' if is_ensemble else 'write `backend: "python"`'
         if error.path == ("backend",) and self.proto.backend not in KNOWN_BACKENDS:
             return close_name(self.proto.backend, KNOWN_BACKENDS)
         if error.path == ("platform",) and self.proto.platform not in PLATFORMS:
@@ -313,14 +316,16 @@ class _Model:
             try:
                 file = locate_code(chosen, folder, self._rules.backend_directory)
             except ServerError as error:
-                found.append(self.fault(error))
+                if proto.backend:  # otherwise `check_polled` reports it
+                    found.append(self.fault(error))
                 continue
             if file is None:
                 continue
             artifact = folder / proto.default_model_filename
             if file == SHIPPED and not artifact.exists():
-                text = f"model file not found: '{artifact}'"
-                found.append(self.fault(not_found(text), layout.misplaced_code_hint(artifact)))
+                error = not_found(f"model file not found: '{artifact}'")
+                error.path = ("backend",)
+                found.append(self.fault(error, layout.misplaced_code_hint(artifact)))
             files.append(file)
             self.completes = self.completes or completes_config(file)
             found += [
@@ -397,8 +402,8 @@ class _Model:
                     place = Place(file, position)
                     yield Fault(Level.WARNING, self.folder.id, place, text, hint)
 
-    def _with_placeholders(self, proto: ConfigProto, found: list[Fault]) -> list[Fault]:
-        """Return faults with those of unfilled templates, each only once at its position."""
+    def _add_placeholders(self, proto: ConfigProto, found: list[Fault]) -> None:
+        """Add unfilled templates, as the hint of a fault if there is one at the position."""
         for path, text in _strings(proto):
             placeholder = PLACEHOLDER.search(text)
             if placeholder is None:
@@ -413,7 +418,6 @@ class _Model:
                 found[index] = replace(found[index], hint=hint)
             elif fault.place.position.line:  # otherwise completion derived the text
                 found.append(fault)
-        return found
 
 
 def _add_file_fault(found: list[Fault], fault: Fault, file: str) -> None:

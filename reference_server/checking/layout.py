@@ -98,7 +98,16 @@ def _is_pointer(path: Path) -> bool:
 # -- the root of a repository
 
 
-def looks_like_model(folder: Path) -> bool:
+def is_repository(path: Path) -> bool:
+    """Return True if a folder has models, also such with faults, and is not a model itself."""
+    if _is_root(path):
+        return True
+    is_inside = any((folder / FILE_NAME).is_file() for folder in (path, path.absolute().parent))
+    models = (entry for entry in _entries(path) if entry.is_dir() and entry.name[0] != ".")
+    return not is_inside and any(map(_looks_like_model, models))
+
+
+def _looks_like_model(folder: Path) -> bool:
     """Return True if a folder has anything of a model: a configuration, a version, or a file."""
     return any(
         _CONFIG_LIKE.search(path.name) or _MODEL_FILE.match(path.name)

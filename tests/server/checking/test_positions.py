@@ -199,7 +199,7 @@ FAULTS = [
         'value: "X" }', 'value: "X" } #!')).replace("TYPE_FP32", "TYPE_INT32", 1)),
     ("in ensemble {}, ensemble tensor Y: inconsistent shape", steps(STEP.replace(
         'value: "Y" }', 'value: "Y" } #!')).replace(Y, Y.replace("dims: 1", "dims: 2"))),
-    ("in ensemble {}, step of model 'two' receives inputs", steps(
+    ("in ensemble {}, step of model '{}' receives inputs", steps(
         STEP.replace("good", "decoupled").replace('"Y" }', '"P" }'),
         STEP.replace("good", "decoupled").replace('"Y" }', '"Q" }'),
         STEP.replace("good", "two").replace(
@@ -271,7 +271,7 @@ SOURCES = (check, check_scheduling, complete, ensembles)
 #: Functions that make errors.
 MAKERS = {"invalid_arg", "internal", "unsupported", "NotHere", "ServerError"}
 #: Texts of cycles, which another test has, and of models that disappear during a load.
-ELSEWHERE = ("circular dependency", "ensemble {name} contains models")
+ELSEWHERE = ("circular dependency", "ensemble {ensemble} contains models")
 
 
 class Reported(NamedTuple):
