@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from reference_server import __version__
-from reference_server.checking.faults import Fault, Result, Rules, check_repositories
+from reference_server.checking.faults import Result, check_repositories
+from reference_server.checking.model_check import Fault, Rules
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import BACKEND_DIRECTORY

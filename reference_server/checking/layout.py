@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ def no_version_hint(folder: Path) -> str:
     deeper = folder / folder.name / FILE_NAME
     if deeper.is_file():
         return f"the model is one folder too deep; move the content of '{deeper.parent}' up"
-    names = sorted(path.name for path in _entries(folder))
+    names = sorted(path.name for path in entries(folder))
     for name in names:
         match = _VERSION_LIKE.match(name)
         if match and (folder / name).is_dir():
@@ -48,7 +48,7 @@ def no_version_hint(folder: Path) -> str:
 def misplaced_code_hint(file: Path) -> str:
     """Return the cure of a missing model file, or ""."""
     version = file.parent
-    for place in (version.parent, *(path for path in _entries(version) if path.is_dir())):
+    for place in (version.parent, *(path for path in entries(version) if path.is_dir())):
         if (place / file.name).is_file():
             return f"found '{place / file.name}'; move it to '{version}'"
     return ""
@@ -65,20 +65,27 @@ def file_faults(folder: Path, config_file: Path, artifact: str) -> Iterator[File
     if not os.path.lexists(config_file):
         yield from _other_configs(folder)
     for where, folders, files in os.walk(folder):
-        for name in sorted((*folders, *files)):
-            path = Path(where, name)
-            if path.is_symlink() and not path.exists():
-                text = f"dangling link: '{path}' leads to '{path.readlink()}', which does not exist"
-                is_certain = path == config_file or name == artifact
-                yield FileFault(path, text, "restore the file, or copy it here", is_certain)
-            elif name in files and _is_pointer(path):
+        paths = [Path(where, name) for name in sorted((*folders, *files))]
+        for fault in dangling_links(paths):
+            is_certain = fault.file == config_file or fault.file.name == artifact
+            yield fault._replace(is_certain=is_certain)
+        for path in paths:
+            if path.name in files and _is_pointer(path):
                 text = f"'{path}' is a Git LFS pointer, not the file itself"
-                yield FileFault(path, text, "run `git lfs pull`", name == artifact)
+                yield FileFault(path, text, "run `git lfs pull`", path.name == artifact)
+
+
+def dangling_links(paths: Iterable[Path]) -> Iterator[FileFault]:
+    """Yield links to files that do not exist."""
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            text = f"dangling link: '{path}' leads to '{path.readlink()}', which does not exist"
+            yield FileFault(path, text, "restore the file, or copy it here", is_certain=False)
 
 
 def _other_configs(folder: Path) -> Iterator[FileFault]:
     """Yield files that were probably meant as the missing configuration."""
-    for path in _entries(folder):
+    for path in entries(folder):
         if path.is_file() and _CONFIG_LIKE.search(path.name):
             text = f"'{path.name}' is not read, and there is no {FILE_NAME}"
             hint = f"rename it to {FILE_NAME}, and fill in its placeholders if it is a template"
@@ -103,7 +110,7 @@ def is_repository(path: Path) -> bool:
     if _is_root(path):
         return True
     is_inside = any((folder / FILE_NAME).is_file() for folder in (path, path.absolute().parent))
-    models = (entry for entry in _entries(path) if entry.is_dir() and entry.name[0] != ".")
+    models = (entry for entry in entries(path) if entry.is_dir() and entry.name[0] != ".")
     return not is_inside and any(map(_looks_like_model, models))
 
 
@@ -113,7 +120,7 @@ def _looks_like_model(folder: Path) -> bool:
         _CONFIG_LIKE.search(path.name) or _MODEL_FILE.match(path.name)
         if path.is_file()
         else _NUMBER.match(path.name) or _VERSION_LIKE.match(path.name) or path.name == "configs"
-        for path in _entries(folder)
+        for path in entries(folder)
     )
 
 
@@ -128,7 +135,7 @@ def likely_roots(path: Path) -> Sequence[Path]:
         level = [
             entry
             for parent in level
-            for entry in _entries(parent)
+            for entry in entries(parent)
             if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
         ]
         found = [entry for entry in level if _is_root(entry)]
@@ -138,10 +145,11 @@ def likely_roots(path: Path) -> Sequence[Path]:
 
 
 def _is_root(folder: Path) -> bool:
-    return any((entry / FILE_NAME).is_file() for entry in _entries(folder))
+    return any((entry / FILE_NAME).is_file() for entry in entries(folder))
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[Path]:
+    """Return the paths in a folder, sorted; empty if it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:

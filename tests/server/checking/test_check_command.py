@@ -376,6 +376,7 @@ def test_code_with_declared_or_unknown_names_has_no_faults(capsys, tmp_path, cod
         ("m/1/model.py", "error", "Python model file not found"),
         ("m/config.pbtxt", "error", "dangling link: 'm/config.pbtxt' leads to 'nowhere'"),
         ("m/1/weights.bin", "warning", "dangling link: 'm/1/weights.bin' leads to 'nowhere'"),
+        ("n", "warning", "dangling link: 'n' leads to 'nowhere'"),
     ],
 )
 def test_a_dangling_link_is_reported_once(capsys, tmp_path, link, level, text):

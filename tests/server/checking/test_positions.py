@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from reference_server.checking.faults import Fault, Rules, check_repositories
+from reference_server.checking.faults import check_repositories
+from reference_server.checking.model_check import Fault, Rules
 from reference_server.config import check, check_scheduling, complete
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, V2_51
