@@ -27,6 +27,8 @@ _TOKEN = re.compile(
 )
 PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}")
 _NO_VALUE = re.compile(r'Enum type "(?P<enum>[\w.]+)" has no value named (?P<value>\w[\w+-]*)')
+#: After these errors the brackets or fields of the rest are not clear.
+_STRUCTURAL = re.compile(r'Expected (identifier|"[^{"]")')
 _WORD = re.compile(r"\w+")
 _BYTE_ORDER_MARK = "\ufeff"
 _MOST_ERRORS = 50
@@ -177,7 +179,7 @@ class ConfigText:
     def read(self) -> tuple[ConfigProto | None, list[SyntaxFault]]:
         """Return the configuration and all syntax errors.
 
-        After an error its field is left out, and the rest is read. The configuration is None after
+        After an error in one field, the rest is read without the field. The configuration is None after
         an error, unless all errors are misspelled names whose meaning is clear.
         """
         faults: list[SyntaxFault] = []
@@ -200,7 +202,7 @@ class ConfigText:
                 blanked, line = (each.split("\n")[position.line - 1] for each in (rest, self._text))
                 text = text.replace(f": '{blanked}': ", f": '{line}': ", 1)
                 faults.append(SyntaxFault(position, text, hint))
-                if element is None or unclosed:
+                if element is None or unclosed or _STRUCTURAL.search(text):
                     break
                 name = pbtxt.suggested_field(str(error)) or _suggested_value(str(error))
                 if name:

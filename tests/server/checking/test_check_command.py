@@ -219,6 +219,11 @@ CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
         1,
         ("e/config.pbtxt:4:30: error: ensemble e contains models", ": mm - did you mean 'm'?"),
     ),
+    "an ensemble of itself": (
+        {"m__1__x": "", "m__config": ensemble(step("m", {"X": "I"}, {"Y": "O"}))},
+        1,
+        ("m/config.pbtxt:4:30: error: circular dependency between ensembles",),
+    ),
     "no backend": (
         {"m__1__readme": "", "m__config": VECTOR},
         1,
