@@ -126,7 +126,11 @@ def as_sarif(result: Result) -> str:
             }
         ],
     }
-    run = {"tool": {"driver": tool}, "results": [_sarif(fault) for fault in result.faults]}
+    run = {
+        "tool": {"driver": tool},
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif(fault) for fault in result.faults],
+    }
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 

@@ -179,8 +179,8 @@ class ConfigText:
     def read(self) -> tuple[ConfigProto | None, list[SyntaxFault]]:
         """Return the configuration and all syntax errors.
 
-        After an error in one field, the rest is read without the field. The configuration is None after
-        an error, unless all errors are misspelled names whose meaning is clear.
+        After an error in one field, the rest is read without the field. The configuration is None
+        after an error, unless all errors are misspelled names whose meaning is clear.
         """
         faults: list[SyntaxFault] = []
         if self._has_mark:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from reference_server.checking.config_text import ConfigText
 from reference_server.checking.faults import check_repositories
 from reference_server.checking.model_check import Fault, Rules
-from reference_server.config import check, check_scheduling, complete
+from reference_server.config import check, check_scheduling, complete, pbtxt
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.repository import ensembles
@@ -341,3 +342,19 @@ def test_the_table_has_every_fault_of_a_configuration(reported, source):
         and not any(call.lineno <= line <= (call.end_lineno or 0) for line in made)
     ]
     assert not [each for each in missing if not any(start in each for start in ELSEWHERE)]
+
+
+def test_syntax_errors_begin_with_that_of_the_server(tmp_path):
+    file = tmp_path / "config.pbtxt"
+    whole = f"# A comment.\n{MODEL}{steps(STEP)}parameters {{ key: 'a' value {{ }} }}"
+    for offset in range(len(whole)):
+        for text in (whole[:offset], whole[:offset] + whole[offset + 1 :]):
+            file.write_text(text)
+            faults = ConfigText(file).read()[1]
+            try:
+                pbtxt.read(file)
+            except ServerError as error:
+                assert faults[0].text == error.message
+                assert 1 <= faults[0].position.line <= text.count("\n") + 1
+            else:
+                assert not faults
