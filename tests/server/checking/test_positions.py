@@ -347,14 +347,13 @@ def test_the_table_has_every_fault_of_a_configuration(reported, source):
 def test_syntax_errors_begin_with_that_of_the_server(tmp_path):
     file = tmp_path / "config.pbtxt"
     whole = f"# A comment.\n{MODEL}{steps(STEP)}parameters {{ key: 'a' value {{ }} }}"
-    for offset in range(len(whole)):
+    for offset in range(0, len(whole), 4):
         for text in (whole[:offset], whole[:offset] + whole[offset + 1 :]):
             file.write_text(text)
             faults = ConfigText(file).read()[1]
+            expected = []
             try:
                 pbtxt.read(file)
             except ServerError as error:
-                assert faults[0].text == error.message
-                assert 1 <= faults[0].position.line <= text.count("\n") + 1
-            else:
-                assert not faults
+                expected = [error.message]
+            assert [fault.text for fault in faults[:1]] == expected
