@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from reference_server.backends.python_host.model_code import HELD_BACK
 from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.checking.layout import misplaced_code_hint
 from reference_server.core.portability import ROWS
 
 _CLASS = "TritonPythonModel"
@@ -19,11 +20,13 @@ _REQUEST_CALLS = frozenset({"exec", "async_exec"})
 
 
 class CodeFault(NamedTuple):
-    """A fault: its line (0: the whole file), its text, and whether the load certainly fails."""
+    """A fault: its position (line 0: the whole file), text, certainty of failure, and cure."""
 
     line: int
     text: str
     is_certain: bool = True
+    hint: str = ""
+    column: int = 0
 
 
 def code_faults(file: Path) -> Iterator[CodeFault]:
@@ -32,12 +35,14 @@ def code_faults(file: Path) -> Iterator[CodeFault]:
         yield CodeFault(0, f"Model name must end with '.py'. Model name is \"{file.name}\".")
         return
     if not file.is_file():
-        yield CodeFault(0, f"Python model file not found in '{file}'")
+        hint = misplaced_code_hint(file)
+        yield CodeFault(0, f"Python model file not found in '{file}'", hint=hint)
         return
     try:
         tree = _parsed(file)
     except SyntaxError as error:
-        yield CodeFault(error.lineno or 0, f"SyntaxError: {error.msg}")
+        line, column = error.lineno or 0, error.offset or 0
+        yield CodeFault(line, f"SyntaxError: {error.msg}", column=column)
         return
     except (OSError, ValueError) as error:
         yield CodeFault(0, f"{file} cannot be read: {error}")
@@ -45,7 +50,8 @@ def code_faults(file: Path) -> Iterator[CodeFault]:
     visitor = _ImportTime(tree)
     yield from visitor.faults
     if _CLASS not in _names(tree):
-        yield CodeFault(0, f"module '{file.stem}' has no attribute '{_CLASS}'")
+        line, hint = _other_class(tree)
+        yield CodeFault(line, f"module '{file.stem}' has no attribute '{_CLASS}'", hint=hint)
     model = _defined(tree)
     if model is not None:
         yield from _class_faults(model, file)
@@ -72,6 +78,16 @@ def _parsed(file: Path) -> ast.Module:
 def _defined(tree: ast.Module) -> ast.ClassDef | None:
     classes = (part for part in tree.body if isinstance(part, ast.ClassDef))
     return next((part for part in classes if part.name == _CLASS), None)
+
+
+def _other_class(tree: ast.Module) -> tuple[int, str]:
+    """Return the line of the class that is probably meant as the model, and the cure."""
+    classes = [part for part in tree.body if isinstance(part, ast.ClassDef)]
+    for part in classes:
+        methods = {entry.name for entry in part.body if isinstance(entry, ast.FunctionDef)}
+        if {"execute", "initialize"} & methods or len(classes) == 1:
+            return part.lineno, f"rename the class '{part.name}' to '{_CLASS}'"
+    return 0, ""
 
 
 def _names(tree: ast.Module) -> set[str]:
@@ -198,6 +214,9 @@ def _class_faults(model: ast.ClassDef, file: Path) -> Iterator[CodeFault]:
             yield from _arity_fault(methods[name], values, is_bound=True)
     if "auto_complete_config" in methods:
         yield from _arity_fault(methods["auto_complete_config"], 1, is_bound=False)
+    if "execute" in methods:  # the model is loaded, and every request fails
+        for fault in _arity_fault(methods["execute"], 2, is_bound=True):
+            yield fault._replace(is_certain=False)
     assigned = {
         target.id
         for part in model.body
@@ -291,3 +310,42 @@ def _owner(node: ast.AST) -> str:
     assert isinstance(node, ast.Call)
     assert isinstance(node.func, ast.Attribute)
     return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+
+
+# -- tensors that the code names
+
+
+class TensorUse(NamedTuple):
+    """A literal name of one of the model's inputs or outputs in its code."""
+
+    name: str
+    is_input: bool
+    line: int
+    column: int
+
+
+def tensor_uses(file: Path) -> Iterator[TensorUse]:
+    """Yield the first use of each input and output that the code names literally.
+
+    Outputs of models that create requests are left out, because their tensors may be inputs of
+    other models.
+    """
+    try:
+        tree = _parsed(file)
+    except (OSError, SyntaxError, ValueError):
+        return
+    calls = [(part, _called(part)) for part in ast.walk(tree) if isinstance(part, ast.Call)]
+    sends = any(name == "InferenceRequest" for _, name in calls)
+    seen: set[tuple[str, bool]] = set()
+    for call, function in calls:
+        is_input = function == "get_input_tensor_by_name"
+        if not is_input and (sends or function != "Tensor"):
+            continue
+        given = [*call.args[is_input : is_input + 1]]
+        given += [each.value for each in call.keywords if each.arg == "name"]
+        for name in given:
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                key = (name.value, is_input)
+                if key not in seen:
+                    seen.add(key)
+                    yield TensorUse(*key, name.lineno, name.col_offset + 1)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from reference_server import __version__
-from reference_server.checking.faults import Fault, Result, Rules, check_repositories
+from reference_server.checking.faults import Result, check_repositories
+from reference_server.checking.model_check import Fault, Rules
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import BACKEND_DIRECTORY
@@ -19,7 +20,7 @@ from reference_server.options import BACKEND_DIRECTORY
 def main(arguments: Sequence[str]) -> int:
     """Check repositories. Return 0 if all models may load, 1 if one cannot load.
 
-    Exits with code 2 if an option is invalid.
+    Exits with code 2 if an option is invalid, or if a folder has no models.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         given.backend_directory,
         given.model_config_name,
         given.strict_portable,
+        given.strict,
     )
     try:
         result = check_repositories(given.repositories, rules)
@@ -68,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         help="prefer configs/NAME.pbtxt, as the server does",
     )
     parser.add_argument(
+        "--strict", action="store_true", help="report warnings as errors, with exit code 1"
+    )
+    parser.add_argument(
         "--strict-portable",
         action="store_true",
         help="report what works here but not on tritonserver 2.51 as an error",
@@ -83,21 +88,26 @@ _RULE = "model-repository"
 
 def as_text(result: Result) -> str:
     """Return a line for each fault, in the format of compilers, and a summary."""
-    lines = [f"{_where(fault)}: {fault.level.value}: {fault.message}\n" for fault in result.faults]
+    lines = [f"{_where(fault)}: {fault.level.value}: {fault.text}\n" for fault in result.faults]
     warnings = len(result.faults) - result.errors
     counted = (_count(result.models, "model"), _count(result.errors, "error"))
     return "".join(lines) + ", ".join((*counted, _count(warnings, "warning"))) + "\n"
 
 
 def as_json(result: Result) -> str:
-    """Return a JSON object with the number of models and the faults (line 0: the whole file)."""
+    """Return a JSON object with the number of models and the faults.
+
+    Line 0 is the whole file, and column 0 the whole line.
+    """
     found = [
         {
             "level": fault.level.value,
             "model": fault.model,
             "file": _shown(fault.place.file),
-            "line": fault.place.line,
+            "line": fault.place.position.line,
+            "column": fault.place.position.column,
             "message": fault.message,
+            "hint": fault.hint,
         }
         for fault in result.faults
     ]
@@ -116,7 +126,11 @@ def as_sarif(result: Result) -> str:
             }
         ],
     }
-    run = {"tool": {"driver": tool}, "results": [_sarif(fault) for fault in result.faults]}
+    run = {
+        "tool": {"driver": tool},
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif(fault) for fault in result.faults],
+    }
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
@@ -130,19 +144,20 @@ REPORTS: Mapping[str, Callable[[Result], str]] = {
 
 def _sarif(fault: Fault) -> dict[str, object]:
     location: dict[str, object] = {"artifactLocation": {"uri": _shown(fault.place.file)}}
-    if fault.place.line:
-        location["region"] = {"startLine": fault.place.line}
+    line, column = fault.place.position
+    if line:
+        location["region"] = {"startLine": line, **({"startColumn": column} if column else {})}
     return {
         "ruleId": _RULE,
         "level": fault.level.value,
-        "message": {"text": fault.message},
+        "message": {"text": fault.text},
         "locations": [{"physicalLocation": location}],
     }
 
 
 def _where(fault: Fault) -> str:
     file = _shown(fault.place.file)
-    return f"{file}:{fault.place.line}" if fault.place.line else file
+    return ":".join([file, *(str(number) for number in fault.place.position if number)])
 
 
 def _shown(file: Path) -> str:

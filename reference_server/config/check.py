@@ -30,7 +30,7 @@ from reference_server.config.check_scheduling import (
 )
 from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
-from reference_server.config.rule import Faults, rule
+from reference_server.config.rule import Faults, rule, under
 from reference_server.core.errors import NotHere, ServerError, internal, invalid_arg, unsupported
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import is_label_name
@@ -46,10 +46,11 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
     """Check the configuration alone, before any code of the model runs."""
     name = config.name
     has_backend = bool(config.backend or config.platform or config.default_model_filename)
-    for agent in config.model_repository_agents.agents:
+    for index, agent in enumerate(config.model_repository_agents.agents):
         yield NotHere(
             f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent '{agent.name}', "
-            "searched: /opt/tritonserver/repoagents"
+            "searched: /opt/tritonserver/repoagents",
+            *("model_repository_agents", "agents", index),
         )
     if not has_backend:
         yield invalid_arg(
@@ -58,19 +59,23 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
         )
     if config.HasField("model_metrics") and not profile.newer_config_fields:
         yield _newer("model_metrics", config)
-    yield from _check_metrics(config)
+    yield from under(("model_metrics", "metric_control"), _check_metrics(config))
     if config.ensemble_scheduling.max_inflight_requests and not profile.newer_config_fields:
         yield _newer("ensemble_scheduling.max_inflight_requests", config)
     if config.max_batch_size < 0:
-        yield invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
-    unknown = list(_check_enums(config.sequence_batching, f"sequence_batching of model {name}"))
+        yield invalid_arg(
+            f"'max_batch_size' must be non-negative value for {name}", "max_batch_size"
+        )
+    sequences = _check_enums(config.sequence_batching, f"sequence_batching of model {name}")
+    unknown = list(under(("sequence_batching",), sequences))
     yield from unknown
     yield from check_dynamic_batching.faults(config)
     if config.platform == "ensemble":
         yield from check_ensemble.faults(config)
     elif config.HasField("ensemble_scheduling"):
         yield invalid_arg(
-            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble",
+            "ensemble_scheduling",
         )
     elif has_backend:
         yield from check_platform.faults(config)
@@ -82,7 +87,8 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
 def _newer(field: str, config: ConfigProto) -> ServerError:
     return invalid_arg(
         f"model {config.name}: found field {field}; expected fields of Triton 2.51. Start the "
-        "server with --triton-version=newest to use it."
+        "server with --triton-version=newest to use it.",
+        *field.split("."),
     )
 
 
@@ -91,15 +97,21 @@ def _check_metrics(config: ConfigProto) -> Faults:
 
     As in Triton, the texts do not name the model. The order of the buckets is not checked here.
     """
-    for control in config.model_metrics.metric_control:
+    for index, control in enumerate(config.model_metrics.metric_control):
         if not control.HasField("metric_identifier"):
-            yield invalid_arg("metric control must specify 'metric_identifier'")
+            yield invalid_arg("metric control must specify 'metric_identifier'", index)
         elif not control.metric_identifier.family:
-            yield invalid_arg("metric identifier must specify non-empty 'family'")
+            yield invalid_arg(
+                "metric identifier must specify non-empty 'family'",
+                *(index, "metric_identifier", "family"),
+            )
         if not control.HasField("histogram_options"):
-            yield invalid_arg("metric control must specify 'histogram_options'")
+            yield invalid_arg("metric control must specify 'histogram_options'", index)
         elif not control.histogram_options.buckets:
-            yield invalid_arg("histogram options must specify non-empty 'buckets'")
+            yield invalid_arg(
+                "histogram options must specify non-empty 'buckets'",
+                *(index, "histogram_options", "buckets"),
+            )
 
 
 @rule
@@ -108,17 +120,18 @@ def check_directory(config: ConfigProto, directory_name: str) -> Faults:
     if config.name != directory_name:
         yield invalid_arg(
             f"unexpected directory name '{directory_name}' for model '{config.name}', "
-            "directory name must equal model name"
+            "directory name must equal model name",
+            "name",
         )
 
 
 @rule
 def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
     """Check the declarations of inputs, outputs, and batch inputs and outputs."""
-    for given in config.input:
-        yield from _check_tensor("input", given, config, profile)
-    for wanted in config.output:
-        yield from _check_tensor("output", wanted, config, profile)
+    for index, given in enumerate(config.input):
+        yield from under(("input", index), _check_tensor("input", given, config, profile))
+    for index, wanted in enumerate(config.output):
+        yield from under(("output", index), _check_tensor("output", wanted, config, profile))
     yield from _check_batch_tensors(config)
 
 
@@ -129,17 +142,24 @@ def check_given(config: ConfigProto) -> Faults:
     if config.platform == "ensemble":
         return
     yield from _check_groups(config)
-    for made in config.batch_input:
+    for index, made in enumerate(config.batch_input):
         if made.data_type == DataType.TYPE_INVALID:
-            yield invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
+            yield invalid_arg(
+                "unexpected batch input data type 'TYPE_INVALID'",
+                *("batch_input", index, "data_type"),
+            )
     if _INPUTS_ON_CPU in config.parameters:
         value = config.parameters[_INPUTS_ON_CPU].string_value
         if value not in ("yes", "no"):  # both have the same effect here
-            yield unsupported(f"Incorrect value for {_INPUTS_ON_CPU}: {value}'")
+            yield unsupported(
+                f"Incorrect value for {_INPUTS_ON_CPU}: {value}'",
+                *("parameters", _INPUTS_ON_CPU, "value", "string_value"),
+            )
     if _OTHER_ENVIRONMENT in config.parameters:
         yield NotHere(
             f"model {name}: found parameter {_OTHER_ENVIRONMENT}; expected none, because models "
-            "run in the server's Python environment. Install the model's packages there."
+            "run in the server's Python environment. Install the model's packages there.",
+            *("parameters", _OTHER_ENVIRONMENT),
         )
 
 
@@ -152,7 +172,8 @@ def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
         if not is_label_name(f"_{tag}"):
             yield invalid_arg(
                 f"metric tag '{tag}' of model {config.name} must consist of letters, digits and "
-                "underscores, and not begin with an underscore"
+                "underscores, and not begin with an underscore",
+                *("metric_tags", tag),
             )
     if config.platform != "ensemble":
         yield from check_sequence_inputs.faults(config)
@@ -163,42 +184,54 @@ def _check_tensor(
 ) -> Faults:
     model = config.name
     if not entry.name:
-        yield invalid_arg(f"model {kind} must specify 'name' for {model}")
+        yield invalid_arg(f"model {kind} must specify 'name' for {model}", "name")
     if datatype(entry.data_type) is None:
-        yield invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
+        yield invalid_arg(
+            f"model {kind} '{entry.name}' must specify 'data_type' for {model}", "data_type"
+        )
     if not entry.dims:
-        yield invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
+        yield invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}", "dims")
     is_scalar = entry.HasField("reshape") and not entry.reshape.shape and config.max_batch_size == 0
     if is_scalar:
         yield invalid_arg(
             f"model {kind} '{entry.name}' cannot have empty reshape for non-batching model as "
-            f"scalar tensors are not supported for {model}"
+            f"scalar tensors are not supported for {model}",
+            "reshape",
         )
-    yield from _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
+    dimension = f"model {kind} '{entry.name}' dimension"
+    yield from under(("dims",), _check_dims(dimension, entry.dims, model))
     if entry.HasField("reshape") and entry.dims and not is_scalar:
-        yield from _check_reshape(f"model {kind} '{entry.name}'", entry, config)
+        what = f"model {kind} '{entry.name}'"
+        yield from under(("reshape", "shape"), _check_reshape(what, entry, config))
     if profile.newer_size_checks:
         if entry.HasField("reshape"):
-            yield from _check_count(f"{entry.name} dims", entry.dims)
-            yield from _check_count(f"{entry.name} reshape", entry.reshape.shape)
+            yield from under(("dims",), _check_count(f"{entry.name} dims", entry.dims))
+            count = _check_count(f"{entry.name} reshape", entry.reshape.shape)
+            yield from under(("reshape", "shape"), count)
         elif isinstance(entry, ModelInput):  # as in Triton, whose outputs are not checked
-            yield from _check_count(entry.name, entry.dims)
+            yield from under(("dims",), _check_count(entry.name, entry.dims))
     # As in Triton, a number without a name, which JSON can contain, is accepted and ignored.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
-        yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
+        yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}", "dims")
     if entry.is_shape_tensor:
-        yield invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")
+        yield invalid_arg(
+            f"shape tensors are only supported for TensorRT platform for {model}",
+            "is_shape_tensor",
+        )
     if entry.is_non_linear_format_io:
         yield invalid_arg(
-            f"Non-linear IO format is only supported for the TensorRT platform for {model}"
+            f"Non-linear IO format is only supported for the TensorRT platform for {model}",
+            "is_non_linear_format_io",
         )
 
 
 def _check_dims(what: str, dims: Iterable[int], model: str) -> Faults:
-    if any(dim < 1 and dim != -1 for dim in dims):
+    wrong = [index for index, dim in enumerate(dims) if dim < 1 and dim != -1]
+    if wrong:
         yield invalid_arg(
-            f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension for {model}"
+            f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension for {model}",
+            wrong[0],
         )
 
 
@@ -240,37 +273,54 @@ def _check_batch_tensors(config: ConfigProto) -> Faults:
     """
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
-    for made in config.batch_input:
-        kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
-        yield from _check_one_source(kind, made.source_input, config.name)
-        if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+    for index, made in enumerate(config.batch_input):
+        yield from under(("batch_input", index), _check_batch_input(made, inputs, config.name))
+    for index, split in enumerate(config.batch_output):
+        split_faults = _check_batch_output(split, inputs, outputs, config.name)
+        yield from under(("batch_output", index), split_faults)
+
+
+def _check_batch_input(made: BatchInput, inputs: Collection[str], model: str) -> Faults:
+    kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
+    yield from _check_one_source(kind, made.source_input, model)
+    if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+        yield invalid_arg(
+            f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model}", "data_type"
+        )
+    sources = _check_known("source input", made.source_input, inputs, model)
+    yield from under(("source_input",), sources)
+
+
+def _check_batch_output(
+    split: BatchOutput, inputs: Collection[str], outputs: Collection[str], model: str
+) -> Faults:
+    kind = f"batch output kind '{BatchOutput.Kind.Name(split.kind)}'"
+    yield from _check_one_source(kind, split.source_input, model)
+    sources = _check_known("source input", split.source_input, inputs, model)
+    yield from under(("source_input",), sources)
+    targets = _check_known("target output", split.target_name, outputs, model)
+    yield from under(("target_name",), targets)
+    for index, target in enumerate(split.target_name):
+        if target in split.target_name[:index]:
             yield invalid_arg(
-                f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
+                f"target output name '{target}' can only be specified once for {model}",
+                *("target_name", index),
             )
-        yield from _check_known("source input", made.source_input, inputs, config.name)
-    for split in config.batch_output:
-        kind = f"batch output kind '{BatchOutput.Kind.Name(split.kind)}'"
-        yield from _check_one_source(kind, split.source_input, config.name)
-        yield from _check_known("source input", split.source_input, inputs, config.name)
-        yield from _check_known("target output", split.target_name, outputs, config.name)
-        for index, target in enumerate(split.target_name):
-            if target in split.target_name[:index]:
-                yield invalid_arg(
-                    f"target output name '{target}' can only be specified once for {config.name}"
-                )
-        if not split.target_name:  # tritonserver exits here
-            yield invalid_arg(f"batch output must specify 'target_name' for {config.name}")
+    if not split.target_name:  # tritonserver exits here
+        yield invalid_arg(f"batch output must specify 'target_name' for {model}", "target_name")
 
 
 def _check_one_source(what: str, sources: Sequence[str], model: str) -> Faults:
     if len(sources) != 1:
-        yield invalid_arg(f"{what} expects 1 source input, got {len(sources)} for {model}")
+        yield invalid_arg(
+            f"{what} expects 1 source input, got {len(sources)} for {model}", "source_input"
+        )
 
 
 def _check_known(what: str, names: Iterable[str], known: Collection[str], model: str) -> Faults:
-    for name in names:
+    for index, name in enumerate(names):
         if name not in known:
-            yield invalid_arg(f"unknown {what} name '{name}' for {model}")
+            yield invalid_arg(f"unknown {what} name '{name}' for {model}", index)
 
 
 def _check_enums(message: Message, what: str) -> Faults:
@@ -282,35 +332,42 @@ def _check_enums(message: Message, what: str) -> Faults:
             for number in values:
                 if number not in field.enum_type.values_by_number:
                     yield invalid_arg(
-                        f"{what}: found {field.name} {number}; expected a value of Triton's schema"
+                        f"{what}: found {field.name} {number}; expected a value of Triton's schema",
+                        field.name,
                     )
         elif field.message_type is not None:
-            for part in values:
-                yield from _check_enums(part, f"{field.name} of {what}")
+            for index, part in enumerate(values):
+                path = (field.name,) if is_one else (field.name, index)
+                yield from under(path, _check_enums(part, f"{field.name} of {what}"))
 
 
 def _check_groups(config: ConfigProto) -> Faults:
     """Check instance groups, with the texts of Triton on a machine without GPUs."""
-    for group in config.instance_group:
+    for index, group in enumerate(config.instance_group):
         what = f"instance group {group.name} of model {config.name}"
+        place = ("instance_group", index)
         if group.kind not in ModelInstanceGroup.Kind.values():
-            yield internal(f"{what} has unexpected kind KIND_AUTO")
+            yield internal(f"{what} has unexpected kind KIND_AUTO", *place, "kind")
             continue
         kind = ModelInstanceGroup.Kind.Name(group.kind)
         if group.kind != ModelInstanceGroup.KIND_GPU:
             if group.gpus:
-                yield invalid_arg(f"{what} has kind {kind} but specifies one or more GPUs")
+                yield invalid_arg(
+                    f"{what} has kind {kind} but specifies one or more GPUs", *place, "gpus"
+                )
         elif not group.gpus:
-            yield NotHere(f"{what} has kind KIND_GPU but no GPUs are available")
+            yield NotHere(f"{what} has kind KIND_GPU but no GPUs are available", *place, "kind")
         else:
             yield NotHere(
                 f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
-                "least the minimum required CUDA compute compatibility of 6.000000 are: "
+                "least the minimum required CUDA compute compatibility of 6.000000 are: ",
+                *(*place, "gpus"),
             )
         if group.profile:
             yield invalid_arg(
                 f"{what} and platform {config.platform}specifies profile field which is only "
-                "supported for TensorRT models"
+                "supported for TensorRT models",
+                *(*place, "profile"),
             )
 
 
@@ -328,5 +385,6 @@ def check_response_cache(config: ConfigProto) -> Faults:
 def _no_cache(model: str, reason: str) -> ServerError:
     return invalid_arg(
         f"Response Cache does not currently support model {model} with {reason}. "
-        "Please disable the response cache."
+        "Please disable the response cache.",
+        *("response_cache", "enable"),
     )

@@ -11,14 +11,17 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 
+from reference_server.core.errors import FieldPath
+
 _CORRID = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
 
 
 class Finding(NamedTuple):
-    """The key of a row in `core.portability`, and the value that it was found for."""
+    """The key of a row in `core.portability`, the value that it was found for, and its field."""
 
     key: str
     detail: str
+    path: FieldPath = ()
 
 
 #: Characters that bash does not pass on. Triton 2.51 starts `bash -c exec STUB PATH ... INSTANCE`
@@ -34,18 +37,21 @@ def findings(config: ConfigProto, folder: Path) -> Iterator[Finding]:
         folder: The model's folder, as in the options of the server.
     """
     if config.platform != "ensemble":
-        names = (
-            *(str(folder), config.name, config.default_model_filename),
-            *(group.name for group in config.instance_group),
-        )
-        for name in dict.fromkeys(names):
+        names: dict[str, FieldPath] = {str(folder): (), config.name: ("name",)}
+        names.setdefault(config.default_model_filename, ("default_model_filename",))
+        for index, group in enumerate(config.instance_group):
+            names.setdefault(group.name, ("instance_group", index, "name"))
+        for name, path in names.items():
             if _SHELL.search(name):
-                yield Finding("shell-name", f"'{name}'")
+                yield Finding("shell-name", f"'{name}'", path)
     batching = config.sequence_batching
-    for entry in batching.control_input:
-        for control in entry.control:
+    for index, entry in enumerate(batching.control_input):
+        path = ("sequence_batching", "control_input", index, "control")
+        for number, control in enumerate(entry.control):
             if control.kind == _CORRID and control.data_type == model_config_pb2.TYPE_STRING:
-                yield Finding("string-correlation", f"'{entry.name}'")
-    for state in batching.state:
+                place = (*path, number, "data_type")
+                yield Finding("string-correlation", f"'{entry.name}'", place)
+    for index, state in enumerate(batching.state):
         if not state.initial_state:
-            yield Finding("uninitialized-state", f"'{state.input_name}'")
+            path = ("sequence_batching", "state", index)
+            yield Finding("uninitialized-state", f"'{state.input_name}'", path)

@@ -10,9 +10,9 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelSequenceBatching,
 )
 
-from reference_server.config.rule import Faults, rule
+from reference_server.config.rule import Faults, rule, under
 from reference_server.config.scheduler_settings import FALSE_TRUE
-from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.errors import FieldPath, ServerError, invalid_arg
 
 _CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
 #: In the order in which Triton checks them.
@@ -29,41 +29,56 @@ _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", 
 def check_dynamic_batching(config: ConfigProto) -> Faults:
     """Check `dynamic_batching`."""
     batching = config.dynamic_batching
-    for size in batching.preferred_batch_size:
+    for index, size in enumerate(batching.preferred_batch_size):
+        place = ("dynamic_batching", "preferred_batch_size", index)
         if size <= 0:
-            yield invalid_arg(f"dynamic batching preferred size must be positive for {config.name}")
+            yield invalid_arg(
+                f"dynamic batching preferred size must be positive for {config.name}", *place
+            )
         if size > config.max_batch_size:
             yield invalid_arg(
-                f"dynamic batching preferred size must be <= max batch size for {config.name}"
+                f"dynamic batching preferred size must be <= max batch size for {config.name}",
+                *place,
             )
     if batching.priority_levels:
-        yield from _check_levels(batching, config.name)
+        yield from under(("dynamic_batching",), _check_levels(batching, config.name))
     if batching.preserve_ordering:
-        yield from _check_ordering(batching, config.name)
+        yield from under(("dynamic_batching",), _check_ordering(batching, config.name))
 
 
 def _check_levels(batching: ModelDynamicBatching, model: str) -> Faults:
     levels = batching.priority_levels
     if not 1 <= batching.default_priority_level <= levels:
-        yield invalid_arg(f"default priority level must be in range [1, {levels}] for {model}")
+        yield invalid_arg(
+            f"default priority level must be in range [1, {levels}] for {model}",
+            "default_priority_level",
+        )
     for level in batching.priority_queue_policy:
         if not 1 <= level <= levels:
             yield invalid_arg(
-                f"priority queue policy must have priority level in range [1, {levels}] for {model}"
+                "priority queue policy must have priority level in range "
+                f"[1, {levels}] for {model}",
+                *("priority_queue_policy", level),
             )
 
 
 def _check_ordering(batching: ModelDynamicBatching, model: str) -> Faults:
     if batching.priority_levels > 1:
         yield invalid_arg(
-            f"Only one priority level is allowed when 'preserve_ordering' is true for {model}"
+            f"Only one priority level is allowed when 'preserve_ordering' is true for {model}",
+            "priority_levels",
         )
-    for policy in (batching.default_queue_policy, *batching.priority_queue_policy.values()):
+    policies = batching.priority_queue_policy.items()
+    for place, policy in (
+        (("default_queue_policy",), batching.default_queue_policy),
+        *((("priority_queue_policy", level), policy) for level, policy in policies),
+    ):
         delays = policy.timeout_action == ModelQueuePolicy.DELAY
         if delays and policy.default_timeout_microseconds:
             yield invalid_arg(
                 "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is "
-                f"true for {model}"
+                f"true for {model}",
+                *place,
             )
 
 
@@ -73,21 +88,25 @@ def check_ensemble(config: ConfigProto) -> Faults:
     name = config.name
     if config.backend:
         yield invalid_arg(
-            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type",
+            "backend",
         )
     if not config.HasField("ensemble_scheduling"):
         yield invalid_arg(
-            f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble"
+            f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble",
+            "platform",
         )
         return
     for field, words in (("optimization", "optimization"), ("instance_group", "instance group")):
         if field in (found.name for found, _ in config.ListFields()):
-            yield invalid_arg(f"{words} should not be specified for ensemble '{name}'")
+            yield invalid_arg(f"{words} should not be specified for ensemble '{name}'", field)
     if config.model_warmup:
-        yield invalid_arg(f"model_warmup can not be specified for ensemble '{name}'")
+        yield invalid_arg(
+            f"model_warmup can not be specified for ensemble '{name}'", "model_warmup"
+        )
     steps = config.ensemble_scheduling.step
     if not steps:
-        yield invalid_arg(f"must specify 'step' for ensemble '{name}'")
+        yield invalid_arg(f"must specify 'step' for ensemble '{name}'", "ensemble_scheduling")
         return
     faults = list(_check_steps(config))
     yield from faults
@@ -101,22 +120,27 @@ def _check_steps(config: ConfigProto) -> Faults:
     read: set[str] = set()
     written = {entry.name for entry in config.input}
     for index, step in enumerate(steps):
+        place = ("ensemble_scheduling", "step", index)
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
-                yield invalid_arg(f"must specify '{field}' in step {index} of ensemble '{name}'")
+                yield invalid_arg(
+                    f"must specify '{field}' in step {index} of ensemble '{name}'", *place, field
+                )
         read.update(step.input_map.values())
-        for tensor in step.output_map.values():
+        for mapped, tensor in step.output_map.items():
             if tensor in written:
                 yield invalid_arg(
                     f"ensemble tensor '{tensor}' can appear in an output map only once "
-                    f"for ensemble '{name}' step {index}"
+                    f"for ensemble '{name}' step {index}",
+                    *(*place, "output_map", mapped),
                 )
             written.add(tensor)
     for kind, entries, known in (("input", config.input, read), ("output", config.output, written)):
-        for entry in entries:
+        for index, entry in enumerate(entries):
             if entry.name not in known:
                 yield invalid_arg(
-                    f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used"
+                    f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used",
+                    *(kind, index),
                 )
 
 
@@ -136,7 +160,8 @@ def _check_connected(config: ConfigProto) -> Faults:
                 missing = min(set(step.input_map.values()) - connected)
                 yield invalid_arg(
                     f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
-                    f"one of its depending tensors, '{missing}', is not connected"
+                    f"one of its depending tensors, '{missing}', is not connected",
+                    *_place_of(missing, config),
                 )
     if unwritten:  # the missing tensors would be reported again as unused
         return
@@ -144,12 +169,30 @@ def _check_connected(config: ConfigProto) -> Faults:
     written = {tensor for step in steps for tensor in step.output_map.values()}
     unused = written - read - {entry.name for entry in config.output}
     for tensor in sorted(unused | ((read | written) - connected)):
-        yield invalid_arg(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
+        yield invalid_arg(
+            f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'",
+            *_place_of(tensor, config),
+        )
+
+
+def _place_of(tensor: str, config: ConfigProto) -> FieldPath:
+    """Return the first entry of a step's map that names an ensemble's tensor."""
+    return next(
+        ("ensemble_scheduling", "step", index, field, mapped)
+        for field in ("input_map", "output_map")
+        for index, step in enumerate(config.ensemble_scheduling.step)
+        for mapped, name in getattr(step, field).items()
+        if name == tensor
+    )
 
 
 @rule
 def check_sequence_batching(config: ConfigProto) -> Faults:
     """Check `sequence_batching` before the model completes the configuration."""
+    yield from under(("sequence_batching",), _sequence_faults(config))
+
+
+def _sequence_faults(config: ConfigProto) -> Faults:
     batching = config.sequence_batching
     name = config.name
     yield from _check_controls(config)
@@ -157,14 +200,20 @@ def check_sequence_batching(config: ConfigProto) -> Faults:
         utilization = batching.direct.minimum_slot_utilization
         if not 0 <= utilization <= 1:  # zero is the default
             yield invalid_arg(
-                f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
+                "sequence batching minimum slot utilization must be in range (0.0, 1.0] "
+                f"for {name}",
+                *("direct", "minimum_slot_utilization"),
             )
-    for size in batching.oldest.preferred_batch_size:
+    for index, size in enumerate(batching.oldest.preferred_batch_size):
+        place = ("oldest", "preferred_batch_size", index)
         if size <= 0:
-            yield invalid_arg(f"sequence batching preferred batch size must be positive for {name}")
+            yield invalid_arg(
+                f"sequence batching preferred batch size must be positive for {name}", *place
+            )
         if size > config.max_batch_size:
             yield invalid_arg(
-                f"sequence batching preferred batch size must be <= max batch size for {name}"
+                f"sequence batching preferred batch size must be <= max batch size for {name}",
+                *place,
             )
 
 
@@ -172,10 +221,11 @@ def _check_controls(config: ConfigProto) -> Faults:
     """Check controls kind by kind, so that the first error is the one that Triton reports."""
     for kind in _KINDS:
         yield from _check_kind(config, kind)
-    for entry in config.sequence_batching.control_input:
-        for control in entry.control:
+    for index, entry in enumerate(config.sequence_batching.control_input):
+        for number, control in enumerate(entry.control):
             if control.kind == _CORRELATION:
-                yield from _check_correlation_type(control, config.name)
+                place = ("control_input", index, "control", number)
+                yield from under(place, _check_correlation_type(control, config.name))
 
 
 def _check_kind(config: ConfigProto, kind: ModelSequenceBatching.Control.Kind) -> Faults:
@@ -183,27 +233,35 @@ def _check_kind(config: ConfigProto, kind: ModelSequenceBatching.Control.Kind) -
     named = ModelSequenceBatching.Control.Kind.Name(kind)
     seen = False
     names: set[str] = set()
-    for entry in config.sequence_batching.control_input:
+    for index, entry in enumerate(config.sequence_batching.control_input):
         if not entry.name:
-            yield invalid_arg(f"sequence batching control tensor must have a name for {model}")
+            yield invalid_arg(
+                f"sequence batching control tensor must have a name for {model}",
+                *("control_input", index, "name"),
+            )
         if entry.name in names:
-            yield _for_several_kinds(entry, model)
+            yield _for_several_kinds(entry, model, "control_input", index, "name")
         names.add(entry.name)
-        for control in entry.control:
+        for number, control in enumerate(entry.control):
+            place = ("control_input", index, "control", number)
             if control.kind != kind:
                 continue
             if seen:
                 yield invalid_arg(
-                    f"sequence batching specifies multiple {named} tensors for {model}"
+                    f"sequence batching specifies multiple {named} tensors for {model}",
+                    *(*place, "kind"),
                 )
             seen = True
-            yield from _check_values(control, named, model)
+            yield from under(place, _check_values(control, named, model))
 
 
-def _for_several_kinds(entry: ModelSequenceBatching.ControlInput, model: str) -> ServerError:
+def _for_several_kinds(
+    entry: ModelSequenceBatching.ControlInput, model: str, *path: str | int
+) -> ServerError:
     return invalid_arg(
         f"sequence batching control tensor '{entry.name}' is specified for multiple control kinds "
-        f"for {model}"
+        f"for {model}",
+        *path,
     )
 
 
@@ -213,7 +271,8 @@ def _check_values(control: ModelSequenceBatching.Control, kind: str, model: str)
         if given:
             yield invalid_arg(
                 "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' "
-                f"or 'bool_false_true' for {kind} for {model}"
+                f"or 'bool_false_true' for {kind} for {model}",
+                given[0],
             )
         return
     if not given:
@@ -224,12 +283,14 @@ def _check_values(control: ModelSequenceBatching.Control, kind: str, model: str)
     elif len(given) > 1:
         yield invalid_arg(
             "sequence batching specifies more than one from 'int32_false_true', "
-            f"'fp32_false_true' and 'bool_false_true' for {kind} for {model}"
+            f"'fp32_false_true' and 'bool_false_true' for {kind} for {model}",
+            given[1],
         )
     elif len(getattr(control, given[0])) != 2:
         yield invalid_arg(
             f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} "
-            f"for {model}"
+            f"for {model}",
+            given[0],
         )
 
 
@@ -237,7 +298,8 @@ def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) 
     if DataTypeProto.Name(control.data_type) not in _CORRELATION_TYPES:
         yield invalid_arg(
             f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {model}. Allowed data "
-            "types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+            "types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+            "data_type",
         )
 
 
@@ -248,32 +310,45 @@ def check_sequence_inputs(config: ConfigProto) -> Faults:
     Some of these configurations are loaded by Triton, which then reads or overwrites the wrong
     memory.
     """
+    yield from under(("sequence_batching",), _sequence_input_faults(config))
+
+
+def _sequence_input_faults(config: ConfigProto) -> Faults:
     batching = config.sequence_batching
     taken = {entry.name for entry in config.input}
-    for control in batching.control_input:
+    for index, control in enumerate(batching.control_input):
         if len(control.control) > 1:
-            yield _for_several_kinds(control, config.name)
+            yield _for_several_kinds(control, config.name, "control_input", index, "control", 1)
         if control.control:
-            yield from _take(control.name, taken, config.name)
+            added = _take(control.name, taken, config.name)
+            yield from under(("control_input", index, "name"), added)
     inputs: set[str] = set()
     outputs: set[str] = set()
-    for state in batching.state:
-        yield from _check_initial_state(state)
+    for index, state in enumerate(batching.state):
+        place = ("state", index)
+        yield from under((*place, "initial_state"), _check_initial_state(state))
         for field in ("input_name", "output_name", "data_type", "dims"):
             if not getattr(state, field):
-                yield invalid_arg(f"sequence state must specify '{field}' for {config.name}")
+                yield invalid_arg(
+                    f"sequence state must specify '{field}' for {config.name}", *place, field
+                )
         for kind, name, names in (
             ("input", state.input_name, inputs),
             ("output", state.output_name, outputs),
         ):
             if name in names:
-                yield invalid_arg(f"State {kind} name '{name}' specified more than once.")
+                yield invalid_arg(
+                    f"State {kind} name '{name}' specified more than once.",
+                    *(*place, f"{kind}_name"),
+                )
             names.add(name)
-        yield from _take(state.input_name, taken, config.name)
+        added = _take(state.input_name, taken, config.name)
+        yield from under((*place, "input_name"), added)
         if any(dim < 1 and dim != -1 for dim in state.dims):
             yield invalid_arg(
                 f"sequence state '{state.input_name}' dimension must be integer >= 1, or -1 to "
-                f"indicate a variable-size dimension for {config.name}"
+                f"indicate a variable-size dimension for {config.name}",
+                *(*place, "dims"),
             )
 
 
@@ -290,37 +365,44 @@ def _check_initial_state(state: ModelSequenceBatching.State) -> Faults:
     if count > 1:
         yield invalid_arg(
             f"initial_state field for state input '{state.input_name}' must contain exactly one or "
-            f"zero element. Found '{count}' elements."
+            f"zero element. Found '{count}' elements.",
+            1,
         )
-    for initial in state.initial_state:
+    for index, initial in enumerate(state.initial_state):
         if initial.data_type != state.data_type:
             yield invalid_arg(
                 f"The data type used for 'initial_state' field of state '{state.input_name}' does "
-                "not match the state data type."
+                "not match the state data type.",
+                *(index, "data_type"),
             )
         if not initial.name:
             yield invalid_arg(
                 "Field 'name' must be set when using initial_state for state input "
-                f"'{state.input_name}'."
+                f"'{state.input_name}'.",
+                *(index, "name"),
             )
         if len(initial.dims) != len(state.dims):
             yield invalid_arg(
                 f"'initial_state' field for state input name '{state.input_name}' must have as "
-                "many dims as the state."
+                "many dims as the state.",
+                *(index, "dims"),
             )
             continue
         for size, dim in zip(initial.dims, state.dims, strict=True):
             if size < 1:
                 yield invalid_arg(
                     f"'initial_state' field for state input name '{state.input_name}' contains "
-                    "variable dimensions."
+                    "variable dimensions.",
+                    *(index, "dims"),
                 )
             if dim not in (-1, size):
                 yield invalid_arg(
                     f"'initial_state' dim for input name '{state.input_name}' doesn't match "
-                    f"'state' dim description. {size} != {dim}"
+                    f"'state' dim description. {size} != {dim}",
+                    *(index, "dims"),
                 )
         if initial.WhichOneof("state_data") is None:
             yield invalid_arg(
-                f"initial_state setting expects state'{state.input_name}' to have state_data set"
+                f"initial_state setting expects state'{state.input_name}' to have state_data set",
+                index,
             )

@@ -42,6 +42,7 @@ _KINDS = (
     _Kind("python", "", PYTHON_FILE),
 )
 
+PLATFORMS = ("ensemble", *(kind.platform for kind in _KINDS if kind.platform))
 _CPU_INSTANCES = {kind.backend: kind.cpu_instances for kind in _KINDS}
 
 
@@ -168,11 +169,14 @@ def adopt_auto_completed(config: ConfigProto, completed: str) -> bool:
 def check_platform(config: ConfigProto) -> Faults:
     """Check that platform and backend of a completed configuration belong together."""
     if not config.backend:
-        yield invalid_arg(f"unexpected platform type '{config.platform}' for {config.name}")
+        yield invalid_arg(
+            f"unexpected platform type '{config.platform}' for {config.name}", "platform"
+        )
     platforms = [
         kind.platform for kind in _KINDS if kind.platform and kind.backend == config.backend
     ]
     if platforms and config.platform not in platforms:
         yield invalid_arg(
-            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}",
+            "platform" if config.platform else "backend",
         )

@@ -10,11 +10,11 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.core.errors import internal
+from reference_server.core.errors import ServerError, internal
 from reference_server.core.tensor import CONFIG_DATATYPES, DataType
 
 FILE_NAME = "config.pbtxt"
-_NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"')
+NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"')
 
 
 def locate(model_folder: Path, name: str = "") -> Path:
@@ -46,10 +46,15 @@ def read(path: Path) -> ConfigProto:
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
-        raise internal(
-            f"failed to read text proto from {path}: {error}{_suggestion(str(error))}"
-        ) from error
+        raise unreadable(path, error) from error
     return config
+
+
+def unreadable(path: Path, error: text_format.ParseError) -> ServerError:
+    """Return the error of a text that is not a configuration."""
+    field = suggested_field(str(error))
+    suggestion = f" Did you mean '{field}'?" if field else ""
+    return internal(f"failed to read text proto from {path}: {error}{suggestion}")
 
 
 def datatype(number: int) -> DataType | None:
@@ -68,10 +73,11 @@ def known_datatype(number: int) -> DataType:
     return found
 
 
-def _suggestion(reason: str) -> str:
-    match = _NO_FIELD.search(reason)
+def suggested_field(reason: str) -> str:
+    """Return the field that a parser's error about an unknown field probably means, or ""."""
+    match = NO_FIELD.search(reason)
     if match is None:
         return ""
     descriptor = ConfigProto.DESCRIPTOR.file.pool.FindMessageTypeByName(match["message"])
-    close = difflib.get_close_matches(match["field"], [field.name for field in descriptor.fields])
-    return f" Did you mean '{close[0]}'?" if close else ""
+    fields = [field.name for field in descriptor.fields]
+    return next(iter(difflib.get_close_matches(match["field"], fields)), "")

@@ -6,10 +6,17 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Generic, ParamSpec
 
-from reference_server.core.errors import ServerError
+from reference_server.core.errors import FieldPath, ServerError
 
 Faults = Iterator[ServerError]
 _P = ParamSpec("_P")
+
+
+def under(path: FieldPath, faults: Faults) -> Faults:
+    """Yield faults of a part of the configuration, with `path` before their own paths."""
+    for fault in faults:
+        fault.path = (*path, *fault.path)
+        yield fault
 
 
 class rule(Generic[_P]):

@@ -12,6 +12,9 @@ from types import TracebackType
 
 log = logging.getLogger(__name__)
 
+#: A field in a configuration, such as `("input", 0, "dims")`.
+FieldPath = tuple[str | int, ...]
+
 
 class Code(enum.Enum):
     """Triton's internal error codes; the value is the name that `described` prints."""
@@ -33,15 +36,17 @@ _LONGEST = 1 << 18
 class ServerError(Exception):
     """An error that is reported to a client or in the log.
 
-    `code` determines the status of each protocol, `message` is the text.
+    `code` determines the status of each protocol, `message` is the text. `path` is the faulty
+    field of a configuration: names of fields, each followed by an index or a key if it repeats.
     """
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, path: FieldPath = ()) -> None:
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}... ({len(message)} characters)"
         super().__init__(message)
         self.code = code
         self.message = message
+        self.path = path
 
     def __str__(self) -> str:
         return self.message
@@ -69,18 +74,18 @@ class NotHere(ServerError):
     `reference-server check` reports it as a warning.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Code.INVALID_ARG, message)
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(Code.INVALID_ARG, message, path)
 
 
-def invalid_arg(message: str) -> ServerError:
+def invalid_arg(message: str, *path: str | int) -> ServerError:
     """Return an INVALID_ARG error: the request or configuration is wrong."""
-    return ServerError(Code.INVALID_ARG, message)
+    return ServerError(Code.INVALID_ARG, message, path)
 
 
-def internal(message: str) -> ServerError:
+def internal(message: str, *path: str | int) -> ServerError:
     """Return an INTERNAL error: the server failed, or, as in Triton, JSON is malformed."""
-    return ServerError(Code.INTERNAL, message)
+    return ServerError(Code.INTERNAL, message, path)
 
 
 def not_found(message: str) -> ServerError:
@@ -93,9 +98,9 @@ def unavailable(message: str) -> ServerError:
     return ServerError(Code.UNAVAILABLE, message)
 
 
-def unsupported(message: str) -> ServerError:
+def unsupported(message: str, *path: str | int) -> ServerError:
     """Return an UNSUPPORTED error: the server or model lacks the requested feature."""
-    return ServerError(Code.UNSUPPORTED, message)
+    return ServerError(Code.UNSUPPORTED, message, path)
 
 
 class Contained:

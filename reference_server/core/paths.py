@@ -32,7 +32,7 @@ def within(folder: Path, path: Path, field: str) -> Path:
         ServerError: INVALID_ARG, with the name of the configuration's `field`.
     """
     if not is_within(folder, path):
-        raise invalid_arg(f"{field}: found '{path}', expected a file in '{folder}'")
+        raise invalid_arg(f"{field}: found '{path}', expected a file in '{folder}'", field)
     return path
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from reference_server.config.rule import Faults, rule, under
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
@@ -177,15 +178,13 @@ class _InferredTensor:
     model: str
 
 
-def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
-    """Check an ensemble against its loaded composing models.
+@rule
+def check_composing_models(config: ModelConfig, find: _FindConfig) -> Faults:
+    """Check an ensemble against its loaded composing models, with Triton's texts.
 
     Args:
         config: The ensemble's configuration.
         find: Returns the configuration of a loaded model, or raises ServerError.
-
-    Raises:
-        ServerError: A model is missing or does not fit; the text is Triton's.
     """
     name = config.name
     signature = config.signature
@@ -195,42 +194,59 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
     }
     decoupled: list[int] = []
     for index, step in enumerate(config.ensemble):
-        model = _step_model(name, step, find)
+        place = ("ensemble_scheduling", "step", index)
+        try:
+            model = _step_model(name, step, find)
+        except ServerError as error:
+            error.path = (*place, *error.path)
+            yield error
+            continue
         if model.decoupled:
             decoupled.append(index)
         if signature.max_batch_size > model.signature.max_batch_size and model.signature.batches:
-            raise invalid_arg(
+            yield invalid_arg(
                 f"ensemble {name} allows maximum batch size {signature.max_batch_size}, but it "
                 f"contains model {step.model_name} which only allows maximum batch size to be "
-                f"{model.signature.max_batch_size}"
+                f"{model.signature.max_batch_size}",
+                "max_batch_size",
             )
         inputs = {tensor.name: tensor for tensor in model.signature.inputs}
         outputs = {tensor.name: tensor for tensor in model.signature.outputs}
         for mapped, tensor in step.inputs.items():
             if mapped not in inputs:
-                raise invalid_arg(
+                yield invalid_arg(
                     f"in ensemble {name}, ensemble tensor {tensor} is mapping to non-existing "
-                    f"input {mapped} in model {step.model_name}"
+                    f"input {mapped} in model {step.model_name}",
+                    *(*place, "input_map", mapped),
                 )
-            _check_consistent(name, tensor, inputs[mapped], model, known)
+                continue
+            agreement = _check_consistent(name, tensor, inputs[mapped], model, known)
+            yield from under((*place, "input_map", mapped), agreement)
         for mapped, tensor in step.outputs.items():
             if mapped not in outputs:
-                raise invalid_arg(
+                yield invalid_arg(
                     f"in ensemble {name}, ensemble tensor {tensor} is mapped from non-existing "
-                    f"output {mapped} in model {step.model_name}"
+                    f"output {mapped} in model {step.model_name}",
+                    *(*place, "output_map", mapped),
                 )
-            _check_consistent(name, tensor, outputs[mapped], model, known)
+                continue
+            agreement = _check_consistent(name, tensor, outputs[mapped], model, known)
+            yield from under((*place, "output_map", mapped), agreement)
+        if not step.inputs.keys() <= inputs.keys():  # one of them may be misspelled
+            continue
         for mapped, entry in inputs.items():
             if mapped not in step.inputs and not entry.optional:
-                raise invalid_arg(
+                yield invalid_arg(
                     f"in ensemble {name}, input {mapped} in model {step.model_name} is not mapped "
-                    "to any ensemble tensors"
+                    "to any ensemble tensors",
+                    *(*place, "input_map"),
                 )
     given = [tensor.name for tensor in signature.outputs]
     if EnsembleGraph(config.ensemble, given, decoupled).mixes_answers:
-        raise invalid_arg(
+        yield invalid_arg(
             f"in ensemble {name}, step of model '{_mixing_model(config, decoupled, known)}' "
-            "receives inputs originated from different decoupled models"
+            "receives inputs originated from different decoupled models",
+            "ensemble_scheduling",
         )
 
 
@@ -277,14 +293,16 @@ def _step_model(ensemble: str, step: EnsembleStep, find: _FindConfig) -> ModelCo
     except ServerError as error:
         raise invalid_arg(
             f"ensemble {ensemble} contains models that are not available or ambiguous: "
-            f"{step.model_name}"
+            f"{step.model_name}",
+            "model_name",
         ) from error
     try:
         return find(step.model_name, step.model_version)
     except ServerError as error:
         raise invalid_arg(
             f"ensemble '{ensemble}' depends on '{step.model_name}' whose required version "
-            f"{step.model_version} is not loaded."
+            f"{step.model_version} is not loaded.",
+            "model_version",
         ) from error
 
 
@@ -294,7 +312,7 @@ def _check_consistent(
     entry: TensorConfig,
     model: ModelConfig,
     known: dict[str, _InferredTensor],
-) -> None:
+) -> Faults:
     found = _InferredTensor(
         entry.datatype.config_name,
         entry.dims,
@@ -303,7 +321,7 @@ def _check_consistent(
     )
     before = known.setdefault(tensor, found)
     if before.datatype != found.datatype:
-        raise invalid_arg(
+        yield invalid_arg(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent data type: "
             f"{before.datatype} is inferred from model {before.model} while {found.datatype} "
             f"is inferred from model {found.model}"
@@ -312,7 +330,7 @@ def _check_consistent(
     if not _dims_agree(before.dims, found.dims) and not _dims_agree(
         before.full_dims, found.full_dims
     ):
-        raise invalid_arg(
+        yield invalid_arg(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent shape: "
             f"{_shown(before.full_dims)} is inferred from model {before.model} while "
             f"{_shown(found.full_dims)} is inferred from model {found.model}"

@@ -274,7 +274,7 @@ class ModelLoader:
 
     def _check_portable(self, proto: ConfigProto, folder: Path) -> None:
         """Report what works here, but not on tritonserver 2.51. Raises ServerError if strict."""
-        for key, detail in check_portable.findings(proto, folder):
+        for key, detail, _ in check_portable.findings(proto, folder):
             self.portability.report(proto.name, key, detail)
             if self.portability.strict:
                 raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")

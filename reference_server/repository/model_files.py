@@ -39,6 +39,8 @@ _ADVICE = {
     "tensorrtllm": "serve the model by a model.py",
     "vllm": "put vLLM's own Python-based backend into --backend-directory",
 }
+#: The backends of which the server has, or finds, an implementation or an advice.
+KNOWN_BACKENDS = (_PYTHON, *_SHIPPED_FOR, *_PACKAGED, *_ADVICE)
 Labels = Mapping[str, tuple[str, ...]]
 _INITIAL_STATE_FOLDER = "initial_state"
 
@@ -59,21 +61,23 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     backend = str(config.backend)
     file = backend_directory / backend / PYTHON_FILE
     if backend and not is_within(backend_directory, file):
-        raise invalid_arg(f"backend: found '{backend}', expected a name")
+        raise invalid_arg(f"backend: found '{backend}', expected a name", "backend")
     if not file.is_file():
         file = _packaged(backend) or file
     if config.runtime == PYTHON_FILE:
         if not file.is_file():
             raise NotHere(
                 f"unable to find Python backend based backend library '{config.runtime}' for "
-                f"model '{config.name}', searched: '{file}'"
+                f"model '{config.name}', searched: '{file}'",
+                "runtime",
             )
         return file
     if config.runtime and not _is_own_library(config):
         places = (version_folder, version_folder.parent, backend_directory / backend)
         raise NotHere(
             f"unable to find backend library '{config.runtime}' for model '{config.name}', "
-            "searched: " + "".join(f"'{place}' " for place in places)
+            "searched: " + "".join(f"'{place}' " for place in places),
+            "runtime",
         )
     if backend == _PYTHON:
         return code
@@ -83,7 +87,8 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
             return SHIPPED
         raise NotHere(
             f"unable to find backend library for backend '{backend}', "
-            f"try specifying runtime on the model configuration.{_advice(config)}"
+            f"try specifying runtime on the model configuration.{_advice(config)}",
+            "backend",
         )
     config.runtime = PYTHON_FILE
     return file

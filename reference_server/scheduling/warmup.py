@@ -13,7 +13,7 @@ import numpy as np
 
 from reference_server.config.schema import WarmupData, WarmupInput, WarmupSample
 from reference_server.core import byte_strings
-from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.errors import FieldPath, ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.paths import within
 from reference_server.core.ports import Clock, ModelInstance, OpenInstance
@@ -137,15 +137,18 @@ class Warmup:
         log.debug("Generating warmup sample data for '%s'", sample.name)
         label = sample_label = f"warmup sample '{sample.name}' of model '{self._signature.name}'"
         tensors: dict[str, Tensor] = {}
+        place: FieldPath = ()
         try:
             for given in _known_inputs(sample, self._signature):
                 label = f"{sample_label}, input '{given.name}'"
+                place = ("inputs", given.name)
                 tensors[given.name] = _sample_tensor(given, self._signature, self._folder)
-            label = sample_label
+            label, place = sample_label, ()
             self._request(tensors, _Answer())
         except ServerError as error:
             # Triton's texts name neither the sample nor the model.
             log.error("%s: %s", label, error.message)
+            error.path = place
             raise
         return tensors
 
@@ -162,7 +165,9 @@ class Warmup:
         limit = self._signature.max_batch_size
         if sample.batch_size > max(1, limit):
             text = f"batch size {sample.batch_size} for '{instance}', max allowed is {limit}"
-            raise _failed(sample, [text] * sample.batch_size)
+            error = _failed(sample, [text] * sample.batch_size)
+            error.path = ("batch_size",)
+            raise error
 
     def _run(
         self, instance: OpenInstance, sample: WarmupSample, tensors: dict[str, Tensor]
@@ -191,14 +196,18 @@ def sample_faults(
     instance_names: Sequence[str],
     clock: Clock,
 ) -> Iterator[ServerError]:
-    """Yield the error of each sample that would fail the load, without a model."""
+    """Yield the errors of samples that would fail the load, without a model."""
     warm_up = Warmup(samples, signature, model_folder, _NoExecutor(), clock)
-    for sample in samples:
-        try:
-            warm_up.inputs(sample)
-            warm_up.check_batch_size(sample, instance_names[0])
-        except ServerError as error:
-            yield error
+    for index, sample in enumerate(samples):
+        for check in (
+            lambda sample=sample: warm_up.inputs(sample),
+            lambda sample=sample: warm_up.check_batch_size(sample, instance_names[0]),
+        ):
+            try:
+                check()
+            except ServerError as error:
+                error.path = ("model_warmup", index, *error.path)
+                yield error
 
 
 class WarmedInstance:

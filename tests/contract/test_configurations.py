@@ -18,7 +18,8 @@ from contract.config_probes import CONFIGS, SWITCHES, write_configs
 from contract.recordings import Recording, asked_live
 from support.servers import Flag, start_reference_server, start_tritonserver
 
-from reference_server.checking.faults import Level, Rules, check_repositories
+from reference_server.checking.faults import check_repositories
+from reference_server.checking.model_check import Level, Rules
 from reference_server.core.profiles import V2_51
 
 pytestmark = pytest.mark.oracle

@@ -60,13 +60,14 @@ def test_all_faults_of_a_model_are_reported_with_their_lines(capsys, tmp_path):
     code, lines = checked(capsys, folder)
     assert code == 1
     assert lines == [
-        "m/1/model.py:1: error: SyntaxError: expected ':'",
-        "m/config.pbtxt:2: error: 'max_batch_size' must be non-negative value for m",
-        "m/config.pbtxt:5: error: dynamic batching preferred size must be <= max batch size for m",
-        "m/config.pbtxt:5: error: dynamic batching preferred size must be positive for m",
-        "m/config.pbtxt:3: error: model input 'x' dimension must be integer >= 1, or -1 to "
+        "m/1/model.py:1:24: error: SyntaxError: expected ':'",
+        "m/config.pbtxt:2:1: error: 'max_batch_size' must be non-negative value for m",
+        "m/config.pbtxt:5:44: error: dynamic batching preferred size must be <= max batch size "
+        "for m",
+        "m/config.pbtxt:5:47: error: dynamic batching preferred size must be positive for m",
+        "m/config.pbtxt:3:40: error: model input 'x' dimension must be integer >= 1, or -1 to "
         "indicate a variable-size dimension for m",
-        "m/config.pbtxt:4: error: model input 'y' must specify 'data_type' for m",
+        "m/config.pbtxt:4:1: error: model input 'y' must specify 'data_type' for m",
         "1 model, 6 errors, 0 warnings",
     ]
 
@@ -84,15 +85,16 @@ def warm_input(
 ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     "a mistyped field": (
         {"m__1__model_py": MODEL, "m__config": "max_batchsize: 1"},
-        r"m/config.pbtxt:1: error: .*\"max_batchsize\". Did you mean 'max_batch_size'\?",
+        r"m/config.pbtxt:1:1: error: .*\"max_batchsize\". Did you mean 'max_batch_size'\?",
     ),
     "another name than its folder's": (
         {"m__1__model_py": MODEL, "m__config": VALID + '\nname: "other"'},
-        r"m/config.pbtxt:\d+: error: unexpected directory name 'm' for model 'other', .*",
+        r"m/config.pbtxt:\d+:\d+: error: unexpected directory name 'm' for model 'other', .*",
     ),
     "no version": (
         {"m__readme": "", "m__config": VALID},
-        r"m/config.pbtxt: error: at least one version must be available .* of model 'm'",
+        r"m/config.pbtxt: error: at least one version must be available .* of model 'm' "
+        r"- create the folder '1' \(Git .*",
     ),
     "no code": (
         {"m__1__other_py": MODEL, "m__config": VALID},
@@ -100,7 +102,8 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "code without the class": (
         {"m__1__model_py": "class Model: pass", "m__config": VALID},
-        r"m/1/model.py: error: module 'model' has no attribute 'TritonPythonModel'",
+        r"m/1/model.py:1: error: module 'model' has no attribute 'TritonPythonModel' - rename "
+        "the class 'Model' to 'TritonPythonModel'",
     ),
     "bytes that are no code": (
         {"m__1__model_py": "\0", "m__config": VALID},
@@ -111,14 +114,14 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             "m__1__model_py": MODEL,
             "m__config": VALID.replace("output {", 'output { label_filename: "labels.txt"'),
         },
-        r"m/config.pbtxt:\d+: error: failed to open text file for read .*labels.txt: .*",
+        r"m/config.pbtxt:\d+:\d+: error: failed to open text file for read .*labels.txt: .*",
     ),
     "a file of labels elsewhere": (
         {
             "m__1__model_py": MODEL,
             "m__config": VALID.replace("output {", 'output { label_filename: "../labels.txt"'),
         },
-        r"m/config.pbtxt:\d+: error: label file path .* is outside model directory",
+        r"m/config.pbtxt:\d+:\d+: error: label file path .* is outside model directory",
     ),
     "no data for a warm-up": (
         {
@@ -126,7 +129,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             "m__config": VALID + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
             '{ data_type: TYPE_FP32 dims: 4 input_data_file: "raw" } } }',
         },
-        r"m/config.pbtxt:\d+: error: failed to open text file for read .*warmup/raw: .*",
+        r"m/config.pbtxt:\d+:\d+: error: failed to open text file for read .*warmup/raw: .*",
     ),
     **{
         f"a warm-up {what}": (
@@ -135,7 +138,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
                 "m__warmup__text": "ab",
                 "m__config": VALID + '\nmodel_warmup { name: "w" ' + sample + " }",
             },
-            rf"m/config.pbtxt:\d+: error: .*{text}.*",
+            rf"m/config.pbtxt:\d+:\d+: error: .*{text}.*",
         )
         for what, sample, text in (
             ("of another type", warm_input("TYPE_INT32"), "data-type"),
@@ -153,7 +156,7 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
             + '\nmodel_warmup { name: "w" batch_size: 1 inputs { key: "X" value '
             '{ data_type: TYPE_STRING dims: 1 input_data_file: "text" } } }',
         },
-        r"m/config.pbtxt:\d+: error: .*incomplete string length indicator .*",
+        r"m/config.pbtxt:\d+:\d+: error: .*incomplete string length indicator .*",
     ),
     **{
         f"a method: {line}": (
@@ -173,14 +176,292 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
     },
     "a step that is not there": (
         {"m__1__readme": "", "m__config": ensemble(step("nowhere", {"X": "I"}, {"Y": "O"}))},
-        r"m/config.pbtxt:\d+: error: ensemble m contains models that are not available or "
+        r"m/config.pbtxt:\d+:\d+: error: ensemble m contains models that are not available or "
         r"ambiguous: nowhere",
     ),
     "an artifact that is not there": (
         {"m__1__readme": "", "m__config": 'backend: "onnxruntime"'},
-        r"m/config.pbtxt: error: model file not found: 'm/1/model.onnx'",
+        r"m/config.pbtxt:1:1: error: model file not found: 'm/1/model.onnx'",
     ),
 }
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"
+USES = MODEL.replace(
+    "return []", "return p.get_input_tensor_by_name(requests[0], {}), p.Tensor({})"
+)
+BLS = USES.replace("return", "p.InferenceRequest(); return")
+
+
+def cures(*texts: str) -> str:
+    return f"(?s).*{'.*'.join(map(re.escape, texts))}.*"
+
+
+#: Repositories by their fault: the exit code, and texts of the only line with a fault.
+CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
+    "a backend": (
+        {"m__1__model_py": MODEL, "m__config": 'backend: "pyhton"\n' + VECTOR},
+        0,
+        ("m/config.pbtxt:1:1: warning: unable", " - did you mean 'python'?"),
+    ),
+    "a platform": (
+        {"m__1__model.onnx": "", "m__config": 'platform: "onnxruntime_onx"\n' + VECTOR},
+        1,
+        ("m/config.pbtxt:1:1: error: unexpected platform", " - did you mean 'onnxruntime_onnx'?"),
+    ),
+    "a step's model": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID,
+            "e__1__readme": "",
+            "e__config": ensemble(step("mm", {"X": "I"}, {"Y": "O"})),
+        },
+        1,
+        ("e/config.pbtxt:4:30: error: ensemble e contains models", ": mm - did you mean 'm'?"),
+    ),
+    "an ensemble of itself": (
+        {"m__1__x": "", "m__config": ensemble(step("m", {"X": "I"}, {"Y": "O"}))},
+        1,
+        ("m/config.pbtxt:4:30: error: circular dependency between ensembles",),
+    ),
+    "no backend": (
+        {"m__1__readme": "", "m__config": VECTOR},
+        1,
+        ("m/config.pbtxt: error: ", "Could not determine backend", ' - write `backend: "python"`'),
+    ),
+    **{
+        f"a data type {name}": (
+            {"m__1__model_py": MODEL, "m__config": VALID.replace("TYPE_FP32", name, 1)},
+            1,
+            ("m/config.pbtxt:3:", f"named {name}.", f" - did you mean '{meant}'?"),
+        )
+        for name, meant in (
+            ("TYPE_FP3", "TYPE_FP32"),
+            ("fp32", "TYPE_FP32"),
+            ("TYPE_FLOAT64", "TYPE_FP64"),
+            ("STR", "TYPE_STRING"),
+        )
+    },
+    "a kind of instances": (
+        {"m__1__model_py": MODEL, "m__config": VALID + "instance_group { kind: CPU }"},
+        1,
+        ("has no value named CPU.", " - did you mean 'KIND_CPU'?"),
+    ),
+    "a class": (
+        {"m__1__model_py": MODEL.replace("PythonModel", "Model"), "m__config": VALID},
+        1,
+        ("m/1/model.py:1: error: ", "rename the class 'TritonModel' to 'TritonPythonModel'"),
+    ),
+    "a parameter that is no message": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID + 'parameters {\n key: "x"\n value: "y"\n}',
+        },
+        1,
+        ("m/config.pbtxt:7:9: error: ", ' - write `value { string_value: "y" }`'),
+    ),
+    "a message without its closing bracket": (
+        {"m__1__model_py": MODEL, "m__config": VALID.replace("}", "", 1)},
+        1,
+        ("m/config.pbtxt:4:5: error: ", " - the message 'input' of line 3 is not closed"),
+    ),
+    "a byte order mark": (
+        {"m__1__model_py": MODEL, "m__config": "\ufeff" + VALID},
+        1,
+        ("m/config.pbtxt:1:1: error: ", "byte order mark - save it as UTF-8 without the mark"),
+    ),
+    "a placeholder for a number": (
+        {"m__1__model_py": MODEL, "m__config": VALID + "max_batch_size: ${size}"},
+        1,
+        ("m/config.pbtxt:5:17: error: ", " - ${size} is a placeholder of a template; fill it in"),
+    ),
+    "a placeholder in a string": (
+        {
+            "m__1__model_py": MODEL,
+            "m__config": VALID + 'parameters { key: "x" value { string_value: "${folder}/x" } }',
+        },
+        0,
+        ("m/config.pbtxt:5:31: warning: ", "found '${folder}/x' - ${folder} is a placeholder"),
+    ),
+    "a placeholder for a backend": (
+        {"m__1__model_py": MODEL, "m__config": 'backend: "${backend}"\n' + VECTOR},
+        0,
+        ("m/config.pbtxt:1:1: warning: unable to find", " - ${backend} is a placeholder"),
+    ),
+    "a version folder with a letter": (
+        {"m__v2__model_py": MODEL, "m__config": VALID},
+        1,
+        ("m/config.pbtxt: error: at least one version", "found the folder 'v2'; rename it to '2'"),
+    ),
+    "no version folder": (
+        {"m__config": VALID},
+        1,
+        ("at least one version", " - create the folder '1' (Git keeps no empty folders"),
+    ),
+    "code beside its configuration": (
+        {"m__model_py": MODEL, "m__config": VALID},
+        1,
+        ("found 'model.py' beside config.pbtxt; move it into the folder '1'",),
+    ),
+    "code beside its configuration and a version": (
+        {"m__model_py": MODEL, "m__config": VALID, "m__1__x": ""},
+        1,
+        ("m/1/model.py: error: Python model file not found", " - found 'm/model.py'; move it to"),
+    ),
+    "code in a folder of its version": (
+        {"m__1__src__model_py": MODEL, "m__config": VALID},
+        1,
+        ("m/1/model.py: error: Python model file not found", " - found 'm/1/src/model.py'; move"),
+    ),
+    "a graph that is not downloaded": (
+        {"m__1__model.onnx": LFS, "m__config": 'backend: "onnxruntime"'},
+        1,
+        ("m/1/model.onnx: error: ", "is a Git LFS pointer", " - run `git lfs pull`"),
+    ),
+    "a file of a model that is not downloaded": (
+        {"m__1__model_py": MODEL, "m__1__graph.onnx": LFS, "m__config": VALID},
+        0,
+        ("m/1/graph.onnx: warning: ", "is a Git LFS pointer", " - run `git lfs pull`"),
+    ),
+    "an input that the configuration lacks": (
+        {"m__1__model_py": USES.format("'x'", "'Y'"), "m__config": VALID},
+        0,
+        ("m/1/model.py:3:56: warning: the code uses the input 'x'", "lacks - declare the input"),
+    ),
+    "an output that the configuration lacks": (
+        {"m__1__model_py": USES.format("'X'", "name='YY'"), "m__config": VALID},
+        0,
+        ("m/1/model.py:3:76: warning: the code uses the output 'YY'", " - did you mean 'Y'?"),
+    ),
+    "execute without self": (
+        {"m__1__model_py": MODEL.replace("self, ", ""), "m__config": VALID},
+        0,
+        ("m/1/model.py:2: warning: TypeError: ", "execute() takes 1 positional argument but 2"),
+    ),
+    "a template beside no configuration": (
+        {"m__1__model_py": MODEL, "m__config.pbtxt.template": VALID},
+        0,
+        ("m/config.pbtxt.template: warning: ", " - rename it to config.pbtxt"),
+    ),
+    "a configuration with a prefix": (
+        {"m__1__model_py": MODEL, "m__my_config.pbtxt": VALID},
+        0,
+        ("m/my_config.pbtxt: warning: ", " - rename it to config.pbtxt"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CURED)
+def test_a_fault_is_named_once_with_its_cure(capsys, tmp_path, case):
+    files, code, texts = CURED[case]
+    folder = repository(tmp_path, **files)
+    found, lines = checked(capsys, folder)
+    assert (found, len(lines)) == (code, 2), lines
+    assert re.fullmatch(cures(*texts), lines[0]), lines[0]
+    assert checked(capsys, folder, "--strict")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        USES.format("'X'", "'Y'"),
+        USES.format("NAME", "f'{NAME}'"),
+        BLS.format("'X'", "'of another model'"),
+        COMPLETING.replace("[]", "p.Tensor('added', None)"),
+    ],
+)
+def test_code_with_declared_or_unknown_names_has_no_faults(capsys, tmp_path, code):
+    folder = repository(tmp_path, m__1__model_py=code, m__config=VALID)
+    assert checked(capsys, folder, "--strict") == (0, ["1 model, 0 errors, 0 warnings"])
+
+
+@pytest.mark.parametrize(
+    ("link", "level", "text"),
+    [
+        ("m/1/model.py", "error", "Python model file not found"),
+        ("m/config.pbtxt", "error", "dangling link: 'm/config.pbtxt' leads to 'nowhere'"),
+        ("m/1/weights.bin", "warning", "dangling link: 'm/1/weights.bin' leads to 'nowhere'"),
+        ("n", "warning", "dangling link: 'n' leads to 'nowhere'"),
+    ],
+)
+def test_a_dangling_link_is_reported_once(capsys, tmp_path, link, level, text):
+    folder = repository(tmp_path, m__1__model_py=COMPLETING, m__config=VALID)
+    (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to("nowhere")
+    code, lines = checked(capsys, folder)
+    assert (code, len(lines)) == (int(level == "error"), 2)
+    assert lines[0].startswith(f"{link}: {level}: {text}")
+    assert "leads to 'nowhere', which does not exist" in lines[0]
+
+
+def test_an_ensemble_without_its_platform_gets_a_cure(capsys, tmp_path):
+    config = ensemble(step("n", {"X": "I"}, {"Y": "O"})).partition("\n")[2]
+    folder = repository(
+        tmp_path, m__1__x="", m__config=config, n__1__model_py=MODEL, n__config=VALID
+    )
+    assert "determine backend" in (line := checked(capsys, folder)[1][0])
+    assert line.endswith(' - write `platform: "ensemble"`')
+
+
+def test_several_syntax_errors_hide_nothing(capsys, tmp_path):
+    config = (
+        'nome: "m"\nbackend: "python"\nmax_batchsize: 8\n'
+        'input [ { name: "X" data_type: FP32 dims: 0 } ]\n' + VECTOR.splitlines()[2]
+    )
+    folder = repository(tmp_path, m__1__model_py="(", m__config=config, n__config="x")
+    code, lines = checked(capsys, folder)
+    assert code == 1
+    assert [line.partition(": error: ")[0] for line in lines[:-1]] == [
+        "m/config.pbtxt:1:1",
+        "m/config.pbtxt:3:1",
+        "m/config.pbtxt:4:32",
+        "m/1/model.py:1:1",
+        "m/config.pbtxt:4:43",
+        "n/config.pbtxt:1:1",
+    ]
+
+
+def test_a_fault_of_one_part_does_not_hide_missing_files_of_others(capsys, tmp_path):
+    config = VALID.replace("output {", 'output { label_filename: "labels.txt"')
+    config += "dynamic_batching { preferred_batch_size: 4 }"
+    folder = repository(tmp_path, m__1__model_py=MODEL, m__config=config)
+    lines = checked(capsys, folder)[1]
+    assert [line.partition(": error: ")[0] for line in lines[:-1]] == [
+        "m/config.pbtxt:5:20",
+        "m/config.pbtxt:4:14",
+    ]
+
+
+def test_only_groups_that_stay_on_the_gpu_are_reported(capsys, tmp_path):
+    group = "\ninstance_group { kind: KIND_GPU }"
+    folder = repository(
+        tmp_path,
+        **{"m__1__model_py": MODEL, "m__config": VALID + group, "n__1__model.onnx": "graph"},
+        n__config='backend: "onnxruntime"' + group,
+    )
+    code, lines = checked(capsys, folder)
+    assert (code, len(lines)) == (0, 2)
+    assert lines[0].startswith("m/config.pbtxt:6:18: warning: instance group m_0")
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "root"),
+    [
+        ({"a__models__m__config": VALID}, "", "a/models"),
+        ({"models__m__config": VALID, "models__m__1__model_py": MODEL}, "models/m", "models"),
+        ({"models__m__config": VALID, "models__m__1__model_py": MODEL}, "models/m/1", "models"),
+        ({"docs__readme": ""}, "", None),
+        ({"readme": ""}, "", None),
+    ],
+)
+def test_a_folder_without_models_exits_with_2(capsys, tmp_path, files, given, root):
+    folder = repository(tmp_path, **files)
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(folder / given)])
+    assert ended.value.code == 2
+    text = capsys.readouterr().err
+    assert "found no models; expected a folder with one folder for each model" in text
+    assert (f" - did you mean '{folder / root}'?" in text) if root else "did you" not in text
 
 
 @pytest.mark.parametrize("case", ALONE)
@@ -255,7 +536,9 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
         "model": "m",
         "file": "m/config.pbtxt",
         "line": 1,
+        "column": 1,
         "message": text,
+        "hint": "",
     }
     assert command.main([".", "--format=sarif"]) == 1
     (run,) = json.loads(capsys.readouterr().out)["runs"]
@@ -265,7 +548,7 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     (location,) = result["locations"]
     assert location["physicalLocation"] == {
         "artifactLocation": {"uri": "m/config.pbtxt"},
-        "region": {"startLine": 1},
+        "region": {"startLine": 1, "startColumn": 1},
     }
 
 
