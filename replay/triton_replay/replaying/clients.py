@@ -13,6 +13,7 @@ from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.wire.bodies import Body, Headers, header
 from triton_replay.wire.grpc_channel import ActiveCall, CallFailed, GrpcCall, GrpcChannel
+from triton_replay.wire.http2_client import REFUSED
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
 from triton_replay.wire.http_messages import Message, ResponseReader
 
@@ -226,9 +227,16 @@ class GrpcConnection:
         request = exchange.request
         metadata = _metadata(request, self._headers)
         if not request.target.endswith(STREAMING):
-            active = await self._channel.start(request.target, metadata)
-            active.send(request.body, ends=True)
-            return await active.response()
+            while True:
+                active = await self._channel.start(request.target, metadata)
+                active.send(request.body, ends=True)
+                try:
+                    return await active.response()
+                except CallFailed as error:
+                    # A busy server may refuse a call that its limit allows: it counts an ended call
+                    # for a moment longer than its client. `send` limits the time.
+                    if str(error) != REFUSED:
+                        raise
         splitter = MessageSplitter()
 
         def receive(data: bytes) -> None:

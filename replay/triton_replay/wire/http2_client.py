@@ -20,6 +20,10 @@ from triton_replay.wire.http2 import HeaderBlocks, NotHttp2, unpadded
 
 GRANT: Final = 2**24
 """Received bytes after which a WINDOW_UPDATE is sent."""
+REFUSED: Final = "the server refused the call before it processed it"
+"""The failure of a call that may be sent again (RFC 9113, section 8.7)."""
+_REFUSED_STREAM: Final = 7
+_RESET: Final = "the server reset the call"
 _PAIR: Final = struct.Struct(">HI")
 _LAST_STREAM: Final = 2**30
 """A new connection replaces this one before its stream numbers are used up."""
@@ -235,7 +239,8 @@ class Http2Client(Generic[C]):
                 self._windows[stream] += size
         elif kind == h2.RST_STREAM:
             code = int.from_bytes(payload, "big")
-            self._fail((stream,), f"the server reset the call: HTTP/2 error {code}")
+            refused = code == _REFUSED_STREAM
+            self._fail((stream,), REFUSED if refused else f"{_RESET}: HTTP/2 error {code}")
         elif kind == h2.GOAWAY:
             self._is_leaving = True
             last = int.from_bytes(payload[:4], "big")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 import uvloop
-from support.http2 import GOAWAY, frame, message, settings
+from support.http2 import GOAWAY, RST_STREAM, frame, message, settings
 from support.servers import free_ports
 
 from triton_replay.addresses import Address
@@ -146,6 +146,30 @@ def test_calls_wait_while_the_server_accepts_no_more():
     assert handler.most <= 2
 
 
+def test_a_refused_call_is_sent_again():
+    refusal = frame(RST_STREAM, 0, 1, struct.pack(">I", 7))
+    ended = frame(RST_STREAM, 0, 3, struct.pack(">I", 2))
+
+    async def serve(reader, writer):
+        await reader.read(1)
+        for piece in (settings() + refusal, ended):
+            writer.write(piece)
+            await writer.drain()
+            await reader.read(2**16)
+
+    async def play():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = Address(*server.sockets[0].getsockname())
+            client = GrpcConnection(address, int, [].append, (), 60, None)
+            try:
+                await client.send(exchange(UNARY, b"hi"))
+            finally:
+                client.close()
+
+    with pytest.raises(NotAnswered, match="reset the call: HTTP/2 error 2"):
+        asyncio.run(play())
+
+
 def test_metadata_larger_than_a_frame_is_split():
     large = (("x-large", "v" * 20_000),)
     options = (("grpc.max_metadata_size", 2**20), ("grpc.absolute_max_metadata_size", 2**20))
@@ -157,7 +181,7 @@ def test_metadata_larger_than_a_frame_is_split():
     ("opening", "reason"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the response is not gRPC"),
-        (settings() + frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)), "accepts no more calls"),
+        (settings() + frame(GOAWAY, RST_STREAM, 0, 0, struct.pack(">II", 0, 0)), "accepts no more calls"),
         (settings(), "the server closed the connection"),
     ],
 )
