@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -18,20 +18,16 @@ from typing import Final
 from ge_runtime.cli.backend import MODEL
 from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
 from ge_runtime.cli.command import EXIT_NO, Command, whole
-from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init_export import proven_pipeline
-from ge_runtime.discovery.configuration import Configuration, Parameter
+from ge_runtime.cli.proving import proven, proven_pipeline
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import PT2, Graph
 from ge_runtime.discovery.labels import find_labels
-from ge_runtime.discovery.outputs import Unfitted
 from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES
-from ge_runtime.discovery.proof import Proof, prove
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.torch_archive import copy_archive
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
-from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.errors import RuntimeFault
 
 _DESCRIPTION: Final = """\
 Write a model folder for an ONNX graph or a program of torch.export, or the models of an exported
@@ -161,8 +157,7 @@ def _run(given: argparse.Namespace) -> int:
         )
     folder: Path = given.into / (given.name or model_name(file))
     if given.in_process:
-        options = init_options(given)
-        return _derive_export(export, folder, options) if export else _derive(file, folder, options)
+        return _derive(file, export, folder, init_options(given))
     for suffix in SUFFIXES if export else ("",):
         own = folder.with_name(folder.name + suffix)
         if own.exists():
@@ -225,19 +220,24 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     return 0
 
 
-def _derive(file: Path, model: Path, options: InitOptions) -> int:
-    """Derive, prove, write and print; return the exit code."""
+def _derive(file: Path, export: Export | None, folder: Path, options: InitOptions) -> int:
+    """Derive, prove, write and print the models of a graph or an export; return the exit code."""
     progress = Progress()
-    is_archive = file.suffix == PT2 or zipfile.is_zipfile(file)
+    source = export.graph if export else file
+    model = folder.with_name(folder.name + GRAPH) if export else folder
+    is_archive = source.suffix == PT2 or zipfile.is_zipfile(source)
     # An archive is opened without its pickles.
     graph = Graph(
-        copy_graph(file, model / "1") if is_archive else file,
+        copy_graph(source, model / "1") if is_archive else source,
         threads=len(os.sched_getaffinity(0)),
     )
     if not is_archive:
-        copy_graph(file, model / "1")
+        copy_graph(source, model / "1")
     sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
+    labels = find_labels(export.folder if export else file.parent, source)
     try:
+        if export:
+            export.fix_sizes(graph)
         discovery = Discovery(
             graph,
             options.max_batch,
@@ -246,126 +246,24 @@ def _derive(file: Path, model: Path, options: InitOptions) -> int:
             sample,
             keep_states=options.keep_states,
         )
-        configuration, proof = proven(discovery, model, file.name)
-    except ArtifactFault as fault:
-        progress.end()
-        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
-        return EXIT_NO
-    progress.end()
-    (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-    labels = find_labels(file.parent, file)
-    if labels and labels.attach(configuration):
-        labels.write(model)
-        (model / "config.pbtxt").write_text(configuration.text(file.name), encoding="utf-8")
-    print(configuration.text(file.name))
-    print(f"Proven: {proof}.")
-    return 0
-
-
-def _derive_export(export: Export, folder: Path, options: InitOptions) -> int:
-    """Derive, prove, write and print the models of an exported folder; return the exit code."""
-    progress = Progress()
-    graph = Graph(export.graph, threads=len(os.sched_getaffinity(0)))
-    model = folder.with_name(folder.name + GRAPH)
-    try:
-        export.fix_sizes(graph)
-        copy_graph(export.graph, model / "1")
-        discovery = Discovery(graph, options.max_batch, options.constants, progress)
-        found, _ = proven(discovery, model, export.folder.name)
+        found, proof = proven(discovery, model, file.name)
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-        labels = find_labels(export.folder, export.graph)
-        if labels:
-            labels.attach(found)
-        text, proof = proven_pipeline(export, folder, found, labels, graph, progress)
+        is_labelled = labels is not None and labels.attach(found)
+        if export:
+            text, proof = proven_pipeline(export, folder, found, labels, graph, progress)
+        else:
+            text = found.text(file.name)
+            (model / "config.pbtxt").write_text(text, encoding="utf-8")
+            if labels and is_labelled:
+                labels.write(model)
     except RuntimeFault as fault:
         progress.end()
-        print(f"ge-runtime: {export.folder}: {fault}", file=sys.stderr)
+        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
         return EXIT_NO
     progress.end()
     print(text)
     print(f"Proven: {proof}.")
     return 0
-
-
-class Unproven(ArtifactFault):
-    """No configuration loads and answers like ONNX Runtime."""
-
-
-def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
-    """Return the configuration of most batching that loads and answers like ONNX Runtime.
-
-    Args:
-        discovery: The derivation.
-        model: A model folder with the graph; its config.pbtxt is written.
-        source: The file's name, for the first comment of config.pbtxt.
-
-    Raises:
-        Unproven: No configuration loads and answers like ONNX Runtime.
-        ArtifactFault: No configuration was found.
-    """
-    reasons: list[str] = []
-    for restriction, configuration in _candidates(discovery):
-        if reasons:
-            configuration.notes.append(f"{restriction}: {reasons[-1]}")
-        text = configuration.text(source)
-        (model / "config.pbtxt").write_text(text, encoding="utf-8")
-        discovery.progress(f"load and compare{f', {restriction}' if restriction else ''}")
-        try:
-            config = {"name": model.name, **parse(text)}
-            return configuration, prove(discovery.study, model / "1", config)
-        except RuntimeFault as fault:
-            reasons.append(" ".join(str(fault).split()))
-    raise Unproven("found no configuration that answers like ONNX Runtime: " + reasons[-1])
-
-
-def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
-    """Yield configurations with less and less batching, and what each restricts."""
-    try:
-        first = discovery.configuration()
-    except Unfitted as error:
-        alone = discovery.configuration(batched=False)
-        alone.notes.append(f"No rows: the size of an output follows no relation: {error}.")
-        yield "", alone
-        return
-    yield "", first
-    shared = [
-        axis
-        for own in first.parameters
-        if own.key.split(".")[0] in ("mask", "lengths") or own.value == "neutral"
-        for axis in (
-            [own.key.partition(".")[2]] if own.value == "neutral" else own.value.split(", ")
-        )
-    ]
-    restrictions: dict[str, Mapping[str, str]] = {}
-    if discovery.sample:
-        # The warm-up and the measurement of costs execute invented values.
-        unmeasured = {"warmup": "none", "cost": "launch_us=100, element_ns=1, element2_ns=0"}
-        restrictions["without executions of invented values at load"] = unmeasured
-    equal = {f"padding.{axis}": "equal" for axis in shared}
-    if equal:
-        restrictions["requests of equal sizes only"] = equal
-    if first.max_batch_size > 1:
-        restrictions["one row in each execution"] = {"gears.batch": "1"}
-        if equal:
-            restrictions["one row in each execution, without padding"] = {
-                **equal,
-                "gears.batch": "1",
-            }
-    for restriction, parameters in restrictions.items():
-        why = "The model was refused without this; see above."
-        kept = [own for own in first.parameters if own.key not in parameters]
-        added = [Parameter(key, value, why) for key, value in parameters.items()]
-        yield (
-            restriction,
-            replace(
-                first,
-                max_batch_size=int(parameters.get("gears.batch", first.max_batch_size)),
-                notes=[*first.notes],
-                parameters=[*kept, *added],
-            ),
-        )
-    if first.max_batch_size:
-        yield "no rows", discovery.configuration(batched=False)
 
 
 def copy_graph(file: Path, version_dir: Path) -> Path:

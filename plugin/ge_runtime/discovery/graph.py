@@ -85,7 +85,8 @@ class Graph:
         try:
             return self._execute(inputs)
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
-            self.last_error = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
+            text = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
+            self.last_error = " ".join(text.split())  # comments of config.pbtxt have one line
             return None
 
 

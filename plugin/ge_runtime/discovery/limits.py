@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ge_runtime.discovery.graph import Port
-from ge_runtime.discovery.study import Axis, Content, Study, at_limits
+from ge_runtime.discovery.study import Axis, Content, Study
 from ge_runtime.memory.machine import read_limits
 from ge_runtime.specs import DType, Tensors
 
@@ -33,7 +33,7 @@ _TOTAL_MOST: Final = 1.0
 _IDS_MOST: Final = 2**31 - 1
 
 
-def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 1) -> None:
+def find_limits(study: Study, axis: Axis, rows: int) -> None:
     """Find the multiple, the smallest and the largest size of an axis, and store them in it.
 
     The graph is assumed to execute at all multiples between the two.
@@ -41,12 +41,11 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 
     Args:
         study: The graph.
         axis: The axis; `base` is a size at which the graph executes.
-        sizes: The sizes of all symbols at which it executes.
         rows: Rows of the largest execution, whose memory bounds the size.
     """
 
     def works(size: int) -> bool:
-        return study.works({**sizes, **dict.fromkeys(axis.symbols, size)})
+        return study.works({**study.sizes, **dict.fromkeys(axis.symbols, size)})
 
     axis.multiple = _multiple(axis.base, works)
     step = axis.multiple
@@ -55,7 +54,7 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 
         middle = (low + high) // 2
         low, high = (low, middle) if works(middle * step) else (middle, high)
     axis.smallest = high * step
-    most = _size_most(study, axis, sizes)
+    most = _size_most(study, axis)
     size, failing = axis.base, 0
     budget = _Budget(rows)
     while not failing and 2 * size <= most and budget.allows():
@@ -75,11 +74,11 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 
     axis.largest = size
 
 
-def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
+def fit_together(study: Study) -> None:
     """Lower the largest sizes until an input of all of them has a reasonable size."""
     while True:
-        elements = study.most_elements(at_limits(axes, sizes))
-        high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
+        elements = study.most_elements(study.at_limits())
+        high = max(study.axes, key=lambda axis: axis.largest / axis.base, default=None)
         if high is None or elements <= _TOGETHER_MOST or high.largest < 2 * high.base:
             return
         high.largest = high.largest // 2 // high.multiple * high.multiple
@@ -118,18 +117,18 @@ def _multiple(base: int, works: Callable[[int], bool]) -> int:
     return base
 
 
-def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
+def _size_most(study: Study, axis: Axis) -> int:
     """Return the largest size to try."""
     most = 2**19
     for port in study.graph.inputs:
-        free = [dim for dim in port.symbols if dim not in study.rows]
+        free = [dim for dim in port.symbols if dim not in study.rows.symbols]
         if not {*free} & {*axis.symbols}:
             continue
         fixed = math.prod(dim for dim in port.dims if isinstance(dim, int))
         # Only a line of samples is long: ids, features and the rows of other layouts are not.
         if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
             most = min(most, _TOKENS_MOST)
-        others = math.prod(sizes[dim] for dim in free if dim not in axis.symbols)
+        others = math.prod(study.sizes[dim] for dim in free if dim not in axis.symbols)
         most = min(
             most,
             _SIZE_MOST.get(len(free), _SIZE_MOST[2]),
@@ -138,7 +137,7 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
     return max(most, axis.base)
 
 
-def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) -> None:
+def find_ids(study: Study) -> None:
     """Find the largest value of each integer input that the graph accepts.
 
     An input that accepts all values is no index into a table and gets no entry. A graph that looks
@@ -151,12 +150,12 @@ def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) 
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
             continue  # pixels, or small enough that every value is accepted or an index
-        largest = _largest_id(study, port, study.values(sizes))
+        largest = _largest_id(study, port, study.values())
         if largest is None:
             continue
-        for axis in axes:
+        for axis in study.axes:
             larger = dict.fromkeys(axis.symbols, min(2 * axis.base, axis.largest))
-            other = _largest_id(study, port, study.values({**sizes, **larger}))
+            other = _largest_id(study, port, study.values({**study.sizes, **larger}))
             if other != largest:
                 study.bounded_ids[port.name] = axis.name
         if port.name not in study.bounded_ids:

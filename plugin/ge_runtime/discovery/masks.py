@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.discovery.graph import Port
-from ge_runtime.discovery.study import Axis, Content, Study
-from ge_runtime.specs import Array, DType, Relation, TensorSpec
+from ge_runtime.discovery.study import Axis, Content, Study, equal_answers
+from ge_runtime.specs import Array, DType, Relation, Tensors, TensorSpec
 from ge_runtime.verification.distance import compare
 
 _TOLERANCE: Final = 1e-3
@@ -28,14 +28,7 @@ class Verdict:
     evidence: str
 
 
-def confirm(
-    study: Study,
-    port: Port,
-    axes: Sequence[Axis],
-    sizes: Mapping[str, int],
-    relations: Mapping[str, tuple[int | str, ...]],
-    rows: Mapping[str, int | None],
-) -> Verdict:
+def confirm(study: Study, axes: Sequence[Axis]) -> Verdict:
     """Test that values behind the mask, or the length, do not change the answer.
 
     The graph executes the same data with two different paddings, and without padding. The answers
@@ -43,33 +36,23 @@ def confirm(
     rounding.
 
     Args:
-        study: The graph; `port` has the content MASK or LENGTH.
-        port: The input.
+        study: The graph; the tested input has the content MASK or LENGTH.
         axes: The axes that it marks.
-        sizes: Symbol to size; large enough for one unit of data and one of padding.
-        relations: Output to its dims without rows, as fitted.
-        rows: Output to its dim of rows; None: it has none.
     """
     if not _has_values(study, axes):
         return Verdict(False, "no other input has values along its axes")
-    ends = _ends(axes, relations)
-    trial = _Trial(study, axes, sizes, relations, rows, ends)
+    ends = _ends(study, axes)
+    trial = _Trial(study, axes, ends)
     found = trial.difference((2, 3))
     if found:
         return Verdict(False, found)
     unmasked = study.run(trial.sizes, seed=1, behind=2)
-    if unmasked is not None and _equal(study, unmasked, trial.padded):
+    if unmasked is not None and equal_answers(unmasked, trial.padded):
         return Verdict(False, "the answer does not depend on it")
     return Verdict(True, f"values behind {_text(axes, ends)} do not change the answer")
 
 
-def confirm_neutral(
-    study: Study,
-    axis: Axis,
-    sizes: Mapping[str, int],
-    relations: Mapping[str, tuple[int | str, ...]],
-    rows: Mapping[str, int | None],
-) -> tuple[Verdict, bool]:
+def confirm_neutral(study: Study, axis: Axis) -> tuple[Verdict, bool]:
     """Test that padding along an axis changes no answer, though no input marks the end of the data.
 
     Returns:
@@ -84,7 +67,7 @@ def confirm_neutral(
         if part >= full:
             return Verdict(False, "the axis has too few sizes"), False
         ends = {axis.name: (part, full)}
-        found = _Trial(study, [axis], sizes, relations, rows, ends).difference((0.0, behind))
+        found = _Trial(study, [axis], ends).difference((0.0, behind))
         if found:
             return Verdict(False, found), behind != 0.0
         texts.append(f"{part} of {full}")
@@ -110,16 +93,14 @@ def _part(axis: Axis, full: int = 0) -> int:
     return max(axis.smallest, ((full or axis.base) * 5 // 8) // step * step)
 
 
-def _ends(
-    axes: Sequence[Axis], relations: Mapping[str, tuple[int | str, ...]]
-) -> dict[str, tuple[int, int]]:
+def _ends(study: Study, axes: Sequence[Axis]) -> dict[str, tuple[int, int]]:
     """Return each axis's sizes of the data and of the execution.
 
     They are large enough that outputs of both sizes differ, where an output follows the axis.
     """
     found = {}
+    texts = {dim for dims in study.relations.values() for dim in dims if isinstance(dim, str)}
     for axis in axes:
-        texts = {dim for dims in relations.values() for dim in dims if isinstance(dim, str)}
         own = [text for text in texts if {*Relation.parse(text).axes} == {axis.name}]
         full = axis.base
         while any(
@@ -145,22 +126,15 @@ class _Trial:
     """Executions of the same data alone and with padding."""
 
     def __init__(
-        self,
-        study: Study,
-        axes: Sequence[Axis],
-        sizes: Mapping[str, int],
-        relations: Mapping[str, tuple[int | str, ...]],
-        rows: Mapping[str, int | None],
-        ends: Mapping[str, tuple[int, int]],
+        self, study: Study, axes: Sequence[Axis], ends: Mapping[str, tuple[int, int]]
     ) -> None:
-        self._study, self._relations, self._rows = study, relations, rows
+        self._study = study
         self._parts = {axis.name: ends[axis.name][0] for axis in axes}
         self._true = {one: ends[axis.name][0] for axis in axes for one in axis.symbols}
-        self.sizes = {
-            **sizes,
-            **{one: ends[axis.name][1] for axis in axes for one in axis.symbols},
+        self.sizes = study.sizes | {
+            one: ends[axis.name][1] for axis in axes for one in axis.symbols
         }
-        self.padded: Mapping[str, Array] = {}
+        self.padded: Tensors = {}
         """The results of the first padding."""
 
     def difference(self, behinds: tuple[int | float, int | float]) -> str:
@@ -169,7 +143,7 @@ class _Trial:
         padded, other = (
             study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds
         )
-        alone = study.graph.run(_cut(study, self.sizes, self._true))
+        alone = study.graph.run(self._cut())
         if padded is None or other is None or alone is None:
             return f"an execution failed: {study.graph.last_error}"
         changed = study.run(self.sizes, seed=2, true=self._true, behind=behinds[0])
@@ -192,52 +166,36 @@ class _Trial:
                 return f"padding changes the answer: {difference}"
         return ""
 
-    def _within(self, found: Mapping[str, Array], name: str) -> Array:
-        return _within(found[name], self._relations[name], self._parts, self._rows[name])
+    def _cut(self) -> dict[str, Array]:
+        """Return the inputs of the padded execution without the padding."""
+        values = self._study.values(self.sizes, seed=1, true=self._true)
+        return {
+            port.name: np.ascontiguousarray(
+                values[port.name][
+                    tuple(
+                        slice(self._true.get(dim) if isinstance(dim, str) else None)
+                        for dim in port.dims
+                    )
+                ]
+            )
+            for port in self._study.graph.inputs
+        }
+
+    def _within(self, found: Tensors, name: str) -> Array:
+        """Return the part of an output that belongs to the data."""
+        places: list[slice] = []
+        for dim in self._study.relations[name]:
+            relation = Relation.parse(dim) if isinstance(dim, str) else None
+            known = relation is not None and {*relation.axes} <= self._parts.keys()
+            size = max(relation.size(self._parts), 0) if relation and known else None
+            places.append(slice(size))
+        rows = self._study.rows.outputs[name]
+        if rows is not None:
+            places.insert(rows, slice(None))
+        return found[name][tuple(places)]
 
 
-def _cut(study: Study, sizes: Mapping[str, int], true: Mapping[str, int]) -> dict[str, Array]:
-    """Return the inputs of the padded execution without the padding."""
-    values = study.values(sizes, seed=1, true=true)
-    return {
-        port.name: np.ascontiguousarray(
-            values[port.name][
-                tuple(
-                    slice(true[dim]) if isinstance(dim, str) and dim in true else slice(None)
-                    for dim in port.dims
-                )
-            ]
-        )
-        for port in study.graph.inputs
-    }
-
-
-def _within(
-    array: Array, dims: Sequence[int | str], sizes: Mapping[str, int], rows: int | None
-) -> Array:
-    """Return the part of an output that belongs to the data."""
-    places: list[slice] = []
-    for dim in dims:
-        if isinstance(dim, int):
-            places.append(slice(None))
-            continue
-        relation = Relation.parse(dim)
-        known = {*relation.axes} <= sizes.keys()
-        places.append(slice(max(relation.size(sizes), 0)) if known else slice(None))
-    if rows is not None:
-        places.insert(rows, slice(None))
-    return array[tuple(places)]
-
-
-def _equal(study: Study, one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    return all(
-        one[port.name].shape == other[port.name].shape
-        and np.array_equal(one[port.name], other[port.name])
-        for port in study.graph.outputs
-    )
-
-
-def candidates(study: Study, axes: Sequence[Axis]) -> list[tuple[Port, Content, list[Axis]]]:
+def candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
     """Return the inputs that may mark the end of data, as what, and along which axes.
 
     A mask has the rows and one or more axes of another input, and no other dims. A length has one
@@ -247,15 +205,15 @@ def candidates(study: Study, axes: Sequence[Axis]) -> list[tuple[Port, Content, 
     for port in study.graph.inputs:
         if port.name in study.constants or port.dtype is DType.BYTES:
             continue
-        own = [axis for axis in axes if {*axis.symbols} & {*port.symbols}]
+        own = [axis for axis in study.axes if {*axis.symbols} & {*port.symbols}]
         others = {dim for other in study.graph.inputs if other is not port for dim in other.dims}
         named = study.contents[port.name]
         shared = bool(own) and all({*axis.symbols} & others for axis in own)
         if named is Content.MASK or (named is Content.VALUES and not _is_float(port)):
             if shared and len(port.dims) == len(own) + 1:
                 found.append((port, Content.MASK, own))
-        elif named is Content.LENGTH and axes:
-            found.append((port, Content.LENGTH, list(axes[:1])))
+        elif named is Content.LENGTH and study.axes:
+            found.append((port, Content.LENGTH, study.axes[:1]))
     return sorted(
         found,
         key=lambda each: (

@@ -143,7 +143,7 @@ class Pipeline:
         if not self.single:
             found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
             why = "The step before pads the texts of a request to one length."
-            found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
+            found.add(f"axis_length.{axis}", LENGTHS, why)
         step.inputs.append(Tensor(Kind.TEXT.value, DType.BYTES, (1,)))
         if self._is_of_pairs():
             step.inputs.append(Tensor("text_pair", DType.BYTES, (1,)))
@@ -161,7 +161,7 @@ class Pipeline:
             "truncation_side", str(truncation.get("direction", "right")).lower()
         )
         if side != "right":
-            step.parameters.append(Parameter("truncation", side, "From the tokenizer's files."))
+            step.add("truncation", side, "From the tokenizer's files.")
         before.files = [self.export.folder / TOKENIZER]
 
     def _check_vocabulary(self, accepted: Parameter | None) -> None:
@@ -319,7 +319,7 @@ class Pipeline:
             Parameter("delimiter", fields.get("word_delimiter_token") or "|", why),
         ]
         if fields.get("do_lower_case"):
-            after.configuration.parameters.append(Parameter("clean", "lower", why))
+            after.configuration.add("clean", "lower", why)
         after.configuration.outputs = [Tensor("text", DType.BYTES, (1,))]
         after.files = [self.export.folder / "vocab.json"]
         return source
@@ -353,10 +353,10 @@ class Pipeline:
                         (Parameter("pooling", "cls", ""),),
                     )
                 )
-            step.parameters.append(Parameter("pooling", pooling or "mean", why))
+            step.add("pooling", pooling or "mean", why)
         step.outputs = [replace(source, name="embedding", dims=source.dims[-1:])]
         if normalize:
-            step.parameters.append(Parameter("normalize", "true", "From modules.json."))
+            step.add("normalize", "true", "From modules.json.")
         return source
 
     def _connect(self, after: Step, source: Tensor) -> None:

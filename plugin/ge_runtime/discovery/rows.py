@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ge_runtime.discovery.states import named_pairs
-from ge_runtime.discovery.study import Study, Undecided, first_sizes
+from ge_runtime.discovery.study import Rows, Study, Undecided, first_sizes
 from ge_runtime.specs import Array
-
-
-@dataclass(slots=True)
-class Rows:
-    """The dims that count the rows of a graph."""
-
-    symbols: tuple[str, ...] = ()
-    """Symbols of inputs that have the number of rows."""
-    inputs: dict[str, int | None] = field(default_factory=dict)
-    """Maps each input to its dim of rows; None if it has no rows."""
-    outputs: dict[str, int | None] = field(default_factory=dict)
-    fixed: int = 0
-    """The only number of rows that the graph executes; 0 if it is free."""
-    evidence: str = ""
-
-    @property
-    def batched(self) -> bool:
-        """True if the graph has rows."""
-        return bool(self.inputs)
 
 
 def find_rows(study: Study) -> tuple[dict[str, int], Rows]:

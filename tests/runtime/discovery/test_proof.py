@@ -12,7 +12,8 @@ from runtime.discovery.test_experiments import chosen, parameters, stateful
 from runtime.support.axis_graphs import valid
 
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init import Progress, proven
+from ge_runtime.cli.init import Progress
+from ge_runtime.cli.proving import proven
 from ge_runtime.discovery.configuration import Parameter
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
