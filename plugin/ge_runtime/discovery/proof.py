@@ -206,13 +206,28 @@ def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> fl
     largest = 0.0
     for spec in specs:
         expected = truth[spec.name].reshape(answer[spec.name].shape)
-        difference = compare(spec, answer[spec.name], expected)
-        if difference is None:
-            continue
-        numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
-        scale = max(float(np.max(numbers, initial=0.0)), 1e-30)
-        relative = difference.distance / scale
-        if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
-            raise RuntimeFault(f"found an answer that differs from ONNX Runtime's: {difference}")
-        largest = max(largest, relative)
+        distance = relative_distance(spec, answer[spec.name], expected, "ONNX Runtime's")
+        largest = max(largest, distance)
     return largest
+
+
+def relative_distance(spec: TensorSpec, found: Array, expected: Array, source: str) -> float:
+    """Return the largest difference, relative to the largest absolute value.
+
+    Args:
+        spec: The output.
+        found: The answer.
+        expected: The answer of `source`.
+        source: For the error text.
+
+    Raises:
+        RuntimeFault: The difference exceeds the allowed one, or the shapes differ.
+    """
+    difference = compare(spec, found, expected)
+    if difference is None:
+        return 0.0
+    numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
+    relative = difference.distance / max(float(np.max(numbers, initial=0.0)), 1e-30)
+    if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
+        raise RuntimeFault(f"found an answer that differs from {source}: {difference}")
+    return relative
