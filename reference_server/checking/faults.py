@@ -204,15 +204,9 @@ class _Model:
                 text = f"model file not found: '{artifact}'"
                 found.append(self.fault(not_found(text)))
             self.completes = self.completes or completes_config(file)
-            found += [
-                Fault(
-                    Level.ERROR if fault.is_certain else Level.WARNING,
-                    self.folder.id,
-                    Place(file, fault.line),
-                    fault.text,
-                )
-                for fault in code_faults(file)
-            ]
+            for fault in code_faults(file):
+                level = Level.ERROR if fault.is_certain else Level.WARNING
+                found.append(Fault(level, self.folder.id, Place(file, fault.line), fault.text))
         return found
 
     def _file_faults(self, config: ModelConfig) -> list[Fault]:

@@ -87,7 +87,8 @@ def _run(given: argparse.Namespace) -> int:
             "found no package reference_server, expected the server; run "
             "`pip install 'ge-runtime[serve]'`"
         )
-    _check_free({kind: getattr(given, f"{kind}_port") for kind in _PORTS})
+    ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
+    _check_free(ports)
     files = [file for graph in given.graphs for file in _graphs(graph)]
     _check_names(files)
     options = init_options(given)
@@ -101,9 +102,7 @@ def _run(given: argparse.Namespace) -> int:
                 print(f"{folder}: exists, served as it is")
             elif code := write_model(file, folder, options):
                 return code
-        models = [model_name(file) for file in files]
-        ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
-        return _serve(repository, models, ports)
+        return _serve(repository, [model_name(file) for file in files], ports)
 
 
 COMMAND: Final = Command(

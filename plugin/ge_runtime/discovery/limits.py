@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ge_runtime.discovery.graph import Port
-from ge_runtime.discovery.study import Axis, Content, Study
+from ge_runtime.discovery.study import Axis, Content, Study, last_true
 from ge_runtime.memory.machine import read_limits
 from ge_runtime.specs import DType, Tensors
 
@@ -49,29 +49,24 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
 
     axis.multiple = _multiple(axis.base, works)
     step = axis.multiple
-    low, high = 0, axis.base // step  # `high` works
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if works(middle * step) else (middle, high)
-    axis.smallest = high * step
+    base = axis.base // step
+    axis.smallest = (last_true(0, base, lambda steps: not works(steps * step)) + 1) * step
+
+    def works_or_stops(steps: int) -> bool:
+        if works(steps * step):
+            return True
+        axis.stopped = study.graph.last_error
+        return False
+
     most = _size_most(study, axis)
-    size, failing = axis.base, 0
     budget = _Budget(rows)
-    while not failing and 2 * size <= most and budget.allows():
-        if works(2 * size):
-            size *= 2
-        else:
-            failing = 2 * size
-            axis.stopped = study.graph.last_error
-    while failing - size > step:
-        middle = (size + failing) // 2 // step * step
-        if middle == size:
+    largest = base
+    while 2 * largest * step <= most and budget.allows():
+        if not works_or_stops(2 * largest):
+            largest = last_true(largest, 2 * largest, works_or_stops)
             break
-        if works(middle):
-            size = middle
-        else:
-            failing, axis.stopped = middle, study.graph.last_error
-    axis.largest = size
+        largest *= 2
+    axis.largest = largest * step
 
 
 def fit_together(study: Study) -> None:
@@ -167,13 +162,7 @@ def _largest_id(study: Study, port: Port, values: Tensors) -> int | None:
     low, high = 0, min(_IDS_MOST, int(port.dtype.largest))
     if not _accepts(study, values, port.name, low) or _accepts(study, values, port.name, high):
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _accepts(study, values, port.name, middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return last_true(low, high, lambda value: _accepts(study, values, port.name, value))
 
 
 def _accepts(study: Study, values: Tensors, name: str, value: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -65,11 +65,6 @@ def proposed_content(port: Port) -> Content:
                 continue
             return content
     return Content.VALUES
-
-
-def is_one_for_each_row(port: Port) -> bool:
-    """Return whether an input is an integer for each row, as a length is."""
-    return port.dtype.is_integer and (len(port.dims) == 1 or port.dims[1:] == (1,))
 
 
 @dataclass(slots=True)
@@ -145,7 +140,9 @@ class Study:
         self.contents = {port.name: proposed_content(port) for port in self.graph.inputs}
         if any(port.symbols[1:] for port in self.graph.inputs):
             for port in self.graph.inputs:
-                if self.contents[port.name] is Content.VALUES and is_one_for_each_row(port):
+                one_for_each_row = len(port.dims) == 1 or port.dims[1:] == (1,)
+                is_values = self.contents[port.name] is Content.VALUES
+                if is_values and port.dtype.is_integer and one_for_each_row:
                     self.contents[port.name] = Content.LENGTH
                     self.unnamed.add(port.name)
 
@@ -330,6 +327,14 @@ def _changes(study: Study, symbols: Sequence[str]) -> bool:
     # A multiple of every divisor, a neighbour, and a smaller size.
     tried = dict.fromkeys(own for own in (2 * size, size + 1, size // 2) if own > 1)
     return any(study.works({**study.sizes, **dict.fromkeys(symbols, own)}) for own in tried)
+
+
+def last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number for which `holds`; it is true for `low`, and false for `high`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def equal_answers(some: Tensors, others: Tensors) -> bool:
