@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import DataType, Tensor
+from reference_server.scheduling.execution import BatchExecutor
 
 #: The subfolder of a model's folder that contains the files of samples.
 FOLDER = "warmup"
@@ -85,13 +85,6 @@ def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInpu
     return [given for given in sample.inputs if given.name in known]
 
 
-class Executor(Protocol):
-    """Executes batches of samples."""
-
-    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> list[InferRequest]:
-        """Execute a batch; return the requests that the model has rescheduled."""
-
-
 class Warmup:
     """Executes a model's samples on an instance. Thread-safe.
 
@@ -102,7 +95,7 @@ class Warmup:
         samples: The samples of the configuration.
         signature: The model's inputs and outputs.
         model_folder: The model's folder, which contains the samples' files.
-        executor: Executes the requests.
+        executor: Executes the requests; None if samples are only checked.
         clock: The source of the requests' times.
     """
 
@@ -111,7 +104,7 @@ class Warmup:
         samples: Sequence[WarmupSample],
         signature: Signature,
         model_folder: Path,
-        executor: Executor,
+        executor: BatchExecutor | None,
         clock: Clock,
     ) -> None:
         self._samples = samples
@@ -167,6 +160,7 @@ class Warmup:
     def _run(
         self, instance: OpenInstance, sample: WarmupSample, tensors: dict[str, Tensor]
     ) -> None:
+        assert self._executor is not None
         answers = [_Answer() for _ in range(sample.batch_size)]
         self.check_batch_size(sample, instance.name)
         batch = [self._request(tensors, answer) for answer in answers]
@@ -177,13 +171,6 @@ class Warmup:
             raise _failed(sample, errors)
 
 
-class _NoExecutor:
-    """The executor of a warm-up whose samples are only checked."""
-
-    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> NoReturn:
-        raise NotImplementedError
-
-
 def sample_faults(
     samples: Sequence[WarmupSample],
     signature: Signature,
@@ -192,7 +179,7 @@ def sample_faults(
     clock: Clock,
 ) -> Iterator[ServerError]:
     """Yield the error of each sample that would fail the load, without a model."""
-    warm_up = Warmup(samples, signature, model_folder, _NoExecutor(), clock)
+    warm_up = Warmup(samples, signature, model_folder, None, clock)
     for sample in samples:
         try:
             warm_up.inputs(sample)

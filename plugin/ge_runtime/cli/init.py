@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -76,28 +75,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_init_options(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class InitOptions:
-    """Options of the derivation."""
-
-    max_batch: int
-    constants: Mapping[str, str]
-    """Graph input to its value."""
-    sample: Path | None = None
-    """File with example values of the inputs."""
-    keep_states: bool = True
-    """False if requests send states."""
-
-    def arguments(self) -> list[str]:
-        """Return the options as arguments of the command line."""
-        sample = [] if self.sample is None else [f"--sample={self.sample}"]
-        states = [] if self.keep_states else ["--no-states"]
-        constants = [f"--constant={name}={value}" for name, value in self.constants.items()]
-        return [f"--max-batch={self.max_batch}", *constants, *sample, *states]
-
-
 def add_init_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `init_options` reads."""
+    """Add the options of the derivation."""
     add = parser.add_argument
     add(
         "--max-batch",
@@ -128,11 +107,12 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def init_options(given: argparse.Namespace) -> InitOptions:
-    """Return the options of a command line."""
-    return InitOptions(
-        given.max_batch, dict(given.constant), given.sample, keep_states=not given.no_states
-    )
+def init_arguments(given: argparse.Namespace) -> list[str]:
+    """Return the options that `add_init_options` added as arguments of a command line."""
+    sample = [] if given.sample is None else [f"--sample={given.sample}"]
+    states = ["--no-states"] if given.no_states else []
+    constants = [f"--constant={name}={value}" for name, value in given.constant]
+    return [f"--max-batch={given.max_batch}", *constants, *sample, *states]
 
 
 def _constant(text: str) -> tuple[str, str]:
@@ -157,14 +137,14 @@ def _run(given: argparse.Namespace) -> int:
         )
     folder: Path = given.into / (given.name or model_name(file))
     if given.in_process:
-        return _derive(file, export, folder, init_options(given))
+        return _derive(file, export, folder, given)
     for suffix in SUFFIXES if export else ("",):
         own = folder.with_name(folder.name + suffix)
         if own.exists():
             raise RuntimeFault(
                 f"{own}: found a folder, expected none; choose another --name or --into"
             )
-    return write_model(file, folder, init_options(given))
+    return write_model(file, folder, init_arguments(given))
 
 
 COMMAND: Final = Command(
@@ -182,7 +162,7 @@ def model_name(source: Path) -> str:
     return source.resolve().name if source.is_dir() else source.stem
 
 
-def write_model(file: Path, folder: Path, options: InitOptions) -> int:
+def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
     """Write the folder of a model and print its configuration.
 
     Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
@@ -192,7 +172,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
         file: The .onnx file, or the exported folder.
         folder: The folder to write; the other models of an export are beside it. Nothing is written
             unless the configuration is proven.
-        options: Options of the derivation.
+        options: See `init_arguments`.
 
     Returns:
         The exit code: 0 if the folder was written; otherwise the reason is printed.
@@ -200,7 +180,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         command = [
             *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
-            *(f"--into={scratch}", f"--name={folder.name}", *options.arguments()),
+            *(f"--into={scratch}", f"--name={folder.name}", *options),
         ]
         code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
         if code < 0:
@@ -220,7 +200,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     return 0
 
 
-def _derive(file: Path, export: Export | None, folder: Path, options: InitOptions) -> int:
+def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Namespace) -> int:
     """Derive, prove, write and print the models of a graph or an export; return the exit code."""
     progress = Progress()
     source = export.graph if export else file
@@ -233,18 +213,18 @@ def _derive(file: Path, export: Export | None, folder: Path, options: InitOption
     )
     if not is_archive:
         copy_graph(source, model / "1")
-    sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
+    sample = {} if given.sample is None else read_sample(given.sample, graph.inputs)
     labels = find_labels(export.folder if export else file.parent, source)
     try:
         if export:
             export.fix_sizes(graph)
         discovery = Discovery(
             graph,
-            options.max_batch,
-            options.constants,
+            given.max_batch,
+            dict(given.constant),
             progress,
             sample,
-            keep_states=options.keep_states,
+            keep_states=not given.no_states,
         )
         found, proof = proven(discovery, model, file.name)
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")

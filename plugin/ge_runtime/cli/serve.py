@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from ge_runtime.cli.child_process import cleanup_on_termination
 from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
-from ge_runtime.cli.init import add_init_options, init_options, model_name, write_model
+from ge_runtime.cli.init import add_init_options, init_arguments, model_name, write_model
 from ge_runtime.discovery.export import Export
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
@@ -91,7 +91,7 @@ def _run(given: argparse.Namespace) -> int:
     _check_free(ports)
     files = [file for graph in given.graphs for file in _graphs(graph)]
     _check_names(files)
-    options = init_options(given)
+    options = init_arguments(given)
     with ExitStack() as cleanup:
         repository = given.into or Path(
             cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
