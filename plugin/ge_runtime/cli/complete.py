@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +30,7 @@ from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.proof import Proof
 from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.scheduling.kept_costs import cores_of_process
 from ge_runtime.specs import UNKNOWN
 
 _MAX_BATCH: Final = 16
@@ -70,7 +70,7 @@ def derive(file: Path, config: Json) -> Completion:
     Raises:
         ArtifactFault: No configuration was found, or experiments contradict a written line.
     """
-    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+    graph = Graph(file, threads=cores_of_process())
     discovery = PartialDiscovery(graph, config)
     with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
         model = Path(scratch, str(config.get("name") or "model"))

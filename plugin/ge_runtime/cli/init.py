@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.torch_archive import copy_archive
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import RuntimeFault
+from ge_runtime.scheduling.kept_costs import cores_of_process
 
 _DESCRIPTION: Final = """\
 Write a model folder for an ONNX graph or a program of torch.export, or the models of an exported
@@ -209,7 +209,7 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
     # An archive is opened without its pickles.
     graph = Graph(
         copy_graph(source, model / "1") if is_archive else source,
-        threads=len(os.sched_getaffinity(0)),
+        threads=cores_of_process(),
     )
     if not is_archive:
         copy_graph(source, model / "1")

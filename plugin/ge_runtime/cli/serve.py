@@ -158,15 +158,11 @@ def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) ->
     server = subprocess.Popen(
         [sys.executable, "-m", "reference_server", f"--model-repository={repository}", *flags]
     )
-
-    def stop(*_: object) -> None:
-        server.terminate()
-
     try:
         # Ctrl-C reaches the server from the terminal; this process waits for it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGHUP, stop)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: server.terminate())
         deadline = time.monotonic() + _READY_S
         while server.poll() is None and not _is_ready(ports["http"]):
             if time.monotonic() > deadline:

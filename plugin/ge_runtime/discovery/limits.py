@@ -52,7 +52,7 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
     base = axis.base // step
     axis.smallest = (last_true(0, base, lambda steps: not works(steps * step)) + 1) * step
 
-    def works_or_stops(steps: int) -> bool:
+    def reaches(steps: int) -> bool:
         if works(steps * step):
             return True
         axis.stopped = study.graph.last_error
@@ -62,8 +62,8 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
     budget = _Budget(rows)
     largest = base
     while 2 * largest * step <= most and budget.allows():
-        if not works_or_stops(2 * largest):
-            largest = last_true(largest, 2 * largest, works_or_stops)
+        if not reaches(2 * largest):
+            largest = last_true(largest, 2 * largest, reaches)
             break
         largest *= 2
     axis.largest = largest * step

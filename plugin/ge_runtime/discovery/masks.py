@@ -185,9 +185,11 @@ class _Trial:
         """Return the part of an output that belongs to the data."""
         places: list[slice] = []
         for dim in self._study.relations[name]:
-            relation = Relation.parse(dim) if isinstance(dim, str) else None
-            known = relation is not None and {*relation.axes} <= self._parts.keys()
-            size = max(relation.size(self._parts), 0) if relation and known else None
+            size = None
+            if isinstance(dim, str):
+                relation = Relation.parse(dim)
+                if {*relation.axes} <= self._parts.keys():
+                    size = max(relation.size(self._parts), 0)
             places.append(slice(size))
         rows = self._study.rows.outputs[name]
         if rows is not None:
