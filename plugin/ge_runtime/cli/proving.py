@@ -20,11 +20,11 @@ from ge_runtime.errors import ArtifactFault, RuntimeFault
 
 
 class Unproven(ArtifactFault):
-    """No configuration loads and answers like ONNX Runtime."""
+    """No configuration loads and answers like the graph."""
 
 
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
-    """Return the configuration of most batching that loads and answers like ONNX Runtime.
+    """Return the configuration of most batching that loads and answers like the graph.
 
     Args:
         discovery: The derivation.
@@ -32,7 +32,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
         source: The file's name, for the first comment of config.pbtxt.
 
     Raises:
-        Unproven: No configuration loads and answers like ONNX Runtime.
+        Unproven: No configuration loads and answers like the graph.
         ArtifactFault: No configuration was found.
     """
     reasons: list[str] = []
@@ -47,7 +47,8 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
             return configuration, prove(discovery.study, model / "1", config)
         except RuntimeFault as fault:
             reasons.append(_one_line(fault))
-    raise Unproven("found no configuration that answers like ONNX Runtime: " + reasons[-1])
+    engine = discovery.graph.engine
+    raise Unproven(f"found no configuration that answers like {engine}: {reasons[-1]}")
 
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:

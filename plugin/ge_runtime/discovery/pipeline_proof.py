@@ -77,7 +77,7 @@ def prove_pipeline(
         )
     finally:
         runtime.close()
-    return Proof(len(requests), launches, distance)
+    return Proof(len(requests), launches, distance, graph.engine)
 
 
 Model = Callable[[Sequence[Tensors]], Sequence[Any]]

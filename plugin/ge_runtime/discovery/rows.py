@@ -32,8 +32,9 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
     sizes = first_sizes(study, ())
     if sizes is None:
         raise Undecided(
-            "found no sizes at which the graph executes with invented inputs; ONNX Runtime's text: "
-            f"{failed}. If it needs meaningful values, give an example with --sample FILE"
+            "found no sizes at which the graph executes with invented inputs; "
+            f"{study.graph.engine}'s text: {failed}. If it needs meaningful values, give "
+            "an example with --sample FILE"
         )
     return sizes, Rows(evidence=f"Rows: none; the graph fails with one row: {failed}")
 
@@ -102,7 +103,7 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
         dict.fromkeys(one, 0),
         fixed=1,
         evidence="Rows: the graph fails with 2 rows and with 3; each is executed alone. "
-        f"ONNX Runtime's text: {study.graph.last_error}",
+        f"{study.graph.engine}'s text: {study.graph.last_error}",
     )
 
 

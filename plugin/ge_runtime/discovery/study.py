@@ -80,7 +80,7 @@ class Axis:
     multiple: int = 1
     largest: int = 0
     stopped: str = ""
-    """ONNX Runtime's text for a size above `largest`; empty if no size failed."""
+    """The engine's text for a size above `largest`; empty if no size failed."""
 
     @property
     def varies(self) -> bool:
