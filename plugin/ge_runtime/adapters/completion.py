@@ -251,7 +251,8 @@ def _file(version_dir: Path, config: Json) -> CacheFile | None:
         ]
         for kind in ("input", "output")
     }
-    written = [config.get("max_batch_size") or 0, tensors, texts(config), _schedules(config)]
+    schedulers = [key for key in ("dynamic_batching", "sequence_batching") if key in config]
+    written = [config.get("max_batch_size") or 0, tensors, texts(config), schedulers]
     libraries = (f"{name} {_version(name)}" for name in ("ge-runtime", "onnxruntime"))
     subject = {
         "folder": str(version_dir.resolve()),
@@ -261,10 +262,6 @@ def _file(version_dir: Path, config: Json) -> CacheFile | None:
     }
     name = str(config.get("name", ""))
     return CacheFile(root / "configurations", name, subject, "derived configurations")
-
-
-def _schedules(config: Json) -> list[str]:
-    return [key for key in ("dynamic_batching", "sequence_batching") if key in config]
 
 
 def _version(package: str) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -19,22 +18,30 @@ from ge_runtime.adapters.completion import Completion, Json, dims_of, texts
 from ge_runtime.cli.child_process import limit_memory
 from ge_runtime.cli.command import EXIT_NO
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init import Unproven, proven
-from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor
+from ge_runtime.cli.proving import Unproven, proven
+from ge_runtime.discovery.configuration import (
+    MARKS,
+    Configuration,
+    Parameter,
+    Tensor,
+    written_dims,
+)
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.proof import Proof
 from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.scheduling.kept_costs import cores_of_process
 from ge_runtime.specs import UNKNOWN
 
 _MAX_BATCH: Final = 16
 _TENSOR_FAMILIES: Final = ("axes", "batch_axis", "range", "pad", "default")
 _AXIS_FAMILIES: Final = ("limit", "min", "align", "padding")
-_MARK_FAMILIES: Final = ("mask", "lengths")
 _SUPPLIED: Final = ("positions", "offsets")
 """Families of inputs that ge_runtime generates, although experiments cannot confirm them."""
-_PROVEN: Final = (*_TENSOR_FAMILIES, *_AXIS_FAMILIES, *_MARK_FAMILIES, *_SUPPLIED)
-_OTHER_PROVEN: Final = ("constant", "gears")
+_PROVEN: Final = (
+    *(*_TENSOR_FAMILIES, *_AXIS_FAMILIES, *MARKS, *_SUPPLIED),
+    *("constant", "gears"),
+)
 """Written parameters of these families take part in the proof; others choose devices and memory."""
 _SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -63,7 +70,7 @@ def derive(file: Path, config: Json) -> Completion:
     Raises:
         ArtifactFault: No configuration was found, or experiments contradict a written line.
     """
-    graph = Graph(file, threads=len(os.sched_getaffinity(0)))
+    graph = Graph(file, threads=cores_of_process())
     discovery = PartialDiscovery(graph, config)
     with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
         model = Path(scratch, str(config.get("name") or "model"))
@@ -72,13 +79,12 @@ def derive(file: Path, config: Json) -> Completion:
         try:
             found, proof = proven(discovery, model, file.name)
         except Unproven as fault:
-            written = ", ".join(key for key in texts(config) if _is_proven(key))
+            written = ", ".join(_proven_parameters(config))
             if not written:
                 raise
             raise ArtifactFault(f"{fault} (config.pbtxt gives {written})") from fault
-    given = texts(config)
     for own in found.parameters:
-        if (written := given.get(own.key, own.value)) != own.value:
+        if (written := texts(config).get(own.key, own.value)) != own.value:
             raise ArtifactFault(
                 f"parameter '{own.key}': found {written} in config.pbtxt, but the proof gives "
                 f"{own.value}: {found.notes[-1]}"
@@ -129,8 +135,10 @@ def _lines(found: Configuration, given: Json) -> list[str]:
     ]
 
 
-def _is_proven(key: str) -> bool:
-    return key.split(".")[0] in (*_PROVEN, *_OTHER_PROVEN)
+def _proven_parameters(config: Json) -> dict[str, Parameter]:
+    """Return the written parameters that take part in the proof, by key."""
+    written = (Parameter(key, text, _WRITTEN) for key, text in texts(config).items())
+    return {own.key: own for own in written if own.family in _PROVEN}
 
 
 class PartialDiscovery(Discovery):
@@ -150,11 +158,11 @@ class PartialDiscovery(Discovery):
         Raises:
             ArtifactFault: A written type or size is not that of the graph.
         """
-        self._given = {key: text for key, text in texts(config).items() if _is_proven(key)}
+        self._given = _proven_parameters(config)
         constants = {
-            key.partition(".")[2]: text
-            for key, text in self._given.items()
-            if key.startswith("constant.") and _is_number(text)
+            own.name: own.value
+            for own in self._given.values()
+            if own.family == "constant" and _is_number(own.value)
         }
         self._written_rows = int(config.get("max_batch_size") or 0)
         super().__init__(graph, self._written_rows or _MAX_BATCH, constants)
@@ -187,10 +195,9 @@ class PartialDiscovery(Discovery):
             isinstance(dim, str) or dim == size for dim, size in zip(own, dims, strict=True)
         )
         if not agree:
-            expected = [UNKNOWN if isinstance(dim, str) else dim for dim in own]
             raise ArtifactFault(
                 f"input '{port.name}': found dims {list(dims)} in config.pbtxt, expected "
-                f"{expected} as in the graph"
+                f"{[*written_dims(own)]} as in the graph"
             )
         fixed = {
             dim: size
@@ -209,7 +216,7 @@ class PartialDiscovery(Discovery):
         """Return which dim of an input counts rows, before any experiment; None for none."""
         given = self._given.get(f"batch_axis.{port.name}")
         if given is not None:
-            return int(given) if given.isdecimal() else None
+            return int(given.value) if given.value.isdecimal() else None
         if not self._counting_dims:
             return 0
         return next((at for at, dim in enumerate(port.dims) if dim in self._counting_dims), None)
@@ -237,13 +244,11 @@ class PartialDiscovery(Discovery):
         self._outputs_as_written(found)
         self._check_parameters(found)
         own = [each for each in found.parameters if each.key not in self._given]
-        written = [Parameter(key, text, _WRITTEN) for key, text in self._given.items()]
-        found.parameters = own + written
-        for key, text in self._given.items():
-            family, _, name = key.partition(".")
-            high = text.rpartition("..")[2].strip()
-            if family == "range" and high.isdecimal():
-                self.study.ids[name] = int(high)
+        found.parameters = [*own, *self._given.values()]
+        for written in self._given.values():
+            high = written.value.rpartition("..")[2].strip()
+            if written.family == "range" and high.isdecimal():
+                self.study.ids[written.name] = int(high)
         return found
 
     def _rename(self, found: Configuration) -> None:
@@ -252,9 +257,9 @@ class PartialDiscovery(Discovery):
         origin: dict[str, str] = {}
         for own in found.parameters:
             written = self._given.get(own.key)
-            if own.key.split(".")[0] not in ("axes", *_MARK_FAMILIES) or written is None:
+            if own.family not in ("axes", *MARKS) or written is None:
                 continue
-            ours, theirs = (text.replace(" ", "").split(",") for text in (own.value, written))
+            ours, theirs = (each.value.replace(" ", "").split(",") for each in (own, written))
             for old, new in zip(ours, theirs, strict=False):
                 if not (_NAME.fullmatch(old) and _NAME.fullmatch(new)):
                     continue
@@ -264,10 +269,9 @@ class PartialDiscovery(Discovery):
                         f"'{origin[old]}': the graph executes only if these sizes are equal"
                     )
                 origin.setdefault(old, own.key)
-        axes = {own.key.partition(".")[2] for own in found.parameters if own.key[:6] == "limit."}
-        left = {
-            key.partition(".")[2] for key in self._given if key.split(".")[0] in _AXIS_FAMILIES
-        } - {*names.values(), *axes}
+        axes = {own.name for own in found.parameters if own.family == "limit"}
+        left = {own.name for own in self._given.values() if own.family in _AXIS_FAMILIES}
+        left -= {*names.values(), *axes}
         if len(left) == len(axes - names.keys()) == 1:
             names[(axes - names.keys()).pop()] = left.pop()
 
@@ -276,41 +280,36 @@ class PartialDiscovery(Discovery):
 
         merged: dict[str, Parameter] = {}
         for own in found.parameters:
-            family, _, name = own.key.partition(".")
-            if family in _AXIS_FAMILIES:
-                own = replace(own, key=f"{family}.{names.get(name, name)}")
-            if family in ("axes", *_MARK_FAMILIES):
+            if own.family in _AXIS_FAMILIES:
+                own = replace(own, key=f"{own.family}.{names.get(own.name, own.name)}")
+            if own.family in ("axes", *MARKS):
                 own = replace(own, value=renamed(own.value))
             known = merged.setdefault(own.key, own)
             # Two axes with one written name have the smaller limit, and the larger minimum.
-            if known is not own and (int(own.value) < int(known.value)) == (family == "limit"):
+            if known is not own and (int(own.value) < int(known.value)) == (own.family == "limit"):
                 merged[own.key] = own
         found.parameters = list(merged.values())
 
     def _inputs_as_written(self, found: Configuration) -> None:
         """Make the written inputs part of requests, and remove generated inputs."""
         ports = {port.name: port for port in self.graph.inputs}
-        supplied = {key.partition(".")[2] for key in self._given if key.split(".")[0] in _SUPPLIED}
+        supplied = {own.name for own in self._given.values() if own.family in _SUPPLIED}
         inputs = {own.name: own for own in found.inputs if own.name not in supplied}
         _drop(found, supplied, ("axes", "range"))
         for own in list(found.parameters):
-            family, _, name = own.key.partition(".")
-            if family in _MARK_FAMILIES and name in self._written_inputs:
+            if own.family in MARKS and own.name in self._written_inputs:
                 found.parameters.remove(own)
-                port = ports[name]
-                dims = tuple(
-                    UNKNOWN if isinstance(dim, str) else dim for dim in self._without_rows(port)
-                )
-                inputs[name] = Tensor(name, port.dtype, dims, ragged=UNKNOWN in dims)
+                port = ports[own.name]
+                dims = written_dims(self._without_rows(port))
+                inputs[own.name] = Tensor(own.name, port.dtype, dims, ragged=UNKNOWN in dims)
                 if UNKNOWN in dims:
-                    found.parameters.append(Parameter(f"axes.{name}", own.value, own.evidence))
-        for key in self._given:
-            family, _, name = key.partition(".")
-            if family in _MARK_FAMILIES and name in inputs:
-                notes = (note for note in found.notes if f"'{name}'" in note)
+                    found.add(f"axes.{own.name}", own.value, own.evidence)
+        for own in self._given.values():
+            if own.family in MARKS and own.name in inputs:
+                notes = (note for note in found.notes if f"'{own.name}'" in note)
                 raise ArtifactFault(
-                    f"parameter '{key}': found it in config.pbtxt, expected an input of requests: "
-                    + next(notes, "experiments did not confirm it")
+                    f"parameter '{own.key}': found it in config.pbtxt, expected an input of "
+                    "requests: " + next(notes, "experiments did not confirm it")
                 )
         found.inputs = [
             _as_written(own, self._written_inputs.get(own.name)) for own in inputs.values()
@@ -343,24 +342,21 @@ class PartialDiscovery(Discovery):
     def _check_parameters(self, found: Configuration) -> None:
         """Compare the written parameters with measured ones. Raises ArtifactFault."""
         for own in found.parameters:
-            family, _, name = own.key.partition(".")
             key = own.key
-            if family == "min" and key not in self._given:
-                key = f"limit.{name}"
+            if own.family == "min" and key not in self._given:
+                key = f"limit.{own.name}"
             written = self._given.get(key)
-            if written is not None and _contradicts(own, written):
+            if written is not None and _contradicts(own, written.value):
                 raise ArtifactFault(
-                    f"parameter '{key}': found {written} in config.pbtxt, but experiments give "
-                    f"{own.key} = {own.value}: {own.evidence}"
+                    f"parameter '{key}': found {written.value} in config.pbtxt, but experiments "
+                    f"give {own.key} = {own.value}: {own.evidence}"
                 )
 
 
 def _drop(found: Configuration, names: Collection[str], families: Collection[str]) -> None:
     """Remove parameters of tensors."""
     found.parameters = [
-        own
-        for own in found.parameters
-        if own.key.split(".")[0] not in families or own.key.partition(".")[2] not in names
+        own for own in found.parameters if own.family not in families or own.name not in names
     ]
 
 
@@ -397,12 +393,11 @@ def _as_written(own: Tensor, written: Json | None) -> Tensor:
 
 def _contradicts(derived: Parameter, written: str) -> bool:
     """Return whether the graph fails with a written value."""
-    family = derived.key.split(".")[0]
     last = written.rpartition("..")[2].strip()
     if not last.isdecimal():
         return False
     value = int(last)
-    match family:
+    match derived.family:
         case "limit":
             # Other limits are choices.
             return derived.evidence.startswith("The graph fails") and value > int(derived.value)

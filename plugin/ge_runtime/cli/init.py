@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -18,20 +16,17 @@ from typing import Final
 from ge_runtime.cli.backend import MODEL
 from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
 from ge_runtime.cli.command import EXIT_NO, Command, whole
-from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init_export import proven_pipeline
-from ge_runtime.discovery.configuration import Configuration, Parameter
+from ge_runtime.cli.proving import proven, proven_pipeline
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import PT2, Graph
 from ge_runtime.discovery.labels import find_labels
-from ge_runtime.discovery.outputs import Unfitted
 from ge_runtime.discovery.pipeline import GRAPH, SUFFIXES
-from ge_runtime.discovery.proof import Proof, prove
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.torch_archive import copy_archive
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
-from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.scheduling.kept_costs import cores_of_process
 
 _DESCRIPTION: Final = """\
 Write a model folder for an ONNX graph or a program of torch.export, or the models of an exported
@@ -80,28 +75,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_init_options(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class InitOptions:
-    """Options of the derivation."""
-
-    max_batch: int
-    constants: Mapping[str, str]
-    """Graph input to its value."""
-    sample: Path | None = None
-    """File with example values of the inputs."""
-    keep_states: bool = True
-    """False if requests send states."""
-
-    def arguments(self) -> list[str]:
-        """Return the options as arguments of the command line."""
-        sample = [] if self.sample is None else [f"--sample={self.sample}"]
-        states = [] if self.keep_states else ["--no-states"]
-        constants = [f"--constant={name}={value}" for name, value in self.constants.items()]
-        return [f"--max-batch={self.max_batch}", *constants, *sample, *states]
-
-
 def add_init_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `init_options` reads."""
+    """Add the options of the derivation."""
     add = parser.add_argument
     add(
         "--max-batch",
@@ -132,11 +107,12 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def init_options(given: argparse.Namespace) -> InitOptions:
-    """Return the options of a command line."""
-    return InitOptions(
-        given.max_batch, dict(given.constant), given.sample, keep_states=not given.no_states
-    )
+def init_arguments(given: argparse.Namespace) -> list[str]:
+    """Return the options that `add_init_options` added as arguments of a command line."""
+    sample = [] if given.sample is None else [f"--sample={given.sample}"]
+    states = ["--no-states"] if given.no_states else []
+    constants = [f"--constant={name}={value}" for name, value in given.constant]
+    return [f"--max-batch={given.max_batch}", *constants, *sample, *states]
 
 
 def _constant(text: str) -> tuple[str, str]:
@@ -161,15 +137,14 @@ def _run(given: argparse.Namespace) -> int:
         )
     folder: Path = given.into / (given.name or model_name(file))
     if given.in_process:
-        options = init_options(given)
-        return _derive_export(export, folder, options) if export else _derive(file, folder, options)
+        return _derive(file, export, folder, given)
     for suffix in SUFFIXES if export else ("",):
         own = folder.with_name(folder.name + suffix)
         if own.exists():
             raise RuntimeFault(
                 f"{own}: found a folder, expected none; choose another --name or --into"
             )
-    return write_model(file, folder, init_options(given))
+    return write_model(file, folder, init_arguments(given))
 
 
 COMMAND: Final = Command(
@@ -187,7 +162,7 @@ def model_name(source: Path) -> str:
     return source.resolve().name if source.is_dir() else source.stem
 
 
-def write_model(file: Path, folder: Path, options: InitOptions) -> int:
+def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
     """Write the folder of a model and print its configuration.
 
     Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
@@ -197,7 +172,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
         file: The .onnx file, or the exported folder.
         folder: The folder to write; the other models of an export are beside it. Nothing is written
             unless the configuration is proven.
-        options: Options of the derivation.
+        options: See `init_arguments`.
 
     Returns:
         The exit code: 0 if the folder was written; otherwise the reason is printed.
@@ -205,7 +180,7 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         command = [
             *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
-            *(f"--into={scratch}", f"--name={folder.name}", *options.arguments()),
+            *(f"--into={scratch}", f"--name={folder.name}", *options),
         ]
         code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
         if code < 0:
@@ -225,147 +200,50 @@ def write_model(file: Path, folder: Path, options: InitOptions) -> int:
     return 0
 
 
-def _derive(file: Path, model: Path, options: InitOptions) -> int:
-    """Derive, prove, write and print; return the exit code."""
+def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Namespace) -> int:
+    """Derive, prove, write and print the models of a graph or an export; return the exit code."""
     progress = Progress()
-    is_archive = file.suffix == PT2 or zipfile.is_zipfile(file)
+    source = export.graph if export else file
+    model = folder.with_name(folder.name + GRAPH) if export else folder
+    is_archive = source.suffix == PT2 or zipfile.is_zipfile(source)
     # An archive is opened without its pickles.
     graph = Graph(
-        copy_graph(file, model / "1") if is_archive else file,
-        threads=len(os.sched_getaffinity(0)),
+        copy_graph(source, model / "1") if is_archive else source,
+        threads=cores_of_process(),
     )
     if not is_archive:
-        copy_graph(file, model / "1")
-    sample = {} if options.sample is None else read_sample(options.sample, graph.inputs)
+        copy_graph(source, model / "1")
+    sample = {} if given.sample is None else read_sample(given.sample, graph.inputs)
+    labels = find_labels(export.folder if export else file.parent, source)
     try:
+        if export:
+            export.fix_sizes(graph)
         discovery = Discovery(
             graph,
-            options.max_batch,
-            options.constants,
+            given.max_batch,
+            dict(given.constant),
             progress,
             sample,
-            keep_states=options.keep_states,
+            keep_states=not given.no_states,
         )
-        configuration, proof = proven(discovery, model, file.name)
-    except ArtifactFault as fault:
-        progress.end()
-        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
-        return EXIT_NO
-    progress.end()
-    (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-    labels = find_labels(file.parent, file)
-    if labels and labels.attach(configuration):
-        labels.write(model)
-        (model / "config.pbtxt").write_text(configuration.text(file.name), encoding="utf-8")
-    print(configuration.text(file.name))
-    print(f"Proven: {proof}.")
-    return 0
-
-
-def _derive_export(export: Export, folder: Path, options: InitOptions) -> int:
-    """Derive, prove, write and print the models of an exported folder; return the exit code."""
-    progress = Progress()
-    graph = Graph(export.graph, threads=len(os.sched_getaffinity(0)))
-    model = folder.with_name(folder.name + GRAPH)
-    try:
-        export.fix_sizes(graph)
-        copy_graph(export.graph, model / "1")
-        discovery = Discovery(graph, options.max_batch, options.constants, progress)
-        found, _ = proven(discovery, model, export.folder.name)
+        found, proof = proven(discovery, model, file.name)
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
-        labels = find_labels(export.folder, export.graph)
-        if labels:
-            labels.attach(found)
-        text, proof = proven_pipeline(export, folder, found, labels, graph, progress)
+        is_labelled = labels is not None and labels.attach(found)
+        if export:
+            text, proof = proven_pipeline(export, folder, found, labels, graph, progress)
+        else:
+            text = found.text(file.name)
+            (model / "config.pbtxt").write_text(text, encoding="utf-8")
+            if labels and is_labelled:
+                labels.write(model)
     except RuntimeFault as fault:
         progress.end()
-        print(f"ge-runtime: {export.folder}: {fault}", file=sys.stderr)
+        print(f"ge-runtime: {file}: {fault}", file=sys.stderr)
         return EXIT_NO
     progress.end()
     print(text)
     print(f"Proven: {proof}.")
     return 0
-
-
-class Unproven(ArtifactFault):
-    """No configuration loads and answers like ONNX Runtime."""
-
-
-def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
-    """Return the configuration with the most batching that loads and equals ONNX Runtime.
-
-    Args:
-        discovery: The derivation.
-        model: A model folder with the graph; its config.pbtxt is written.
-        source: The file's name, for the first comment of config.pbtxt.
-
-    Raises:
-        Unproven: No configuration loads and answers like ONNX Runtime.
-        ArtifactFault: No configuration was found.
-    """
-    reasons: list[str] = []
-    for restriction, configuration in _candidates(discovery):
-        if reasons:
-            configuration.notes.append(f"{restriction}: {reasons[-1]}")
-        text = configuration.text(source)
-        (model / "config.pbtxt").write_text(text, encoding="utf-8")
-        discovery.progress(f"load and compare{f', {restriction}' if restriction else ''}")
-        try:
-            config = {"name": model.name, **parse(text)}
-            return configuration, prove(discovery.study, model / "1", config)
-        except RuntimeFault as fault:
-            reasons.append(" ".join(str(fault).split()))
-    raise Unproven("found no configuration that answers like ONNX Runtime: " + reasons[-1])
-
-
-def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:
-    """Yield configurations with less and less batching, and the restriction of each."""
-    try:
-        first = discovery.configuration()
-    except Unfitted as error:
-        alone = discovery.configuration(batched=False)
-        alone.notes.append(f"No rows: the size of an output follows no relation: {error}.")
-        yield "", alone
-        return
-    yield "", first
-    shared = [
-        axis
-        for own in first.parameters
-        if own.key.split(".")[0] in ("mask", "lengths") or own.value == "neutral"
-        for axis in (
-            [own.key.partition(".")[2]] if own.value == "neutral" else own.value.split(", ")
-        )
-    ]
-    restrictions: dict[str, Mapping[str, str]] = {}
-    if discovery.sample:
-        # The warm-up and the measurement of costs execute invented values.
-        unmeasured = {"warmup": "none", "cost": "launch_us=100, element_ns=1, element2_ns=0"}
-        restrictions["without executions of invented values at load"] = unmeasured
-    equal = {f"padding.{axis}": "equal" for axis in shared}
-    if equal:
-        restrictions["requests of equal sizes only"] = equal
-    if first.max_batch_size > 1:
-        restrictions["one row in each execution"] = {"gears.batch": "1"}
-        if equal:
-            restrictions["one row in each execution, without padding"] = {
-                **equal,
-                "gears.batch": "1",
-            }
-    for restriction, parameters in restrictions.items():
-        why = "The model was refused without this; see above."
-        kept = [own for own in first.parameters if own.key not in parameters]
-        added = [Parameter(key, value, why) for key, value in parameters.items()]
-        yield (
-            restriction,
-            replace(
-                first,
-                max_batch_size=int(parameters.get("gears.batch", first.max_batch_size)),
-                notes=[*first.notes],
-                parameters=[*kept, *added],
-            ),
-        )
-    if first.max_batch_size:
-        yield "no rows", discovery.configuration(batched=False)
 
 
 def copy_graph(file: Path, version_dir: Path) -> Path:

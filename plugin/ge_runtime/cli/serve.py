@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from ge_runtime.cli.child_process import cleanup_on_termination
 from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
-from ge_runtime.cli.init import add_init_options, init_options, model_name, write_model
+from ge_runtime.cli.init import add_init_options, init_arguments, model_name, write_model
 from ge_runtime.discovery.export import Export
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
@@ -87,10 +87,11 @@ def _run(given: argparse.Namespace) -> int:
             "found no package reference_server, expected the server; run "
             "`pip install 'ge-runtime[serve]'`"
         )
-    _check_free({kind: getattr(given, f"{kind}_port") for kind in _PORTS})
+    ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
+    _check_free(ports)
     files = [file for graph in given.graphs for file in _graphs(graph)]
     _check_names(files)
-    options = init_options(given)
+    options = init_arguments(given)
     with ExitStack() as cleanup:
         repository = given.into or Path(
             cleanup.enter_context(TemporaryDirectory(prefix="ge_runtime_serve_"))
@@ -101,9 +102,7 @@ def _run(given: argparse.Namespace) -> int:
                 print(f"{folder}: exists, served as it is")
             elif code := write_model(file, folder, options):
                 return code
-        models = [model_name(file) for file in files]
-        ports = {kind: getattr(given, f"{kind}_port") for kind in _PORTS}
-        return _serve(repository, models, ports)
+        return _serve(repository, [model_name(file) for file in files], ports)
 
 
 COMMAND: Final = Command(
@@ -159,15 +158,11 @@ def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) ->
     server = subprocess.Popen(
         [sys.executable, "-m", "reference_server", f"--model-repository={repository}", *flags]
     )
-
-    def stop(*_: object) -> None:
-        server.terminate()
-
     try:
         # Ctrl-C reaches the server from the terminal; this process waits for it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGHUP, stop)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: server.terminate())
         deadline = time.monotonic() + _READY_S
         while server.poll() is None and not _is_ready(ports["http"]):
             if time.monotonic() > deadline:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ge_runtime.specs import DType
+from ge_runtime.specs import UNKNOWN, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class Tensor:
     label_filename: str = ""
 
 
+def written_dims(dims: Sequence[int | str]) -> tuple[int, ...]:
+    """Return dims as in config.pbtxt: -1 for a named one."""
+    return tuple(UNKNOWN if isinstance(dim, str) else dim for dim in dims)
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of config.pbtxt and why it has its value."""
@@ -28,6 +33,16 @@ class Parameter:
     key: str
     value: str
     evidence: str
+
+    @property
+    def family(self) -> str:
+        """The key up to its first dot."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The key behind its first dot: the name of a tensor or an axis."""
+        return self.key.partition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,10 @@ class Configuration:
     keeps_states: bool = False
     """True if requests belong to sequences."""
 
+    def add(self, key: str, value: str, evidence: str) -> None:
+        """Add a parameter."""
+        self.parameters.append(Parameter(key, value, evidence))
+
     def text(self, source: str) -> str:
         """Return config.pbtxt; `source` names the graph in its first comment."""
         lines = [f"# Written by `ge-runtime init {source}`.", 'backend: "python"']
@@ -81,6 +100,8 @@ class Configuration:
         return "\n".join(lines) + "\n"
 
 
+MARKS: Final = ("mask", "lengths")
+"""Families of parameters that mark the end of the data."""
 _SEQUENCES_LEAST: Final = 16
 """Maximum number of concurrent sequences, also for a model that executes one request at a time."""
 _FAMILIES: Final = (
@@ -91,9 +112,8 @@ _FAMILIES: Final = (
 
 
 def _order(parameter: Parameter) -> tuple[int, str]:
-    family = parameter.key.split(".")[0]
     # Families that are never derived come last; they are from the given config.pbtxt.
-    return ([*_FAMILIES, family]).index(family), parameter.evidence
+    return [*_FAMILIES, parameter.family].index(parameter.family), parameter.evidence
 
 
 def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
@@ -119,8 +139,3 @@ def _parameter(key: str, value: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def one_line(text: str) -> str:
-    """Return a text without line breaks, for a comment."""
-    return " ".join(text.split())

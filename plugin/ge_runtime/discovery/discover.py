@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ge_runtime.discovery.configuration import Configuration, Parameter, Tensor, one_line
+from ge_runtime.discovery.configuration import Configuration, Tensor, written_dims
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
 from ge_runtime.discovery.naming import axis_name
 from ge_runtime.discovery.outputs import Unfitted, fit
 from ge_runtime.discovery.padding import decide_marks, decide_neutral
-from ge_runtime.discovery.rows import Rows, find_rows
+from ge_runtime.discovery.rows import find_rows
 from ge_runtime.discovery.states import decide_states
-from ge_runtime.discovery.study import Axis, Content, Study, Undecided, at_limits, grouped
+from ge_runtime.discovery.study import Axis, Content, Rows, Study, Undecided, grouped
 from ge_runtime.discovery.values import (
     RATES,
     SAMPLING_RATES,
@@ -72,51 +72,49 @@ class Discovery:
                 )
         found = Configuration(0)
         self.progress("rows")
-        sizes, rows = self._first(study)
+        study.sizes, rows = self._first()
         if not batched:
             rows = Rows(evidence="Rows: none; the first dims of inputs are sizes of a request.")
-        self._check_outputs(study, sizes)
-        decide_constants(study, self.constants, sizes, found)
-        study.rows = rows.symbols
+        self._check_outputs()
+        decide_constants(study, self.constants, found)
+        study.rows = rows
         self.progress("axes")
-        axes = self._axes(study, sizes, rows)
-        for axis in axes:
+        study.axes = self._axes()
+        for axis in study.axes:
             self.progress(f"limits of {axis.name}")
-            find_limits(study, axis, sizes, self.max_batch if rows.batched else 1)
-        fit_together(study, axes, sizes)
+            find_limits(study, axis, self.max_batch if rows.batched else 1)
+        fit_together(study)
         self.progress("outputs")
-        relations = self._relations(study, axes, sizes, rows, found)
-        found.max_batch_size = self._max_batch(study, axes, sizes, rows)
-        found.notes.append(one_line(rows.evidence))
+        self._fit_outputs(found)
+        found.max_batch_size = self._max_batch()
+        found.notes.append(rows.evidence)
         self.progress("states")
-        states: Mapping[str, str] = {}
-        if self.keep_states:
-            states = decide_states(study, axes, sizes, rows.inputs, found)
+        states = decide_states(study, found) if self.keep_states else {}
         self.progress("padding")
         generated = {*states}
         if rows.batched:
-            generated |= decide_marks(study, axes, sizes, relations, found, rows)
-            decide_neutral(study, axes, sizes, relations, found, rows)
-            generated |= decide_positions(study, axes, sizes, found)
+            generated |= decide_marks(study, found)
+            decide_neutral(study, found)
+            generated |= decide_positions(study, found)
         self.progress("ids")
-        find_ids(study, sizes, axes)
-        self._inputs(study, axes, rows, generated, found)
-        self._outputs(axes, rows, relations, {*states.values()}, found)
-        self._limits(axes, rows, found)
+        find_ids(study)
+        self._add_inputs(generated, found)
+        self._add_outputs({*states.values()}, found)
+        self._add_limits(found)
         return found
 
-    def _first(self, study: Study) -> tuple[dict[str, int], Rows]:
+    def _first(self) -> tuple[dict[str, int], Rows]:
         """Find first sizes, the rows, and values of scalars at which the graph executes."""
+        study = self.study
         study.constants |= {name: float(value) for name, value in self.constants.items()}
-        scalars = [
-            port.name
-            for port in self.graph.inputs
-            if not port.dims and port.name not in self.constants
-        ]
-        for name in scalars:
-            if name in self.sample:
-                study.constants[name] = float(self.sample[name])
-        invented = [name for name in scalars if name not in self.sample]
+        invented = []
+        for port in self.graph.inputs:
+            if port.dims or port.name in self.constants:
+                continue
+            if port.name in self.sample:
+                study.constants[port.name] = float(self.sample[port.name])
+            else:
+                invented.append(port.name)
         tried = SCALARS if invented else SCALARS[:1]
         for value in tried:
             for name in invented:
@@ -129,9 +127,9 @@ class Discovery:
                     raise
         raise AssertionError
 
-    def _check_outputs(self, study: Study, sizes: Mapping[str, int]) -> None:
+    def _check_outputs(self) -> None:
         """Compare outputs with their declarations, and two equal executions. Raises Undecided."""
-        one, again = study.run(sizes) or {}, study.run(sizes) or {}
+        one, again = self.study.run() or {}, self.study.run() or {}
         for port in self.graph.outputs:
             if port.dims and len(port.dims) != one[port.name].ndim:
                 raise Undecided(
@@ -148,45 +146,36 @@ class Discovery:
                     "numbers an input of the graph, or write config.pbtxt by hand"
                 )
 
-    def _axes(self, study: Study, sizes: Mapping[str, int], rows: Rows) -> list[Axis]:
+    def _axes(self) -> list[Axis]:
         """Return the axes, with names."""
         taken = {ROWS}
         axes = []
-        for symbols in grouped(study, sizes, rows.symbols):
-            name = axis_name(symbols[0], self.graph.inputs, taken, batched=rows.batched)
+        for symbols in grouped(self.study):
+            batched = self.study.rows.batched
+            name = axis_name(symbols[0], self.graph.inputs, taken, batched=batched)
             taken.add(name)
-            axes.append(Axis(name, symbols, sizes[symbols[0]]))
-        study.measured = axes[0].symbols if axes else ()
+            axes.append(Axis(name, symbols, self.study.sizes[symbols[0]]))
         return axes
 
-    def _relations(
-        self,
-        study: Study,
-        axes: Sequence[Axis],
-        sizes: Mapping[str, int],
-        rows: Rows,
-        found: Configuration,
-    ) -> dict[str, tuple[int | str, ...]]:
-        """Return each output's dims without the dim of rows; -1 for a dim that needs no name.
+    def _fit_outputs(self, found: Configuration) -> None:
+        """Store the relations of outputs; -1 for a dim that needs no name.
 
         Raises:
             Unfitted: The graph has rows, and no relation gives the size of an output.
         """
-        shapes: dict[tuple[int, ...], Mapping[str, tuple[int, ...]] | None] = {}
+        study, rows = self.study, self.study.rows
+        measured: dict[tuple[int, ...], dict[str, tuple[int, ...]]] = {}
 
-        def shapes_at(own: Mapping[str, int]) -> Mapping[str, tuple[int, ...]] | None:
-            key = tuple(own[axis.name] for axis in axes)
-            if key not in shapes:
-                at = {**sizes, **{one: own[axis.name] for axis in axes for one in axis.symbols}}
-                found = study.run(at, seed=len(shapes))
-                shapes[key] = (
-                    None if found is None else {name: array.shape for name, array in found.items()}
-                )
-            return shapes[key]
+        def shapes(own: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+            """Return the shapes of outputs at these sizes of axes; nothing if the graph fails."""
+            key = tuple(own[axis.name] for axis in study.axes)
+            if key not in measured:
+                at = {one: own[axis.name] for axis in study.axes for one in axis.symbols}
+                answer = study.run({**study.sizes, **at}, seed=len(measured)) or {}
+                measured[key] = {name: array.shape for name, array in answer.items()}
+            return measured[key]
 
-        relations: dict[str, tuple[int | str, ...]] = {}
-        base = shapes_at({axis.name: axis.base for axis in axes})
-        assert base is not None
+        base = shapes({axis.name: axis.base for axis in study.axes})
         for port in self.graph.outputs:
             dims: list[int | str] = []
             for at in range(len(base[port.name])):
@@ -196,121 +185,70 @@ class Discovery:
                 def measure(
                     own: Mapping[str, int], name: str = port.name, at: int = at
                 ) -> int | None:
-                    found = shapes_at(own)
-                    return None if found is None else found[name][at]
+                    return shapes(own)[name][at] if shapes(own) else None
 
                 try:
-                    dims.append(fit(axes, measure))
+                    dims.append(fit(study.axes, measure))
                 except Unfitted as error:
                     if rows.batched:
                         raise
                     dims.append(-1)
                     note = f"Output '{port.name}', dim {len(dims) - 1}: {error}."
-                    found.notes.append(one_line(f"{note} Its size is not checked."))
-            if -1 in dims:
-                dims = [-1 if isinstance(dim, str) else dim for dim in dims]
-            relations[port.name] = tuple(dims)
-        return relations
+                    found.notes.append(f"{note} Its size is not checked.")
+            study.relations[port.name] = tuple(written_dims(dims) if -1 in dims else dims)
 
-    def _max_batch(
-        self, study: Study, axes: Sequence[Axis], sizes: Mapping[str, int], rows: Rows
-    ) -> int:
-        if not rows.batched:
-            return 0
-        if rows.fixed:
+    def _max_batch(self) -> int:
+        rows = self.study.rows
+        if not rows.batched or rows.fixed:
             return rows.fixed
-        elements = study.most_elements(at_limits(axes, sizes))
+        elements = self.study.most_elements(self.study.at_limits())
         most = self.max_batch
         while most > 1 and most * elements > _MOST_ELEMENTS:
             most //= 2
         return most
 
-    def _inputs(
-        self,
-        study: Study,
-        axes: Sequence[Axis],
-        rows: Rows,
-        generated: set[str],
-        found: Configuration,
-    ) -> None:
-        by_symbol = {symbol: axis for axis in axes for symbol in axis.symbols}
+    def _add_inputs(self, generated: set[str], found: Configuration) -> None:
+        study = self.study
+        by_symbol = {symbol: axis for axis in study.axes for symbol in axis.symbols}
         for port in self.graph.inputs:
             if port.name in study.constants:
                 continue
-            at = rows.inputs.get(port.name)
-            if rows.batched and at != 0:
-                text = "none" if at is None else str(at)
-                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
+            at = study.rows.inputs.get(port.name)
+            self._add_row_place(port.name, at, found)
             if port.name in generated:
                 continue
-            dims = [dim for place, dim in enumerate(port.dims) if not rows.batched or place != at]
+            dims = [dim for place, dim in enumerate(port.dims) if place != at]
             dims = [_fixed(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
-            free = [dim for dim in dims if isinstance(dim, str)]
-            types = study.contents[port.name] is Content.TYPES
-            found.inputs.append(
-                Tensor(
-                    port.name,
-                    port.dtype,
-                    tuple(-1 if isinstance(dim, str) else dim for dim in dims),
-                    ragged=bool(free) and rows.batched,
-                    optional=types,
+            optional = study.contents[port.name] is Content.TYPES
+            tensor = Tensor(port.name, port.dtype, written_dims(dims), optional=optional)
+            if _add_axes(port.name, dims, "Dims that differ between requests.", found):
+                tensor = replace(tensor, ragged=study.rows.batched)
+            found.inputs.append(tensor)
+            if (most := study.ids.get(port.name)) is not None:
+                why = f"The graph executes with id {most} and fails with {most + 1}."
+                found.add(f"range.{port.name}", f"0..{most}", why)
+            if axis := study.bounded_ids.get(port.name):
+                found.notes.append(
+                    f"The largest value of '{port.name}' depends on {axis}, so it has no range."
                 )
-            )
-            if free:
-                found.parameters.append(
-                    Parameter(
-                        f"axes.{port.name}", ", ".join(free), "Dims that differ between requests."
-                    )
-                )
-            if port.name in study.ids:
-                most = study.ids[port.name]
-                found.parameters.append(
-                    Parameter(
-                        f"range.{port.name}",
-                        f"0..{most}",
-                        f"The graph executes with id {most} and fails with {most + 1}.",
-                    )
-                )
-            if port.name in study.bounded_ids:
-                axis = study.bounded_ids[port.name]
-                note = f"The largest value of '{port.name}' depends on {axis}, so it has no range."
-                found.notes.append(note)
 
-    def _outputs(
-        self,
-        axes: Sequence[Axis],
-        rows: Rows,
-        relations: Mapping[str, tuple[int | str, ...]],
-        kept: set[str],
-        found: Configuration,
-    ) -> None:
+    def _add_outputs(self, kept: set[str], found: Configuration) -> None:
         for port in self.graph.outputs:
-            at = rows.outputs.get(port.name)
-            if rows.batched and at != 0:
-                text = "none" if at is None else str(at)
-                found.parameters.append(Parameter(f"batch_axis.{port.name}", text, rows.evidence))
-            if port.name in kept:
-                continue
-            dims = relations[port.name]
-            free = [dim for dim in dims if isinstance(dim, str)]
-            found.outputs.append(
-                Tensor(
-                    port.name,
-                    port.dtype,
-                    tuple(-1 if isinstance(dim, str) else dim for dim in dims),
-                )
-            )
-            if free:
-                found.parameters.append(
-                    Parameter(
-                        f"axes.{port.name}",
-                        ", ".join(free),
-                        "Measured by executions, and verified at other sizes.",
-                    )
-                )
+            self._add_row_place(port.name, self.study.rows.outputs.get(port.name), found)
+            if port.name not in kept:
+                dims = self.study.relations[port.name]
+                found.outputs.append(Tensor(port.name, port.dtype, written_dims(dims)))
+                why = "Measured by executions, and verified at other sizes."
+                _add_axes(port.name, dims, why, found)
 
-    def _limits(self, axes: Sequence[Axis], rows: Rows, found: Configuration) -> None:
-        for axis in axes:
+    def _add_row_place(self, name: str, at: int | None, found: Configuration) -> None:
+        """Add the dim of a tensor that counts rows, unless it is the first."""
+        rows = self.study.rows
+        if rows.batched and at != 0:
+            found.add(f"batch_axis.{name}", "none" if at is None else str(at), rows.evidence)
+
+    def _add_limits(self, found: Configuration) -> None:
+        for axis in self.study.axes:
             if not axis.varies:
                 continue
             why = (
@@ -319,27 +257,24 @@ class Discovery:
                 else f"The graph executes at {axis.largest}; larger sizes were not tried. Memory "
                 "is planned for the limit: choose the largest size of your requests."
             )
-            found.parameters.append(
-                Parameter(f"limit.{axis.name}", str(axis.largest), one_line(why))
-            )
+            found.add(f"limit.{axis.name}", str(axis.largest), why)
             if axis.smallest > 1:
-                found.parameters.append(
-                    Parameter(
-                        f"min.{axis.name}",
-                        str(axis.smallest),
-                        f"The graph fails below {axis.smallest}.",
-                    )
-                )
+                why = f"The graph fails below {axis.smallest}."
+                found.add(f"min.{axis.name}", str(axis.smallest), why)
             if axis.multiple > 1:
-                found.parameters.append(
-                    Parameter(
-                        f"align.{axis.name}",
-                        str(axis.multiple),
-                        f"The graph executes multiples of {axis.multiple} only.",
-                    )
-                )
+                why = f"The graph executes multiples of {axis.multiple} only."
+                found.add(f"align.{axis.name}", str(axis.multiple), why)
+        rows = self.study.rows
         if rows.fixed == 1 and rows.symbols:
-            found.parameters.append(Parameter("gears.batch", "1", one_line(rows.evidence)))
+            found.add("gears.batch", "1", rows.evidence)
+
+
+def _add_axes(name: str, dims: Sequence[int | str], why: str, found: Configuration) -> bool:
+    """Name the free dims of a tensor; return whether it has any."""
+    free = [dim for dim in dims if isinstance(dim, str)]
+    if free:
+        found.add(f"axes.{name}", ", ".join(free), why)
+    return bool(free)
 
 
 def _fixed(axis: Axis) -> int | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -12,7 +11,8 @@ from typing import Any, Final
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.steps.answers import POOLINGS
-from ge_runtime.steps.pictures import ImageProcessor, read_fields
+from ge_runtime.steps.json_files import read_fields, read_json
+from ge_runtime.steps.pictures import ImageProcessor
 from ge_runtime.steps.samples import EXTRACTOR, reads_normalization
 from ge_runtime.steps.texts import read_tokenizer
 
@@ -52,8 +52,7 @@ class Export:
             ArtifactFault: A file is damaged, or describes what is not supported.
         """
         graph = next((folder / name for name in _GRAPHS if (folder / name).is_file()), None)
-        fields = read_fields(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
-        described = fields is not None or (folder / TOKENIZER).is_file()
+        described = [name for name in (TOKENIZER, PREPROCESSOR) if (folder / name).is_file()]
         if graph is None:
             parts = [name for name in _PARTS if list(folder.rglob(name))]
             if described and parts:
@@ -62,31 +61,29 @@ class Export:
                     "of several graphs are not supported"
                 )
             return None
-        config = folder / "config.json"
-        fields_of_config = read_fields(config) if config.is_file() else {}
-        if fields is None and not described:
+        if not described:
             if (folder / "tokenizer_config.json").is_file():
                 raise ArtifactFault(
                     f"{folder}: found no {TOKENIZER}, expected one; write it with "
                     "`AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers"
                 )
             return None
-        kind = Kind.TEXT
-        if fields is not None:
-            extractor = fields.get("feature_extractor_type")
-            kind = Kind.AUDIO if extractor == EXTRACTOR else Kind.IMAGE
-        if kind is Kind.IMAGE:
+        if PREPROCESSOR not in described:
+            kind = Kind.TEXT
+            read_tokenizer(folder / TOKENIZER)
+        elif read_fields(folder / PREPROCESSOR).get("feature_extractor_type") == EXTRACTOR:
+            kind = Kind.AUDIO
+            reads_normalization(folder / PREPROCESSOR)
+        else:
+            kind = Kind.IMAGE
             ImageProcessor.read(folder / PREPROCESSOR)
-            if (folder / TOKENIZER).is_file():
+            if TOKENIZER in described:
                 raise ArtifactFault(
                     f"{folder}: found {TOKENIZER} and {PREPROCESSOR}, expected one of them; models "
                     "of texts and images together are not supported"
                 )
-        elif kind is Kind.AUDIO:
-            reads_normalization(folder / PREPROCESSOR)
-        else:
-            read_tokenizer(folder / TOKENIZER)
-        found = cls(folder, graph, kind, fields_of_config)
+        config = folder / "config.json"
+        found = cls(folder, graph, kind, read_fields(config) if config.is_file() else {})
         found.pooling()
         return found
 
@@ -109,7 +106,9 @@ class Export:
         listed = self.folder / "modules.json"
         folder, normalize = self.folder / "1_Pooling", False
         if listed.is_file():
-            modules = _read_list(listed)
+            modules = read_json(listed)
+            if not (isinstance(modules, list) and all(isinstance(own, dict) for own in modules)):
+                raise ArtifactFault(f"{listed}: found no list of modules, expected one")
             kinds = [str(own.get("type", "")).rpartition(".")[2] for own in modules]
             unknown = next((own for own in kinds if own not in _MODULES), None)
             if unknown:
@@ -165,13 +164,3 @@ class Export:
                 f"{[port.dims[0], *sides]}, by {PREPROCESSOR}"
             )
         graph.inputs = (replace(port, dims=(port.dims[0], *sides)),)
-
-
-def _read_list(file: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ArtifactFault(f"{file}: found no JSON ({error}), expected a list") from error
-    if not isinstance(found, list) or not all(isinstance(own, dict) for own in found):
-        raise ArtifactFault(f"{file}: found no list of modules, expected one")
-    return found

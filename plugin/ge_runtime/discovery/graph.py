@@ -85,13 +85,14 @@ class Graph:
         try:
             return self._execute(inputs)
         except Exception as error:  # onnxruntime raises a dozen classes, of which none is public
-            self.last_error = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
+            text = advised(_PREFIX.sub("", str(error)).strip()[:_TEXT_MOST])
+            self.last_error = " ".join(text.split())  # comments of config.pbtxt have one line
             return None
 
 
 def _open_onnx(path: Path, threads: int) -> _Opened:
     session: Session = open_session(path, threads, ["CPUExecutionProvider"])
-    inputs, outputs = ports_of(path, session.get_inputs()), ports_of(path, session.get_outputs())
+    inputs, outputs = _ports(path, session.get_inputs()), _ports(path, session.get_outputs())
 
     def execute(given: Tensors) -> dict[str, Array]:
         found = session.run(None, dict(given))
@@ -114,32 +115,21 @@ def _open_torch(path: Path, threads: int) -> _Opened:
         found = engine.run({name: np.ascontiguousarray(own) for name, own in given.items()}, names)
         return {name: array.copy() for name, array in found.items()}
 
-    inputs, outputs = (
-        tuple(_port(tensor) for tensor in tensors)
-        for tensors in (signature.inputs, signature.outputs)
-    )
-    return inputs, outputs, execute
+    return tuple(map(_port, signature.inputs)), tuple(map(_port, signature.outputs)), execute
 
 
 def _port(tensor: GraphTensor) -> Port:
     dims = tensor.dims or ()
     symbols = tensor.symbols or (None,) * len(dims)
-    return Port(
-        tensor.name,
-        tensor.dtype,
-        tuple(
-            (symbol or f"{tensor.name}.{at}") if dim is None else dim
-            for at, (dim, symbol) in enumerate(zip(dims, symbols, strict=True))
-        ),
+    named = (
+        (symbol or f"{tensor.name}.{at}") if dim is None else dim
+        for at, (dim, symbol) in enumerate(zip(dims, symbols, strict=True))
     )
+    return Port(tensor.name, tensor.dtype, tuple(named))
 
 
-def ports_of(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
-    """Return the inputs or outputs that a session describes; `path` is for errors.
-
-    Raises:
-        ArtifactFault: A tensor has a type that ge_runtime does not support.
-    """
+def _ports(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
+    """Return the inputs or outputs that a session describes; `path` is for errors."""
     ports = []
     for argument in arguments:
         dtype = dtype_of(argument.type)

@@ -12,7 +12,7 @@ from ge_runtime.discovery.configuration import Configuration
 from ge_runtime.engines.analysis.onnx_file import KEY, VALUE, OnnxFile
 from ge_runtime.engines.analysis.protobuf import fields
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.steps.pictures import read_fields
+from ge_runtime.steps.json_files import read_fields
 
 LABEL_FILE: Final = "labels.txt"
 _METADATA: Final = 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ge_runtime.discovery.graph import Port
-from ge_runtime.discovery.study import Axis, Content, Study, at_limits
+from ge_runtime.discovery.study import Axis, Content, Study, last_true
 from ge_runtime.memory.machine import read_limits
 from ge_runtime.specs import DType, Tensors
 
@@ -34,7 +34,7 @@ _TOTAL_MOST: Final = 1.0
 _IDS_MOST: Final = 2**31 - 1
 
 
-def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 1) -> None:
+def find_limits(study: Study, axis: Axis, rows: int) -> None:
     """Find the multiple, the smallest and the largest size of an axis, and store them in it.
 
     The graph is assumed to execute at all multiples between the two.
@@ -42,45 +42,39 @@ def find_limits(study: Study, axis: Axis, sizes: Mapping[str, int], rows: int = 
     Args:
         study: The graph.
         axis: The axis; `base` is a size at which the graph executes.
-        sizes: The sizes of all symbols at which it executes.
         rows: Rows of the largest execution, whose memory bounds the size.
     """
 
     def works(size: int) -> bool:
-        return study.works({**sizes, **dict.fromkeys(axis.symbols, size)})
+        return study.works({**study.sizes, **dict.fromkeys(axis.symbols, size)})
 
     axis.multiple = _multiple(axis.base, works)
     step = axis.multiple
-    low, high = 0, axis.base // step  # `high` works
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if works(middle * step) else (middle, high)
-    axis.smallest = high * step
-    most = _size_most(study, axis, sizes)
-    size, failing = axis.base, 0
+    base = axis.base // step
+    axis.smallest = (last_true(0, base, lambda steps: not works(steps * step)) + 1) * step
+
+    def reaches(steps: int) -> bool:
+        if works(steps * step):
+            return True
+        axis.stopped = study.graph.last_error
+        return False
+
+    most = _size_most(study, axis)
     budget = _Budget(rows)
-    while not failing and 2 * size <= most and budget.allows():
-        if works(2 * size):
-            size *= 2
-        else:
-            failing = 2 * size
-            axis.stopped = study.graph.last_error
-    while failing - size > step:
-        middle = (size + failing) // 2 // step * step
-        if middle == size:
+    largest = base
+    while 2 * largest * step <= most and budget.allows():
+        if not reaches(2 * largest):
+            largest = last_true(largest, 2 * largest, reaches)
             break
-        if works(middle):
-            size = middle
-        else:
-            failing, axis.stopped = middle, study.graph.last_error
-    axis.largest = size
+        largest *= 2
+    axis.largest = largest * step
 
 
-def fit_together(study: Study, axes: Sequence[Axis], sizes: Mapping[str, int]) -> None:
+def fit_together(study: Study) -> None:
     """Lower the largest sizes until an input that has them all is small enough."""
     while True:
-        elements = study.most_elements(at_limits(axes, sizes))
-        high = max(axes, key=lambda axis: axis.largest / axis.base, default=None)
+        elements = study.most_elements(study.at_limits())
+        high = max(study.axes, key=lambda axis: axis.largest / axis.base, default=None)
         if high is None or elements <= _TOGETHER_MOST or high.largest < 2 * high.base:
             return
         high.largest = high.largest // 2 // high.multiple * high.multiple
@@ -119,18 +113,18 @@ def _multiple(base: int, works: Callable[[int], bool]) -> int:
     return base
 
 
-def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
+def _size_most(study: Study, axis: Axis) -> int:
     """Return the largest size to try."""
     most = 2**19
     for port in study.graph.inputs:
-        free = [dim for dim in port.symbols if dim not in study.rows]
+        free = [dim for dim in port.symbols if dim not in study.rows.symbols]
         if not {*free} & {*axis.symbols}:
             continue
         fixed = math.prod(dim for dim in port.dims if isinstance(dim, int))
         # Only one-dimensional floats (audio) may be long, not ids, features or other layouts.
         if port.dtype.is_integer or fixed > 1 or port.dims[-1] not in axis.symbols:
             most = min(most, _TOKENS_MOST)
-        others = math.prod(sizes[dim] for dim in free if dim not in axis.symbols)
+        others = math.prod(study.sizes[dim] for dim in free if dim not in axis.symbols)
         most = min(
             most,
             _SIZE_MOST.get(len(free), _SIZE_MOST[2]),
@@ -139,7 +133,7 @@ def _size_most(study: Study, axis: Axis, sizes: Mapping[str, int]) -> int:
     return max(most, axis.base)
 
 
-def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) -> None:
+def find_ids(study: Study) -> None:
     """Find the largest value of each integer input that the graph accepts.
 
     An input that accepts all values is not an index into a table and gets no entry. A graph fails
@@ -152,12 +146,12 @@ def find_ids(study: Study, sizes: Mapping[str, int], axes: Sequence[Axis] = ()) 
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
             continue  # usually pixels; the range of the type is small enough
-        largest = _largest_id(study, port, study.values(sizes))
+        largest = _largest_id(study, port, study.values())
         if largest is None:
             continue
-        for axis in axes:
+        for axis in study.axes:
             larger = dict.fromkeys(axis.symbols, min(2 * axis.base, axis.largest))
-            other = _largest_id(study, port, study.values({**sizes, **larger}))
+            other = _largest_id(study, port, study.values({**study.sizes, **larger}))
             if other != largest:
                 study.bounded_ids[port.name] = axis.name
         if port.name not in study.bounded_ids:
@@ -169,13 +163,7 @@ def _largest_id(study: Study, port: Port, values: Tensors) -> int | None:
     low, high = 0, min(_IDS_MOST, int(port.dtype.largest))
     if not _accepts(study, values, port.name, low) or _accepts(study, values, port.name, high):
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _accepts(study, values, port.name, middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return last_true(low, high, lambda value: _accepts(study, values, port.name, value))
 
 
 def _accepts(study: Study, values: Tensors, name: str, value: int) -> bool:

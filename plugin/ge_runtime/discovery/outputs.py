@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ge_runtime.discovery.study import Axis
+from ge_runtime.discovery.study import Axis, last_true
 from ge_runtime.specs import Relation
 
 SizeOf = Callable[[Mapping[str, int]], "int | None"]
@@ -109,16 +109,10 @@ def _next_jump(at: Callable[[int], int], low: int, most: int, step: int) -> int 
         if high == most or reach > _JUMP_MOST * step:
             return None
         reach *= 2
-    below, above = 0, (high - low) // step
+    above = (high - low) // step
     if at(low + above * step) == start:
         return None
-    while above - below > 1:
-        middle = (below + above) // 2
-        if at(low + middle * step) == start:
-            below = middle
-        else:
-            above = middle
-    return low + above * step
+    return low + (last_true(0, above, lambda steps: at(low + steps * step) == start) + 1) * step
 
 
 def _combined(

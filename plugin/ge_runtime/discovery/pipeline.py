@@ -114,8 +114,6 @@ class Pipeline:
             self.outputs = list(after.configuration.outputs)
         if any(own.name == "token" for own in before.configuration.outputs):
             self.outputs.insert(0, Tensor("token", DType.BYTES, (-1,)))
-        before.configuration.max_batch_size = self.rows
-        after.configuration.max_batch_size = self.rows
         for step in (before, executed):
             step.inputs = {one.name: one.name for one in step.configuration.inputs}
         before.outputs = {one.name: one.name for one in before.configuration.outputs}
@@ -143,7 +141,7 @@ class Pipeline:
         if not self.single:
             found.inputs.append(Tensor(LENGTHS, DType.INT32, (1,)))
             why = "The tokenizer step pads the texts of a request to one length."
-            found.parameters.append(Parameter(f"axis_length.{axis}", LENGTHS, why))
+            found.add(f"axis_length.{axis}", LENGTHS, why)
         step.inputs.append(Tensor(Kind.TEXT.value, DType.BYTES, (1,)))
         if self._is_of_pairs():
             step.inputs.append(Tensor("text_pair", DType.BYTES, (1,)))
@@ -161,7 +159,7 @@ class Pipeline:
             "truncation_side", str(truncation.get("direction", "right")).lower()
         )
         if side != "right":
-            step.parameters.append(Parameter("truncation", side, "From the tokenizer's files."))
+            step.add("truncation", side, "From the tokenizer's files.")
         before.files = [self.export.folder / TOKENIZER]
 
     def _check_vocabulary(self, accepted: Parameter | None) -> None:
@@ -177,17 +175,13 @@ class Pipeline:
     def _max_tokens(self, limit: int) -> tuple[int, str]:
         """Return the number of tokens at which texts are truncated, and why."""
         truncation = self.export.fields(TOKENIZER).get("truncation") or {}
-        for source, tokens in (
-            (
-                "max_seq_length",
-                self.export.fields("sentence_bert_config.json").get("max_seq_length"),
-            ),
-            (
-                "model_max_length",
-                self.export.fields("tokenizer_config.json").get("model_max_length"),
-            ),
-            ("truncation in tokenizer.json", truncation.get("max_length")),
-        ):
+        sentences = self.export.fields("sentence_bert_config.json")
+        limits = {
+            "max_seq_length": sentences.get("max_seq_length"),
+            "model_max_length": self.export.fields("tokenizer_config.json").get("model_max_length"),
+            "truncation in tokenizer.json": truncation.get("max_length"),
+        }
+        for source, tokens in limits.items():
             if tokens and tokens < _NO_LIMIT:
                 return min(int(tokens), limit), f"{source}; the graph's limit is {limit}."
         return limit, "The graph's limit."
@@ -291,13 +285,13 @@ class Pipeline:
             or ""
         )
         if activation.endswith(("Identity", "Sigmoid")):
-            name = "none" if activation.endswith("Identity") else "sigmoid"
-            return Parameter("scores", name, "The activation in config.json.")
+            score = "none" if activation.endswith("Identity") else "sigmoid"
+            return Parameter("scores", score, "The activation in config.json.")
         if problem == "regression":
             return Parameter("scores", "none", "problem_type in config.json.")
-        if problem == "multi_label_classification" or count == 1:
-            return Parameter("scores", "sigmoid", "As the pipelines of transformers do.")
-        return Parameter("scores", "softmax", "As the pipelines of transformers do.")
+        is_sigmoid = problem == "multi_label_classification" or count == 1
+        score = "sigmoid" if is_sigmoid else "softmax"
+        return Parameter("scores", score, "As the pipelines of transformers do.")
 
     def _characters(self, after: Step, source: Tensor) -> Tensor | None:
         vocabulary = self.export.fields("vocab.json")
@@ -321,7 +315,7 @@ class Pipeline:
             Parameter("delimiter", fields.get("word_delimiter_token") or "|", why),
         ]
         if fields.get("do_lower_case"):
-            after.configuration.parameters.append(Parameter("clean", "lower", why))
+            after.configuration.add("clean", "lower", why)
         after.configuration.outputs = [Tensor("text", DType.BYTES, (1,))]
         after.files = [self.export.folder / "vocab.json"]
         return source
@@ -355,10 +349,10 @@ class Pipeline:
                         (Parameter("pooling", "cls", ""),),
                     )
                 )
-            step.parameters.append(Parameter("pooling", pooling or "mean", why))
+            step.add("pooling", pooling or "mean", why)
         step.outputs = [replace(source, name="embedding", dims=source.dims[-1:])]
         if normalize:
-            step.parameters.append(Parameter("normalize", "true", "From modules.json."))
+            step.add("normalize", "true", "From modules.json.")
         return source
 
     def _connect(self, after: Step, source: Tensor) -> None:

@@ -13,15 +13,14 @@ import numpy as np
 from ge_runtime.discovery.export import TOKENIZER, Kind
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.pipeline import Pipeline, Step
-from ge_runtime.discovery.proof import Proof, plain_inputs
+from ge_runtime.discovery.proof import Proof, plain_inputs, relative_distance
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.specs import Array, DType, Tensors
+from ge_runtime.specs import Array, DType, Tensors, TensorSpec
 from ge_runtime.steps.answers import LENGTHS, VALUES, AnswerStep
 from ge_runtime.steps.pictures import PictureStep
 from ge_runtime.steps.samples import SampleStep
 from ge_runtime.steps.texts import TextStep
-from ge_runtime.verification.distance import TOLERANCES
 
 _LONG: Final = "word "
 """Repeated until it has more tokens than the model allows."""
@@ -36,8 +35,6 @@ _TEXTS: Final = (
 _SIDES: Final = ((60, 80), (300, 200), (33, 31))
 """Height and width of images."""
 _SAMPLES_MOST: Final = 8000
-_MARGIN: Final = 10
-"""Allowed relative difference, in multiples of the type's tolerance, as for a single graph."""
 _STEPS: Final[Mapping[str, Any]] = {
     "TextStep": TextStep,
     "PictureStep": PictureStep,
@@ -80,7 +77,7 @@ def prove_pipeline(
         )
     finally:
         runtime.close()
-    return Proof(len(requests), launches, distance)
+    return Proof(len(requests), launches, distance, graph.engine)
 
 
 Model = Callable[[Sequence[Tensors]], Sequence[Any]]
@@ -190,14 +187,11 @@ class _Plain:
                 found = answer[output][row]
                 if self._pipeline.export.kind is Kind.TEXT and values[output].shape[:1] == (count,):
                     found = found[:count]
-                largest = max(largest, _close(output, found, values[output]))
+                largest = max(largest, _distance(output, found, values[output]))
                 values[output] = found
             for name, expected in self._results(values, count).items():
                 found = answer[name][row][: len(expected)]
-                if found.dtype != object:
-                    largest = max(largest, _close(name, found, expected))
-                elif found.tolist() != expected.tolist():
-                    raise RuntimeFault(f"output '{name}': found {found}, expected {expected}")
+                largest = max(largest, _distance(name, found, expected))
         return largest
 
     def _given(self, row: Tensors) -> Tensors:
@@ -260,18 +254,7 @@ class _Plain:
         return {"embedding": own / length}
 
 
-def _close(name: str, found: Array, expected: Array) -> float:
-    """Return the relative difference. Raises RuntimeFault if it exceeds the allowed one."""
-    if found.shape != expected.shape:
-        raise RuntimeFault(
-            f"output '{name}': found shape {list(found.shape)}, expected {list(expected.shape)}"
-        )
-    scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
-    distance = float(np.abs(found.astype(np.float64) - expected).max(initial=0)) / scale
-    kind = next(own for own in DType if own.numpy == found.dtype)
-    if not distance <= _MARGIN * TOLERANCES.get(kind, 0.0):
-        raise RuntimeFault(
-            f"output '{name}': found an answer that differs from the plain computation by "
-            f"{distance:.2g}, expected equality up to rounding"
-        )
-    return distance
+def _distance(name: str, found: Array, expected: Array) -> float:
+    dtype = next(own for own in DType if own.numpy == found.dtype)
+    expected = expected.astype(found.dtype)
+    return relative_distance(TensorSpec(name, dtype, ()), found, expected, "the plain computation")

@@ -1,4 +1,4 @@
-"""Proves a configuration: opens the model, and compares its answers with ONNX Runtime's."""
+"""Proves a configuration: opens the model, and compares its answers with those of its graph."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ class Proof:
     executions: int
     """Executions of the graph for all requests together."""
     distance: float
-    """The largest relative difference between an answer and ONNX Runtime's."""
+    """The largest relative difference between an answer and that of the graph."""
+    engine: str
+    """The name of the library that executed the graph."""
 
     def __str__(self) -> str:
         return (
             f"{self.requests} requests answered alone, and together in {self.executions} "
-            f"execution(s): equal to ONNX Runtime within {self.distance:.2g}"
+            f"execution(s): equal to {self.engine} within {self.distance:.2g}"
         )
 
 
 def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -> Proof:
-    """Open the model, answer requests alone and together, and compare with ONNX Runtime.
+    """Open the model, answer requests alone and together, and compare with the graph.
 
     Opening includes the load check.
 
@@ -66,13 +68,13 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
         launches = runtime.counts().since(before).launches
         alone = _played(runtime, requests, 1)
         distance = max(
-            _distance(config.outputs, answer, truth)
+            _distance(config.outputs, answer, truth, study.graph.engine)
             for answers in (alone, together)
             for answer, truth in zip(answers, expected, strict=True)
         )
     finally:
         runtime.close()
-    return Proof(len(requests), launches, distance)
+    return Proof(len(requests), launches, distance, study.graph.engine)
 
 
 def _played(
@@ -128,14 +130,14 @@ def _request(
 def _expected(
     graph: Graph, config: RuntimeConfig, requests: Sequence[tuple[Tensors, Mapping[str, int]]]
 ) -> list[dict[str, Array]]:
-    """Execute requests in ONNX Runtime, with the states of their sequences."""
+    """Execute requests in the graph's engine, with the states of their sequences."""
     answers = []
     states: list[dict[str, Array]] = [{} for _ in range(_SEQUENCES)]
     for place, (given, sizes) in enumerate(requests):
         state = states[place % _SEQUENCES]
         found = graph.run(plain_inputs(graph.inputs, config, {**given, **state}, sizes))
         if found is None:
-            raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {graph.last_error}")
+            raise RuntimeFault(f"found {graph.engine} to fail at {sizes}: {graph.last_error}")
         state |= {name: found[output] for name, output in config.states.outputs.items()}
         answers.append({name: _row(array, config, name) for name, array in found.items()})
     return answers
@@ -198,7 +200,7 @@ def _plain_input(
     return np.repeat(np.moveaxis(value, 0, place), fixed[place], place)
 
 
-def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> float:
+def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors, engine: str) -> float:
     """Return the largest relative difference. Raises RuntimeFault if it exceeds the allowed one."""
     if isinstance(answer, RuntimeFault):
         raise answer
@@ -206,13 +208,28 @@ def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors) -> fl
     largest = 0.0
     for spec in specs:
         expected = truth[spec.name].reshape(answer[spec.name].shape)
-        difference = compare(spec, answer[spec.name], expected)
-        if difference is None:
-            continue
-        numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
-        scale = max(float(np.max(numbers, initial=0.0)), 1e-30)
-        relative = difference.distance / scale
-        if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
-            raise RuntimeFault(f"found an answer that differs from ONNX Runtime's: {difference}")
-        largest = max(largest, relative)
+        distance = relative_distance(spec, answer[spec.name], expected, f"{engine}'s")
+        largest = max(largest, distance)
     return largest
+
+
+def relative_distance(spec: TensorSpec, found: Array, expected: Array, source: str) -> float:
+    """Return the largest difference, relative to the largest absolute value.
+
+    Args:
+        spec: The output.
+        found: The answer.
+        expected: The answer of `source`.
+        source: For the error text.
+
+    Raises:
+        RuntimeFault: The difference exceeds the allowed one, or the shapes differ.
+    """
+    difference = compare(spec, found, expected)
+    if difference is None:
+        return 0.0
+    numbers = np.abs(expected[np.isfinite(expected)]) if spec.dtype in TOLERANCES else ()
+    relative = difference.distance / max(float(np.max(numbers, initial=0.0)), 1e-30)
+    if relative > _MARGIN * TOLERANCES.get(spec.dtype, 0.0):
+        raise RuntimeFault(f"found an answer that differs from {source}: {difference}")
+    return relative

@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ge_runtime.discovery.states import named_pairs
-from ge_runtime.discovery.study import Study, Undecided, first_sizes
+from ge_runtime.discovery.study import Rows, Study, Undecided, first_sizes
 from ge_runtime.specs import Array
-
-
-@dataclass(slots=True)
-class Rows:
-    """The dims that count the rows of a graph."""
-
-    symbols: tuple[str, ...] = ()
-    """Symbols of inputs that have the number of rows."""
-    inputs: dict[str, int | None] = field(default_factory=dict)
-    """Maps each input to its dim of rows; None if it has no rows."""
-    outputs: dict[str, int | None] = field(default_factory=dict)
-    fixed: int = 0
-    """The only number of rows that the graph executes; 0 if it is free."""
-    evidence: str = ""
-
-    @property
-    def batched(self) -> bool:
-        """True if the graph has rows."""
-        return bool(self.inputs)
 
 
 def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
@@ -52,8 +32,9 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
     sizes = first_sizes(study, ())
     if sizes is None:
         raise Undecided(
-            "found no sizes at which the graph executes with invented inputs; ONNX Runtime's text: "
-            f"{failed}. If it needs meaningful values, give an example with --sample FILE"
+            "found no sizes at which the graph executes with invented inputs; "
+            f"{study.graph.engine}'s text: {failed}. If it needs meaningful values, give "
+            "an example with --sample FILE"
         )
     return sizes, Rows(evidence=f"Rows: none; the graph fails with one row: {failed}")
 
@@ -124,7 +105,7 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
         dict.fromkeys(one, 0),
         fixed=1,
         evidence="Rows: the graph fails with 2 rows and with 3; each is executed alone. "
-        f"ONNX Runtime's text: {study.graph.last_error}",
+        f"{study.graph.engine}'s text: {study.graph.last_error}",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,8 +11,7 @@ import numpy as np
 
 from ge_runtime.discovery.configuration import Configuration, Parameter, Question
 from ge_runtime.discovery.graph import Graph, Port
-from ge_runtime.discovery.study import Axis, Study
-from ge_runtime.specs import Array
+from ge_runtime.discovery.study import Study
 
 _WORDS: Final = re.compile(
     "in|out|input|output|new|next|past|present|prev|previous|cur|current|updated|init|initial|final"
@@ -31,30 +30,23 @@ class State:
     output: str
     named: bool
     """True if the names of the two belong together."""
-    evidence: str
+
+    @property
+    def evidence(self) -> str:
+        """The results of the experiments."""
+        return (
+            f"'{self.input}' starts as 0 and changes the answer; '{self.output}' has its type and "
+            f"dims and depends on the data and on '{self.input}'; {_STEPS} steps stay finite"
+        )
 
 
-def decide_states(
-    study: Study,
-    axes: Sequence[Axis],
-    sizes: Mapping[str, int],
-    rows: Mapping[str, int | None],
-    found: Configuration,
-) -> dict[str, str]:
+def decide_states(study: Study, found: Configuration) -> dict[str, str]:
     """Return the states that are kept between requests: input to output."""
-    larger = {
-        **sizes,
-        **{
-            one: min(4 * axis.base, axis.largest) // axis.multiple * axis.multiple
-            for axis in axes
-            for one in axis.symbols
-        },
-    }
-    states = find_states(study, sizes, larger, rows)
+    states = _find_states(study)
     named = [state for state in states if state.named]
     for state in named:
         why = f"Names, and confirmed by experiment: {state.evidence}."
-        found.parameters.append(Parameter(f"state.{state.input}", state.output, why))
+        found.add(f"state.{state.input}", state.output, why)
     if named:
         inputs = " and ".join(f"'{state.input}'" for state in named)
         found.keeps_states = True
@@ -91,25 +83,14 @@ def named_pairs(graph: Graph) -> list[tuple[str, str]]:
     ]
 
 
-def find_states(
-    study: Study,
-    sizes: Mapping[str, int],
-    larger: Mapping[str, int],
-    rows: Mapping[str, int | None],
-) -> list[State]:
+def _find_states(study: Study) -> list[State]:
     """Return the states of a graph that experiments do not reject.
 
     A state has fixed dims except its rows, is 0 at first, changes other outputs, and its next value
     depends on the data and on its value. The graph must have other inputs and other outputs.
-
-    Args:
-        study: The graph.
-        sizes: Symbol to size at which it executes.
-        larger: Larger sizes, for a graph whose state does not depend on inputs of `sizes`.
-        rows: Each input's dim of rows.
     """
     named = dict(named_pairs(study.graph))
-    shapes = {name: array.shape for name, array in (study.run(sizes) or {}).items()}
+    shapes = {name: array.shape for name, array in (study.run() or {}).items()}
     pairs = [
         (given, result)
         for given in study.graph.inputs
@@ -117,9 +98,10 @@ def find_states(
         if _fits(given, result)
         and given.name not in study.constants
         and all(
-            isinstance(dim, int) or at == rows.get(given.name) for at, dim in enumerate(given.dims)
+            isinstance(dim, int) or at == study.rows.inputs.get(given.name)
+            for at, dim in enumerate(given.dims)
         )
-        and shapes.get(result.name) == given.shape(sizes)
+        and shapes.get(result.name) == given.shape(study.sizes)
         and named.get(given.name, result.name) == result.name
     ]
     # If names do not match, each of the two must be the only possible partner of the other.
@@ -138,14 +120,20 @@ def find_states(
         return []
     if len(results) == len(study.graph.outputs) or len(results) < len(chosen):
         return []
-    found = []
-    for given, result in chosen:
-        why = _confirmed(study, sizes, given, result, inputs, results) or _confirmed(
-            study, larger, given, result, inputs, results
+    # Few data may not change a state.
+    larger = study.sizes | {
+        one: min(4 * axis.base, axis.largest) // axis.multiple * axis.multiple
+        for axis in study.axes
+        for one in axis.symbols
+    }
+    return [
+        State(given.name, result.name, given.name in named)
+        for given, result in chosen
+        if any(
+            _confirmed(study, sizes, given, result, inputs, results)
+            for sizes in (study.sizes, larger)
         )
-        if why:
-            found.append(State(given.name, result.name, given.name in named, why))
-    return found
+    ]
 
 
 def _confirmed(
@@ -155,39 +143,32 @@ def _confirmed(
     result: Port,
     inputs: set[str],
     results: set[str],
-) -> str:
-    """Return the evidence that a pair is a state; empty if an experiment rejects it."""
+) -> bool:
+    """Return whether no experiment rejects that a pair is a state."""
     values = study.values(sizes, seed=1)
     values |= {name: np.zeros_like(values[name]) for name in inputs}
     first = study.graph.run(values)
     if first is None:
-        return ""
+        return False
     changed = study.graph.run({**values, given.name: first[result.name]})
     other = study.graph.run({**study.values(sizes, seed=2), **{n: values[n] for n in inputs}})
     if changed is None or other is None:
-        return ""
+        return False
     outputs = [port.name for port in study.graph.outputs if port.name not in results]
-    if all(_same(first[name], changed[name]) for name in outputs):
-        return ""  # no answer depends on it
-    if _same(first[result.name], other[result.name]):
-        return ""  # it does not remember the data
-    if _same(first[result.name], changed[result.name]):
-        return ""  # it does not depend on what was before
+    if all(np.array_equal(first[name], changed[name]) for name in outputs):
+        return False  # no answer depends on it
+    if np.array_equal(first[result.name], other[result.name]):
+        return False  # it does not remember the data
+    if np.array_equal(first[result.name], changed[result.name]):
+        return False  # it does not depend on what was before
     state = first
     for seed in range(_STEPS):
         values = {**study.values(sizes, seed=seed), given.name: state[result.name]}
         following = study.graph.run(values)
         if following is None or not np.isfinite(following[result.name]).all():
-            return ""
+            return False
         state = following
-    return (
-        f"'{given.name}' starts as 0 and changes the answer; '{result.name}' has its type and dims "
-        f"and depends on the data and on '{given.name}'; {_STEPS} steps stay finite"
-    )
-
-
-def _same(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and np.array_equal(one, other)
+    return True
 
 
 def _fits(given: Port, result: Port) -> bool:

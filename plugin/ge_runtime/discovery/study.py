@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -12,7 +12,7 @@ import numpy as np
 
 from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.specs import Array, DType
+from ge_runtime.specs import Array, DType, Tensors
 
 _LADDER: Final = (64, 32, 128, 16, 8, 224, 256, 512, 1024, 4096, 16000, 4, 2, 1)
 """Sizes at which a graph is first executed, until one succeeds. All free dims have this size."""
@@ -67,11 +67,6 @@ def proposed_content(port: Port) -> Content:
     return Content.VALUES
 
 
-def is_one_for_each_row(port: Port) -> bool:
-    """Return whether an input is an integer for each row, as a length is."""
-    return port.dtype.is_integer and (len(port.dims) == 1 or port.dims[1:] == (1,))
-
-
 @dataclass(slots=True)
 class Axis:
     """A size that differs between requests."""
@@ -85,7 +80,7 @@ class Axis:
     multiple: int = 1
     largest: int = 0
     stopped: str = ""
-    """ONNX Runtime's text for a size above `largest`; empty if no size failed."""
+    """The engine's text for a size above `largest`; empty if no size failed."""
 
     @property
     def varies(self) -> bool:
@@ -93,9 +88,23 @@ class Axis:
         return self.largest != self.smallest
 
 
-def at_limits(axes: Iterable[Axis], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes with all axes at their largest."""
-    return {**sizes, **{one: axis.largest for axis in axes for one in axis.symbols}}
+@dataclass(slots=True)
+class Rows:
+    """The dims that count the rows of a graph."""
+
+    symbols: tuple[str, ...] = ()
+    """Symbols of inputs that have the number of rows."""
+    inputs: dict[str, int | None] = field(default_factory=dict)
+    """Maps each input to its dim of rows; None if it has no rows."""
+    outputs: dict[str, int | None] = field(default_factory=dict)
+    fixed: int = 0
+    """The only number of rows that the graph executes; 0 if it is free."""
+    evidence: str = ""
+
+    @property
+    def batched(self) -> bool:
+        """True if the graph has rows."""
+        return bool(self.inputs)
 
 
 @dataclass(slots=True)
@@ -112,10 +121,13 @@ class Study:
     """Input to the largest value that its elements may have."""
     bounded_ids: dict[str, str] = field(default_factory=dict)
     """Input to the axis that determines the largest value of its elements."""
-    rows: tuple[str, ...] = ()
-    """Symbols that count rows."""
-    measured: tuple[str, ...] = ()
-    """Symbols that inputs of content LENGTH measure; empty for all."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Symbol to a size at which the graph executes."""
+    rows: Rows = field(default_factory=Rows)
+    axes: list[Axis] = field(default_factory=list)
+    """Inputs of content LENGTH measure the first one; without axes, all symbols."""
+    relations: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    """Output to its dims without rows: a size, a relation between axes, or -1."""
     unnamed: set[str] = field(default_factory=set)
     """Inputs that may be lengths, though their names do not say so."""
     rejected: set[str] = field(default_factory=set)
@@ -128,7 +140,9 @@ class Study:
         self.contents = {port.name: proposed_content(port) for port in self.graph.inputs}
         if any(port.symbols[1:] for port in self.graph.inputs):
             for port in self.graph.inputs:
-                if self.contents[port.name] is Content.VALUES and is_one_for_each_row(port):
+                one_for_each_row = len(port.dims) == 1 or port.dims[1:] == (1,)
+                is_values = self.contents[port.name] is Content.VALUES
+                if is_values and port.dtype.is_integer and one_for_each_row:
                     self.contents[port.name] = Content.LENGTH
                     self.unnamed.add(port.name)
 
@@ -139,7 +153,7 @@ class Study:
 
     def values(
         self,
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int] | None = None,
         seed: int = 0,
         true: Mapping[str, int] | None = None,
         behind: int | float = 0,
@@ -147,19 +161,19 @@ class Study:
         """Return inputs at these sizes of symbols.
 
         Args:
-            sizes: Symbol to size.
+            sizes: Symbol to size. Default: those at which the graph executes.
             seed: Seed of random values.
             true: Symbol to the number of elements with data; the others are padding. Default: all.
             behind: Seed of the random values in the padding; a float is the value of all padding.
         """
         return {
-            port.name: self._tensor(at, port, sizes, seed, true or {}, behind)
+            port.name: self._tensor(at, port, sizes or self.sizes, seed, true or {}, behind)
             for at, port in enumerate(self.graph.inputs)
         }
 
     def run(
         self,
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int] | None = None,
         seed: int = 0,
         true: Mapping[str, int] | None = None,
         behind: int | float = 0,
@@ -171,6 +185,11 @@ class Study:
         """Return the number of elements of the largest input at these sizes."""
         shapes = (port.shape(sizes) for port in self.graph.inputs)
         return max(map(math.prod, shapes), default=0)
+
+    def at_limits(self) -> dict[str, int]:
+        """Return the sizes with all axes at their largest."""
+        largest = {one: axis.largest for axis in self.axes for one in axis.symbols}
+        return {**self.sizes, **largest}
 
     def works(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the graph executes at these sizes."""
@@ -192,7 +211,8 @@ class Study:
         if content is Content.TYPES:
             return np.zeros(shape, port.dtype.numpy)
         if content is Content.LENGTH:
-            sized = [true.get(symbol, sizes[symbol]) for symbol in self.measured or sizes]
+            measured = self.axes[0].symbols if self.axes else sizes
+            sized = [true.get(symbol, sizes[symbol]) for symbol in measured]
             return np.full(shape, max(sized, default=1), port.dtype.numpy)
         if content is Content.POSITIONS:
             steps = np.arange(shape[-1] if shape else 1)
@@ -281,39 +301,42 @@ def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
     return None
 
 
-def grouped(study: Study, sizes: Mapping[str, int], rows: Sequence[str]) -> list[tuple[str, ...]]:
+def grouped(study: Study) -> list[tuple[str, ...]]:
     """Group the symbols whose sizes must be equal, by executions in which only some change.
 
     A symbol is free if it may change alone. Symbols that are not free are tried in pairs, then all
     together. Names are not used: exporters give one axis several names.
-
-    Args:
-        study: The graph.
-        sizes: Sizes at which it executes.
-        rows: Symbols of rows, which are not grouped.
+    Symbols of rows are not grouped.
     """
-    others = [symbol for symbol in study.symbols() if symbol not in rows]
-    bound = [one for one in others if not _changes(study, sizes, [one])]
+    others = [symbol for symbol in study.symbols() if symbol not in study.rows.symbols]
+    bound = [one for one in others if not _changes(study, [one])]
     groups: list[tuple[str, ...]] = [(symbol,) for symbol in others if symbol not in bound]
     while bound:
         first, *rest = bound
         tried = [*([first, one] for one in rest), bound]
         # A dim that changes in no group has only one size.
-        group = next((one for one in tried if _changes(study, sizes, one)), [first])
+        group = next((one for one in tried if _changes(study, one)), [first])
         groups.append(tuple(group))
         bound = [one for one in bound if one not in group]
     return groups
 
 
-def _changes(study: Study, sizes: Mapping[str, int], symbols: Iterable[str]) -> bool:
+def _changes(study: Study, symbols: Sequence[str]) -> bool:
     """Return whether the graph executes if these symbols have another size, and no others."""
-    together = tuple(symbols)
-    return any(
-        study.works({**sizes, **dict.fromkeys(together, size)})
-        for size in _others(sizes[together[0]])
-    )
+    size = study.sizes[symbols[0]]
+    # A multiple of every divisor, a neighbour, and a smaller size.
+    tried = dict.fromkeys(own for own in (2 * size, size + 1, size // 2) if own > 1)
+    return any(study.works({**study.sizes, **dict.fromkeys(symbols, own)}) for own in tried)
 
 
-def _others(size: int) -> tuple[int, ...]:
-    """Return other sizes to try: a multiple of every divisor, a neighbour, a smaller one."""
-    return tuple(dict.fromkeys(own for own in (2 * size, size + 1, size // 2) if own > 1))
+def last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number for which `holds`; it is true for `low`, and false for `high`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def equal_answers(some: Tensors, others: Tensors) -> bool:
+    """Return whether two answers have the same shapes and elements. NaN differs from NaN."""
+    return all(np.array_equal(some[name], others[name]) for name in others)

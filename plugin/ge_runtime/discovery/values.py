@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from ge_runtime.discovery.configuration import Configuration, Parameter, Question
-from ge_runtime.discovery.study import Axis, Content, Study, Undecided
-from ge_runtime.specs import Array
+from ge_runtime.discovery.configuration import Configuration, Question
+from ge_runtime.discovery.study import Content, Study, Undecided, equal_answers
 
 SAMPLING_RATES: Final = ("sr", "sample_rate", "sampling_rate")
 """Names of inputs without dims that are sampling rates."""
@@ -18,42 +17,41 @@ SCALARS: Final = (1.0, 0.0, 2.0)
 """Values that are tried for inputs without dims."""
 
 
-def decide_constants(
-    study: Study, given: Mapping[str, str], sizes: Mapping[str, int], found: Configuration
-) -> None:
+def decide_constants(study: Study, given: Mapping[str, str], found: Configuration) -> None:
     """Decide which inputs are the same in all executions.
 
     Args:
         study: The graph. Its `constants` have each input without dims that is not known to be data.
         given: Graph input to the value that the user gave.
-        sizes: Symbol to size at which the graph executes.
         found: Gets parameters and questions.
 
     Raises:
         Undecided: The graph accepts only some values of such an input.
     """
     for name, text in given.items():
-        found.parameters.append(Parameter(f"constant.{name}", text, "Given."))
-    one = study.run(sizes) or {}
+        found.add(f"constant.{name}", text, "Given.")
+    one = study.run() or {}
     for name, value in [each for each in study.constants.items() if each[0] not in given]:
         others = RATES if name.lower() in SAMPLING_RATES else SCALARS
         results = {}
         for other in others:
             if other != value:
                 study.constants[name] = other
-                results[other] = study.run(sizes)
+                results[other] = study.run()
         study.constants[name] = value
-        alike = all(result is not None and _same(result, one) for result in results.values())
+        alike = all(
+            result is not None and equal_answers(result, one) for result in results.values()
+        )
         line = f"constant.{name}", f"{value:g}"
         if alike:
             values = ", ".join(f"{each:g}" for each in (value, *results))
             why = f"The answer does not depend on it: equal with {values}."
-            found.parameters.append(Parameter(*line, why))
+            found.add(*line, why)
         elif name.lower() in SAMPLING_RATES:
             (other,) = results
             effect = "fails" if results[other] is None else "answers differently"
             why = f"Assumed from the name; the graph executes with {value:g}, and {effect} "
-            found.parameters.append(Parameter(*line, f"{why}with {other:g}."))
+            found.add(*line, f"{why}with {other:g}.")
             found.questions.append(
                 Question(
                     f"Which sampling rate do your requests have? With {other:g} the graph "
@@ -65,7 +63,7 @@ def decide_constants(
             )
         else:
             del study.constants[name]
-            if not all(study.run(sizes, seed=seed) for seed in range(4)):
+            if not all(study.run(seed=seed) for seed in range(4)):
                 raise Undecided(
                     f"input '{name}': found one number for the whole execution, and a graph "
                     f"that accepts {value:g} but not every value; set the number with "
@@ -81,34 +79,29 @@ def decide_constants(
             )
 
 
-def decide_positions(
-    study: Study,
-    axes: Sequence[Axis],
-    sizes: Mapping[str, int],
-    found: Configuration,
-) -> set[str]:
+def decide_positions(study: Study, found: Configuration) -> set[str]:
     """Return the inputs whose positions are generated."""
     generated = set()
-    one = study.run(sizes) or {}
+    one = study.run() or {}
     for port in study.graph.inputs:
-        own = [axis for axis in axes if {*axis.symbols} & {*port.symbols}]
+        own = [axis for axis in study.axes if {*axis.symbols} & {*port.symbols}]
         if (
             study.contents[port.name] is not Content.POSITIONS
             or len(own) != 1
             or len(port.dims) != 2
-            or port.dims[0] not in study.rows
+            or port.dims[0] not in study.rows.symbols
         ):
             continue
-        values = study.values(sizes)
+        values = study.values()
         changed = study.graph.run({**values, port.name: np.zeros_like(values[port.name])})
-        if changed is None or _same(changed, one):
+        if changed is None or equal_answers(changed, one):
             continue
         generated.add(port.name)
         why = (
             f"Named as positions, and confirmed: 0 to {own[0].largest - 1} are accepted, and "
             "the answer depends on them."
         )
-        found.parameters.append(Parameter(f"positions.{port.name}", own[0].name, why))
+        found.add(f"positions.{port.name}", own[0].name, why)
         found.questions.append(
             Question(
                 f"Do all requests count '{port.name}' from 0?",
@@ -118,7 +111,3 @@ def decide_positions(
             )
         )
     return generated
-
-
-def _same(some: Mapping[str, Array], others: Mapping[str, Array]) -> bool:
-    return all(np.array_equal(some[name], others[name]) for name in others)

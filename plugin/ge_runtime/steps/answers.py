@@ -15,7 +15,7 @@ import numpy as np
 
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, Tensors
-from ge_runtime.steps.pictures import read_fields
+from ge_runtime.steps.json_files import read_fields
 
 VALUES: Final = "values"
 """The input with the graph's values."""
@@ -84,7 +84,7 @@ class AnswerStep:
         Raises:
             ArtifactFault: A parameter has an unknown value.
         """
-        self._outputs, self._labels = tuple(outputs), np.array([*labels, None], object)[:-1]
+        self._outputs, self._labels = tuple(outputs), _objects([name.encode() for name in labels])
         self._pooling = _choice(parameters, "pooling", {"none": None, **POOLINGS})
         self._scores = _choice(parameters, "scores", SCORES) or SCORES["none"]
         self._normalize = parameters.get("normalize") == "true"
@@ -123,12 +123,11 @@ class AnswerStep:
             return {"embedding": vectors.astype(values.dtype)}
         if "text" in self._outputs:
             texts = [self._text(row).encode() for row in values.argmax(-1)]
-            return {"text": np.array([*texts, None], object)[:-1, None]}
+            return {"text": _objects(texts)[:, None]}
         scores = self._scores(values.astype(np.float32)).astype(values.dtype)
         found = {"score": scores}
         if "label" in self._outputs:
-            names = np.array([name.encode() for name in self._labels] + [None], object)[:-1]
-            found["label"] = names[scores.argmax(-1)]
+            found["label"] = self._labels[scores.argmax(-1)]
             if LENGTHS in inputs:
                 mask = np.arange(values.shape[1]) < inputs[LENGTHS]
                 found["label"][~mask] = b""
@@ -152,6 +151,10 @@ class AnswerStep:
         characters = (self._characters[place] for place in kept if place < len(self._characters))
         text = "".join(" " if one == self._delimiter else one for one in characters).strip()
         return text.lower() if self._lower else text
+
+
+def _objects(texts: Sequence[bytes]) -> Array:
+    return np.array(texts, object)
 
 
 def _choice(parameters: Mapping[str, str], name: str, choices: Mapping[str, Any]) -> Any:  # noqa: ANN401

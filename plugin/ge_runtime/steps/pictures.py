@@ -16,6 +16,7 @@ import numpy as np
 from ge_runtime.devices.jpeg import PillowDecoder
 from ge_runtime.errors import ArtifactFault, RequestFault
 from ge_runtime.specs import Array, DType, Tensors
+from ge_runtime.steps.json_files import check_fields, read_fields
 
 # An image of Pillow.
 Picture: TypeAlias = Any
@@ -71,13 +72,7 @@ class ImageProcessor:
         if kind not in (*_SQUARES, *_SHORTEST):
             known = ", ".join(f"{name}ImageProcessor" for name in (*_SQUARES, *_SHORTEST))
             raise ArtifactFault(f"{file}: found image_processor_type '{form}', expected {known}")
-        for name, value in fields.items():
-            # A step that is switched off needs no support.
-            if name not in (*_HONOURED, *_WITHOUT_EFFECT) and value not in (None, False):
-                raise ArtifactFault(
-                    f"{file}: found the field '{name}' with {value!r}, which ge_runtime does not "
-                    f"support; expected only: {', '.join(_HONOURED)}"
-                )
+        check_fields(file, fields, _HONOURED, _WITHOUT_EFFECT)
         try:
             return cls._of(kind, fields)
         except (KeyError, TypeError, ValueError) as error:
@@ -202,17 +197,6 @@ class PictureStep:
                 raise RequestFault(f"input 'image', row {row}: {fault}") from fault
             rows.append(pixels if self._last else np.moveaxis(pixels, 2, 0))
         return {self._output: np.stack(rows).astype(self._dtype)}
-
-
-def read_fields(file: Path) -> dict[str, Any]:
-    """Return the object of a JSON file. Raises ArtifactFault if it has none."""
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ArtifactFault(f"{file}: found no JSON ({error}), expected an object") from error
-    if not isinstance(found, dict):
-        raise ArtifactFault(f"{file}: found {type(found).__name__}, expected a JSON object")
-    return found
 
 
 def _switch(fields: Mapping[str, Any], name: str, default: bool = True) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ge_runtime.errors import ArtifactFault, RequestFault
 from ge_runtime.specs import DType, Tensors
-from ge_runtime.steps.pictures import read_fields
+from ge_runtime.steps.json_files import check_fields, read_fields
 
 EXTRACTOR: Final = "Wav2Vec2FeatureExtractor"
 _EXPECTED: Final = {"feature_size": 1, "padding_side": "right"}
@@ -38,13 +38,7 @@ def reads_normalization(file: Path) -> bool:
     kind = fields.get("feature_extractor_type")
     if kind != EXTRACTOR:
         raise ArtifactFault(f"{file}: found feature_extractor_type '{kind}', expected {EXTRACTOR}")
-    for name, value in fields.items():
-        known = name in (*_HONOURED, *_WITHOUT_EFFECT) or value in (None, False)
-        if not known or value != _EXPECTED.get(name, value):
-            raise ArtifactFault(
-                f"{file}: found the field '{name}' with {value!r}, which ge_runtime does not "
-                f"support; expected only: {', '.join(_HONOURED)}"
-            )
+    check_fields(file, fields, _HONOURED, _WITHOUT_EFFECT, _EXPECTED)
     return bool(fields.get("do_normalize", True))
 
 

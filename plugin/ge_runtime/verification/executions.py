@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ge_runtime.batching.admission import Block
@@ -26,14 +26,6 @@ _ARITHMETICS: Final = 2
 """Engines with other roundings."""
 _MOST_KEPT_BYTES: Final = 2**26
 """Answers of requests alone that are kept."""
-
-
-@dataclass(slots=True)
-class _Arithmetics:
-    """Engines with other roundings, shared by the checks of several configurations."""
-
-    opened: list[tuple[Engine, Executor]] | None = None
-    """None before their first use."""
 
 
 class Executions:
@@ -68,7 +60,8 @@ class Executions:
         self._executor = executor
         self._config = config
         self._gears = gears
-        self._arithmetics: _Arithmetics = _Arithmetics() if like is None else like._arithmetics
+        self._like = like
+        self._arithmetics: list[tuple[Engine, Executor]] | None = None  # before their first use
         self._answers: dict[tuple[str, str], Tensors] = {}  # alone, by size and content
         self._kept_bytes = 0
         self.values = Values(config, states)
@@ -151,9 +144,10 @@ class Executions:
 
     def arithmetics(self) -> list[Executor]:
         """Return executors on the same graph with other roundings; none if there are none."""
-        shared = self._arithmetics
-        if shared.opened is None:
-            shared.opened = []
+        if self._like is not None:
+            return self._like.arithmetics()
+        if self._arithmetics is None:
+            self._arithmetics = []
             engine = getattr(self._executor, "engine", None)
             if not isinstance(engine, Perturbable):
                 return []
@@ -162,14 +156,14 @@ class Executions:
                     other = engine.perturbed(seed)
                     if other is not None:
                         executor = self._executor.variant(engine=other)
-                        shared.opened.append((other, executor))
-        return [executor for _, executor in shared.opened]
+                        self._arithmetics.append((other, executor))
+        return [executor for _, executor in self._arithmetics]
 
     def close(self) -> None:
         """Close the engines with other roundings."""
-        for engine, _ in self._arithmetics.opened or ():
+        for engine, _ in self._arithmetics or ():
             engine.close()
-        self._arithmetics.opened = None
+        self._arithmetics = None
 
     def execute(
         self, blocks: Sequence[Block], gear: Gear, executor: Executor | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -266,18 +267,18 @@ class Leakage:
         return where, when, "a graph that uses its mask or lengths to ignore padding"
 
 
+@dataclass(frozen=True, eq=False)
 class _Evidence:
-    """Answers to one request of a trial in other arithmetics, each executed at first use."""
+    """Answers to one request of a trial in other arithmetics, each executed at first use.
 
-    def __init__(
-        self, executions: Executions, trial: Trial, probes: Sequence[Block], at: int, own: Gear
-    ) -> None:
-        """at: the place of the request in `probes`. own: its size alone."""
-        self._executions = executions
-        self._trial = trial
-        self._probes = probes
-        self._at = at
-        self._own = own
+    at: the place of the request in `probes`. own: its size alone.
+    """
+
+    executions: Executions
+    trial: Trial
+    probes: Sequence[Block]
+    at: int
+    own: Gear
 
     def pairs(self, spec: TensorSpec) -> list[Pair]:
         """Return the answers alone and in the trial of engines with other roundings."""
@@ -305,7 +306,7 @@ class _Evidence:
             return None
         if spec.dtype not in TOLERANCES:
             return difference, 0.0
-        variants = Variants(self._nudged, self._executions.copies(self._probe, self._own))
+        variants = Variants(self._nudged, self.executions.copies(self._probe, self.own))
         rounding = Rounding((spec,), {spec.name: pair.alone}, lambda: variants)
         allowed = rounding.allowed(spec.name)
         if not any(compare(spec, alone, pair.alone) for alone in self.nudged_alone(spec)):
@@ -316,31 +317,31 @@ class _Evidence:
 
     @property
     def _probe(self) -> Block:
-        return self._probes[self._at]
+        return self.probes[self.at]
 
     @cached_property
     def _engines(self) -> list[tuple[Tensors, Tensors]]:
         """The answers alone and in the trial of engines with other roundings."""
         found = []
-        for executor in self._executions.arithmetics():
+        for executor in self.executions.arithmetics():
             with suppress(EngineFault, OutOfMemory):
-                alone = self._executions.execute([self._probe], self._own, executor)[0]
-                padded = self._executions.beside(self._trial, self._probes, Part.LOWER, executor)
-                found.append((alone, padded[self._at]))
+                alone = self.executions.execute([self._probe], self.own, executor)[0]
+                padded = self.executions.beside(self.trial, self.probes, Part.LOWER, executor)
+                found.append((alone, padded[self.at]))
         return found
 
     @cached_property
     def _nudged_blocks(self) -> list[Block]:
-        return [*self._executions.nudged(self._probe)]
+        return [*self.executions.nudged(self._probe)]
 
     @cached_property
     def _nudged(self) -> list[Tensors]:
-        return [self._executions.execute([own], self._own)[0] for own in self._nudged_blocks]
+        return [self.executions.execute([own], self.own)[0] for own in self._nudged_blocks]
 
     @cached_property
     def _nudged_in_trial(self) -> list[Tensors]:
-        before, after = self._probes[: self._at], self._probes[self._at + 1 :]
+        before, after = self.probes[: self.at], self.probes[self.at + 1 :]
         return [
-            self._executions.beside(self._trial, [*before, own, *after], Part.LOWER)[self._at]
+            self.executions.beside(self.trial, [*before, own, *after], Part.LOWER)[self.at]
             for own in self._nudged_blocks
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, TypeAlias
 
 from ge_runtime.batching.gears import Gear, Gears
@@ -47,50 +47,47 @@ class Checked:
     """The reason why the graph executes one row only; empty if it executes more."""
 
 
+@dataclass(slots=True, eq=False)
 class LoadCheck:
-    """Checks one model on one executor. For one thread; `run` may be called once."""
+    """Checks one model on one executor. For one thread; `run` may be called once.
 
-    def __init__(
-        self,
-        executor: Executor,
-        config: RuntimeConfig,
-        gears: Gears,
-        *,
-        others: Sequence[Executor] = (),
-        states: Sequence[TensorSpec] = (),
-        flops: Callable[[Gear], int | None] = lambda _: None,
-        weights_bytes: int = 0,
-        reconfigure: Reconfigure | None = None,
-        like: Executions | None = None,
-    ) -> None:
-        """Prepare the check.
+    Attributes:
+        executor: Executes the trials.
+        config: The model.
+        gears: The sizes it executes.
+        others: Further executors of the model; with `reproducible: true` their answers must have
+            the same bits.
+        states: Tensors kept between the requests of a sequence, by graph input.
+        flops: See `plan_of`.
+        weights_bytes: See `plan_of`.
+        reconfigure: Used to try cures; without it they are only named.
+        like: See `Executions`.
+    """
 
-        Args:
-            executor: Executes the trials.
-            config: The model.
-            gears: The sizes it executes.
-            others: Further executors of the model; with `reproducible: true` their answers must
-                have the same bits.
-            states: Tensors kept between the requests of a sequence, by graph input.
-            flops: See `plan_of`.
-            weights_bytes: See `plan_of`.
-            reconfigure: Used to try cures; without it they are only named.
-            like: See `Executions`.
-        """
-        self._executors = (executor, *others)
-        self._config = config
-        self._gears = gears
-        self._states = tuple(states)
-        self._flops = flops
-        self._weights_bytes = weights_bytes
-        self._reconfigure = reconfigure
-        self._executions = Executions(executor, config, gears, states, like=like)
-        self._leakage = Leakage(self._executions, config)
-        self._passed = 0  # trials
-        self._together = 0  # trials of several requests that succeeded
-        self._together_fault = ""  # of the first trial of several requests that failed
-        self._failed: list[str] = []
-        self._equal_gears = 0  # at whose places all answers had the same bits
+    executor: Executor
+    config: RuntimeConfig
+    gears: Gears
+    _: KW_ONLY
+    others: Sequence[Executor] = ()
+    states: Sequence[TensorSpec] = ()
+    flops: Callable[[Gear], int | None] = lambda _: None
+    weights_bytes: int = 0
+    reconfigure: Reconfigure | None = None
+    like: Executions | None = None
+    _executions: Executions = field(init=False)
+    _leakage: Leakage = field(init=False)
+    _passed: int = field(init=False, default=0)  # trials
+    _together: int = field(init=False, default=0)  # trials of several requests that succeeded
+    _together_fault: str = field(init=False, default="")  # of the first of these that failed
+    _failed: list[str] = field(init=False, default_factory=list)
+    _equal_gears: int = field(init=False, default=0)  # at whose places all bits were equal
+
+    def __post_init__(self) -> None:
+        """Prepare the executions."""
+        self._executions = Executions(
+            self.executor, self.config, self.gears, self.states, like=self.like
+        )
+        self._leakage = Leakage(self._executions, self.config)
 
     def run(self) -> Checked:
         """Check the model.
@@ -103,13 +100,13 @@ class LoadCheck:
         try:
             return self._run()
         except Refused as refused:
-            found = advice(refused.cures, self._passes if self._reconfigure else None)
-            raise ConfigFault(self._config.model, [f"{refused.text}. {found}"]) from None
+            found = advice(refused.cures, self._passes if self.reconfigure else None)
+            raise ConfigFault(self.config.model, [f"{refused.text}. {found}"]) from None
         finally:
             self._executions.close()
 
     def _run(self) -> Checked:
-        plan = plan_of(self._config, self._gears, self._flops, self._weights_bytes)
+        plan = plan_of(self.config, self.gears, self.flops, self.weights_bytes)
         for trial in plan.trials:
             try:
                 self._leakage.check(trial, special=trial in plan.special)
@@ -122,9 +119,9 @@ class LoadCheck:
                 self._passed += 1
                 self._together += bool(trial.company)
         one_row = self._one_row()
-        if not one_row and self._config.reproducible:
+        if not one_row and self.config.reproducible:
             self._equal_gears = check_bits(
-                self._executions, self._config, self._gears, self._executors
+                self._executions, self.config, self.gears, (self.executor, *self.others)
             )
         measured = (
             f"padding and rows change answers by at most {self._leakage.rounding:.2g}, measured in "
@@ -141,7 +138,7 @@ class LoadCheck:
         line += f": {trials or 'nothing'}"
         if self._passed:
             line += f"; {_BY_CHANCE if leakage.by_chance else _INDEPENDENT}"
-            line += ", nor do the states of sequences" if self._states else ""
+            line += ", nor do the states of sequences" if self.states else ""
         if self._equal_gears:
             line += f"; equal to the bit at all places of {self._equal_gears} gear(s)"
         left = [f"left out: {', '.join(plan.left_out)}"] if plan.left_out else []
@@ -150,19 +147,11 @@ class LoadCheck:
 
     def _passes(self, cure: Parameters) -> bool:
         """Return whether the model loads with these parameters, checked on this executor."""
-        changed = self._reconfigure(cure) if self._reconfigure else None
+        changed = self.reconfigure(cure) if self.reconfigure else None
         if changed is None:
             return False
-        executor, *others = self._executors
-        check = LoadCheck(
-            executor,
-            *changed,
-            others=others,
-            states=self._states,
-            flops=self._flops,
-            weights_bytes=self._weights_bytes,
-            like=self._executions,
-        )
+        config, gears = changed
+        check = replace(self, config=config, gears=gears, reconfigure=None, like=self._executions)
         try:
             checked = check._run()
         except (Refused, RuntimeFault):
@@ -184,10 +173,10 @@ class LoadCheck:
         if self._together or not self._together_fault or not self._executions.of_one_row:
             return ""
         reason = f"each execution of two or more rows failed: {self._together_fault.strip()}"
-        if any(ROWS in axes for axes in self._config.gears):
+        if any(ROWS in axes for axes in self.config.gears):
             raise Refused(
                 f"parameter 'gears.batch': found a graph that executes one row only: {reason}; "
                 "expected one that executes the rows of its gears",
-                [one_row_cure(self._config)],
+                [one_row_cure(self.config)],
             )
         return reason

@@ -13,8 +13,8 @@ from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.wire.bodies import Body, Headers, header
 from triton_replay.wire.grpc_channel import ActiveCall, CallFailed, GrpcCall, GrpcChannel
-from triton_replay.wire.http2_client import REFUSED
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
+from triton_replay.wire.http2_client import REFUSED
 from triton_replay.wire.http_messages import Message, ResponseReader
 
 _OF_THE_CONNECTION: Final = frozenset(

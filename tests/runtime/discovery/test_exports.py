@@ -112,14 +112,14 @@ def test_a_step_that_computes_something_else_is_not_written(init, tmp_path, monk
     monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors[:, 0])
     code, _, printed = init(exports.sentences(tmp_path / "minilm"))
     assert code == 1
-    assert "output 'embedding': found an answer that differs from the plain" in printed.err
+    assert "differs from the plain computation: output 'embedding': found" in printed.err
 
 
 def test_padding_that_reaches_the_answer_leaves_one_text_in_a_request(init, tmp_path, monkeypatch):
     monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors.mean(1))
     code, into, printed = init(exports.sentences(tmp_path / "minilm"))
     assert code == 0
-    assert "# One row in a request: output 'embedding': found an answer that" in printed.out
+    assert "# One row in a request: found an answer that differs from the plain" in printed.out
     assert read_model_config(into / "minilm")["max_batch_size"] == 1
 
 

@@ -12,7 +12,8 @@ from runtime.discovery.test_experiments import chosen, parameters, stateful
 from runtime.support.axis_graphs import valid
 
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.init import Progress, proven
+from ge_runtime.cli.init import Progress
+from ge_runtime.cli.proving import proven
 from ge_runtime.discovery.configuration import Parameter
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
@@ -41,6 +42,13 @@ def test_states_are_compared_in_sequences(opened):
     assert parameters(configuration) == {"state.state": "state_out"}
     assert proof.requests == 6
     assert proof.executions == 3  # two sequences of three steps
+
+
+def test_a_proof_names_the_engine_of_the_graph(opened):
+    discovery, folder = opened(stateful())
+    discovery.graph.engine = "torch"
+    _, proof = proven(discovery, folder, "graph.onnx")
+    assert "equal to torch within" in str(proof)
 
 
 def test_a_sample_is_used_in_the_proof(opened, tmp_path):
