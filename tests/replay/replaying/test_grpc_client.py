@@ -157,6 +157,8 @@ def test_a_refused_call_is_sent_again():
             while received.count(b"hi") < calls:
                 received += await reader.read(2**16)
             writer.write(answer)
+        await writer.drain()
+        writer.close()
 
     async def play():
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
