@@ -92,7 +92,7 @@ class Graph:
 
 def _open_onnx(path: Path, threads: int) -> _Opened:
     session: Session = open_session(path, threads, ["CPUExecutionProvider"])
-    inputs, outputs = _ports(path, session.get_inputs()), _ports(path, session.get_outputs())
+    inputs, outputs = ports_of(path, session.get_inputs()), ports_of(path, session.get_outputs())
 
     def execute(given: Tensors) -> dict[str, Array]:
         found = session.run(None, dict(given))
@@ -128,8 +128,12 @@ def _port(tensor: GraphTensor) -> Port:
     return Port(tensor.name, tensor.dtype, tuple(named))
 
 
-def _ports(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
-    """Return the inputs or outputs that a session describes; `path` is for errors."""
+def ports_of(path: Path, arguments: Sequence[Any]) -> tuple[Port, ...]:
+    """Return the inputs or outputs that a session describes; `path` is for errors.
+
+    Raises:
+        ArtifactFault: A tensor has a type that ge_runtime does not support.
+    """
     ports = []
     for argument in arguments:
         dtype = dtype_of(argument.type)
