@@ -17,11 +17,11 @@ class TritonPythonModel:
             executor.execute = self._asking(executor.execute, (host, int(port)))
 
     def _asking(self, execute, address):
-        def ask(blocks, gear):
+        def ask(blocks, gear, *limits):
             with socket.create_connection(address) as bell:
                 bell.sendall(bytes(block.needs["tokens"] for block in blocks))
                 bell.recv(1)
-            return execute(blocks, gear)
+            return execute(blocks, gear, *limits)
 
         return ask
 
