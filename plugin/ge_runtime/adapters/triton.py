@@ -110,8 +110,8 @@ class GraphModel:
             pb_utils.Logger.log_warn(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._stateful = bool(runtime.config.states.outputs)
-        # tritonserver's traces accept nothing from models.
-        self._traceable = hasattr(getattr(pb_utils, "InferenceTrace", None), "record_span")
+        # tritonserver's traces accept nothing from models. The first request shows it.
+        self._traceable: bool | None = None
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:
             self._decode_jpeg(instance_name)
@@ -206,6 +206,8 @@ class GraphModel:
 
         def read(request: Request) -> tuple[Tensors, Caller]:
             timeout = request.timeout()  # microseconds; 0 for none
+            if self._traceable is None:
+                self._traceable = hasattr(request.trace(), "record_span")
             caller = Caller(
                 request.request_id(),
                 now + timeout * 1e-6 if timeout else math.inf,
