@@ -285,31 +285,23 @@ def _unportable_calls(
     tree: ast.Module, model: ast.ClassDef | None, modules: set[str]
 ) -> Iterator[CodeFault]:
     """Yield calls that tritonserver 2.51 does not support."""
-    for node in ast.walk(tree):
-        if _called(node) == "triton_dtype":
-            assert isinstance(node, ast.Call)
-            yield CodeFault(node.lineno, ROWS["triton-dtype"].text, is_certain=False)
+    for call, method in _method_calls(tree):
+        if method.attr == "triton_dtype":
+            yield CodeFault(call.lineno, ROWS["triton-dtype"].text, is_certain=False)
     for part in () if model is None else model.body:
         if isinstance(part, ast.FunctionDef) and part.name == "auto_complete_config":
-            for node in ast.walk(part):
-                name = _called(node)
-                if name in _REQUEST_CALLS or (name in _SERVER_CALLS and _owner(node) in modules):
-                    assert isinstance(node, ast.Call)
-                    yield CodeFault(node.lineno, ROWS["completion-calls"].text, is_certain=False)
+            for call, method in _method_calls(part):
+                owner = method.value
+                is_module = isinstance(owner, ast.Name) and owner.id in modules
+                if method.attr in _REQUEST_CALLS or (method.attr in _SERVER_CALLS and is_module):
+                    yield CodeFault(call.lineno, ROWS["completion-calls"].text, is_certain=False)
 
 
-def _called(node: ast.AST) -> str:
-    """Return the name of the called method; "" if the node is not a call of a method."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return ""
-
-
-def _owner(node: ast.AST) -> str:
-    """Return the name before the dot of a called method."""
-    assert isinstance(node, ast.Call)
-    assert isinstance(node.func, ast.Attribute)
-    return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+def _method_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
+    """Yield the calls of the form `owner.method(...)`, and the called attribute of each."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node, node.func
 
 
 # -- tensors that the code names
@@ -334,7 +326,7 @@ def tensor_uses(file: Path) -> Iterator[TensorUse]:
         tree = _parsed(file)
     except (OSError, SyntaxError, ValueError):
         return
-    calls = [(part, _called(part)) for part in ast.walk(tree) if isinstance(part, ast.Call)]
+    calls = [(call, method.attr) for call, method in _method_calls(tree)]
     sends = any(name == "InferenceRequest" for _, name in calls)
     seen: set[tuple[str, bool]] = set()
     for call, function in calls:

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Warmup:
         samples: The samples of the configuration.
         signature: The model's inputs and outputs.
         model_folder: The model's folder, which contains the samples' files.
-        executor: Executes the requests.
+        executor: Executes the requests. None if the samples are only checked.
         clock: The source of the requests' times.
     """
 
@@ -111,7 +111,7 @@ class Warmup:
         samples: Sequence[WarmupSample],
         signature: Signature,
         model_folder: Path,
-        executor: Executor,
+        executor: Executor | None,
         clock: Clock,
     ) -> None:
         self._samples = samples
@@ -172,6 +172,7 @@ class Warmup:
     def _run(
         self, instance: OpenInstance, sample: WarmupSample, tensors: dict[str, Tensor]
     ) -> None:
+        assert self._executor is not None
         answers = [_Answer() for _ in range(sample.batch_size)]
         self.check_batch_size(sample, instance.name)
         batch = [self._request(tensors, answer) for answer in answers]
@@ -182,13 +183,6 @@ class Warmup:
             raise _failed(sample, errors)
 
 
-class _NoExecutor:
-    """The executor of a warm-up whose samples are only checked."""
-
-    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> NoReturn:
-        raise NotImplementedError
-
-
 def sample_faults(
     samples: Sequence[WarmupSample],
     signature: Signature,
@@ -197,7 +191,7 @@ def sample_faults(
     clock: Clock,
 ) -> Iterator[ServerError]:
     """Yield the errors of samples that would fail the load, without a model."""
-    warm_up = Warmup(samples, signature, model_folder, _NoExecutor(), clock)
+    warm_up = Warmup(samples, signature, model_folder, None, clock)
     for index, sample in enumerate(samples):
         for check in (
             lambda sample=sample: warm_up.inputs(sample),

@@ -146,6 +146,21 @@ def test_calls_wait_while_the_server_accepts_no_more():
     assert handler.most <= 2
 
 
+def call(serve):
+    """Make a call to a server of raw bytes."""
+
+    async def play():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = Address(*server.sockets[0].getsockname())
+            client = GrpcConnection(address, int, [].append, (), 60, None)
+            try:
+                await client.send(exchange(UNARY, b"hi"))
+            finally:
+                client.close()
+
+    asyncio.run(play())
+
+
 def test_a_refused_call_is_sent_again():
     refusal = frame(RST_STREAM, 0, 1, struct.pack(">I", 7))
     ended = frame(RST_STREAM, 0, 3, struct.pack(">I", 2))
@@ -160,17 +175,8 @@ def test_a_refused_call_is_sent_again():
         await writer.drain()
         writer.close()
 
-    async def play():
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            address = Address(*server.sockets[0].getsockname())
-            client = GrpcConnection(address, int, [].append, (), 60, None)
-            try:
-                await client.send(exchange(UNARY, b"hi"))
-            finally:
-                client.close()
-
     with pytest.raises(NotAnswered, match="reset the call: HTTP/2 error 2"):
-        asyncio.run(play())
+        call(serve)
 
 
 def test_metadata_larger_than_a_frame_is_split():
@@ -195,14 +201,5 @@ def test_a_call_that_the_server_ends_raises_not_answered(opening, reason):
         await writer.drain()
         writer.close()
 
-    async def play():
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            address = Address(*server.sockets[0].getsockname())
-            client = GrpcConnection(address, int, [].append, (), 60, None)
-            try:
-                await client.send(exchange(UNARY, b"hi"))
-            finally:
-                client.close()
-
     with pytest.raises(NotAnswered, match=reason):
-        asyncio.run(play())
+        call(serve)
