@@ -47,6 +47,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.instruments import (
     ROOT,
+    model_folders,
     open_runtime,
     print_machine_facts,
     print_table,
@@ -332,9 +333,7 @@ def main() -> None:
             replace_table(options.page, "Seeded defects", headings, rows)
         print_table(headings, rows)
         return
-    folders = [path.parent for at in options.graphs for path in sorted(at.glob("*/config.pbtxt"))]
-    names = options.models or [folder.name for folder in folders]
-    trials = [Trial.of(folder) for folder in folders if folder.name in names]
+    trials = [Trial.of(folder) for folder in model_folders(options.graphs, options.models)]
     for trial in trials:
         trial.idle += _loads(trial, options.loads)
         if options.requests:

@@ -26,7 +26,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.graph_trials import in_process, play
-from benchmarks.instruments import print_table
+from benchmarks.instruments import model_folders, print_table
 from benchmarks.plain_answers import one_line
 from ge_runtime.cli.config_pbtxt import read_model_config
 
@@ -217,10 +217,7 @@ def main() -> None:
     add("--jobs", type=int, default=1, metavar="N", help="graphs at a time (1)")
     add("--markdown", type=Path, metavar="FILE", help="write the table")
     options = parser.parse_args()
-    folders = [
-        path.parent for graphs in options.graphs for path in sorted(graphs.glob("*/config.pbtxt"))
-    ]
-    chosen = [each for each in folders if not options.models or each.name in options.models]
+    chosen = model_folders(options.graphs, options.models)
     results = []
     # Workers fork processes of their own, which daemons may not.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:

@@ -13,7 +13,7 @@ import platform
 import resource
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -138,6 +138,12 @@ def open_runtime(
 
 
 # -- output
+
+
+def model_folders(graphs: Iterable[Path], names: Sequence[str] | None) -> list[Path]:
+    """Return the model folders in some folders; without `names`, all of them."""
+    folders = (path.parent for at in graphs for path in sorted(at.glob("*/config.pbtxt")))
+    return [folder for folder in folders if not names or folder.name in names]
 
 
 def print_machine_facts() -> None:
