@@ -9,6 +9,7 @@ can be logged. The event loop logs the executing models as soon as it gets the l
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -127,7 +128,7 @@ class ExecutionWatch:
 
     def _stack(self, thread: int) -> str:
         """Describe a thread's stack in the model's code, with the innermost call first."""
-        frame: FrameType | None = sys._current_frames().get(thread)
+        frame = self._frames().get(thread)
         calls: list[str] = []
         while frame is not None and frame.f_code is not self._boundary:
             code = frame.f_code
@@ -137,6 +138,22 @@ class ExecutionWatch:
             return "no longer in the model's code"
         left_out = [f"{len(calls) - _MAX_FRAMES} more"] if len(calls) > _MAX_FRAMES else []
         return "at " + ", called by ".join([*calls[:_MAX_FRAMES], *left_out])
+
+    def _frames(self) -> dict[int, FrameType | None]:
+        """Return the innermost frame of each thread, with garbage collection off.
+
+        Before CPython 3.11.8 and 3.12.1, `sys._current_frames` can start a collection while it
+        holds the lock of all thread states. If a finalizer lets another thread run, and that thread
+        starts or ends a thread, the process hangs for ever (CPython issue 106883).
+        """
+        with self._lock:  # two callers would restore each other's state
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                return dict(sys._current_frames())
+            finally:
+                if collects:
+                    gc.enable()
 
 
 log = logging.getLogger(__name__)

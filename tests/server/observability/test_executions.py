@@ -1,11 +1,14 @@
 """Long executions of inline models are logged once, with their stack."""
 
 import builtins
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
 from server.backends import kit
+from support.servers import ROOT
 
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.telemetry import Sample
@@ -126,6 +129,34 @@ def test_instances_that_executed_for_most_of_a_time_are_reported_afterwards(
     assert watch.executing_since(1.0) == "'m_0_0'"
     clock.now_ns += 500_000_000
     assert watch.executing_since(1.0) == ""
+
+
+COLLECTING = """
+import faulthandler, gc, os, threading
+from reference_server.observability.incidents import ExecutionWatch
+
+faulthandler.dump_traceback_later(20, exit=True)
+watch = ExecutionWatch(None, 0, None)
+
+def start_a_thread(phase, details):
+    threading.Thread(target=int).start()
+
+held = threading.Lock()
+held.acquire()
+for _ in range(5):  # their frames are objects only once somebody asks for them
+    threading.Thread(target=held.acquire, daemon=True).start()
+gc.collect()
+gc.set_threshold(1)
+gc.callbacks.append(start_a_thread)
+watch._frames()
+os._exit(0)
+"""
+
+
+def test_no_garbage_is_collected_while_stacks_are_read():
+    # In CPython 3.11.7 a thread that a finalizer starts there never starts: the process hangs.
+    finished = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr.decode()
 
 
 def test_a_record_is_watched_until_it_is_freed(watch):
