@@ -43,7 +43,7 @@ FORKED = declare("process.forked", "Do not use acl in a fork of a process that c
 _EXECUTIONS: Final = ("mdl.execute", "mdl.execute_async", "mdl.execute_v2")
 
 _OF_THE_THREAD: Final = ("rt.get_context", "rt.set_context")
-"""Calls that change nothing outside of the calling thread, so that a lost device does not matter."""
+"""Calls that concern only the calling thread; they work although the device is lost."""
 
 Converter: TypeAlias = Callable[[Any], Any]
 Function: TypeAlias = Callable[..., Any]

@@ -185,7 +185,7 @@ class Driver(Protocol):
         """Make a context current in this thread."""
 
     def current_context(self) -> Context | None:
-        """Return the context that is current in this thread; None if there is none.
+        """Return the context that is current in this thread, or None.
 
         Never raises: contexts are also saved and restored around failures.
         """

@@ -210,15 +210,16 @@ class GeSessionExecutor:
         inputs: list[GeTensor] = []
         results: list[GeTensor] = []
         try:
-            inputs.extend(map(self._to_device, arrays))
             try:
+                inputs.extend(map(self._to_device, arrays))
                 results.extend(
                     self._session.run_graph_with_stream_async(_GRAPH, self._stream, inputs)
                 )
             finally:
-                # Also after an error: queued tasks use the tensors until they are done. And each
-                # execution must wait, because the driver reports a failed task once, at the next
-                # wait for its stream, and does not say which task it was.
+                # Also after an error: queued tasks use the tensors until they are done, and GE's
+                # errors do not contain whether the card is lost. And each execution must wait,
+                # because the driver reports a failed task once, at the next wait for its stream,
+                # and does not say which task it was.
                 self._device.wait(self._stream)
             return [
                 self._to_host(result, dtype) for result, dtype in zip(results, dtypes, strict=True)

@@ -138,11 +138,10 @@ class PyAclDriver:
         self._status("acl.rt.set_context", self._rt.set_context(context))
 
     def current_context(self) -> Context | None:
-        context, code = self._rt.get_context()
-        if code != SUCCESS:
-            self._acl.get_recent_err_msg()  # so that a later failure does not get this message
+        try:
+            return Context(self._value("acl.rt.get_context", self._rt.get_context()))
+        except DriverFault:
             return None
-        return Context(context)
 
     def destroy_context(self, context: Context) -> None:
         self._status("acl.rt.destroy_context", self._rt.destroy_context(context))
