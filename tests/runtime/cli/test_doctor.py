@@ -95,8 +95,8 @@ NVIDIA
   engine                     not needed  none
 
 What to do
-  ! Ascend driver, ASCEND_RT_VISIBLE_DEVICES: found '2', and 2 card(s), expected different numbers
-    of this process's cards, counted from 0
+  ! Ascend driver, ASCEND_RT_VISIBLE_DEVICES: found '2', and 2 card(s), expected ascending numbers
+    of this process's cards, counted from 0, without blanks
     remove 2: inside a container cards are numbered from 0
   - Ascend's compiler, numpy: found 1.26.4, expected 1.19.2 to 1.24.x for the compiler of CANN
     8.3.RC1
@@ -145,7 +145,7 @@ def test_json_report(run):
         "what": "ASCEND_RT_VISIBLE_DEVICES",
         "state": "wrong",
         "found": "'2', and 2 card(s)",
-        "expected": "different numbers of this process's cards, counted from 0",
+        "expected": "ascending numbers of this process's cards, counted from 0, without blanks",
         "cure": "remove 2: inside a container cards are numbered from 0",
         "needed_by": ["npu"],
         "stands_in_the_way": False,

@@ -219,7 +219,7 @@ def _inspect(folder: Path) -> ChildResult:
     if result.outcome is Outcome.CRASHED or "{" not in lines:
         return result
     # Libraries may print before and after the JSON, as CANN does with
-    # ASCEND_SLOG_PRINT_TO_STDOUT=1.
+    # ASCEND_LOG_PRINT_TO_STDOUT=1 (ASCEND_SLOG_PRINT_TO_STDOUT before CANN 9.2).
     end = len(lines) - lines[::-1].index("}")
     report = json.loads("\n".join(lines[lines.index("{") : end]))
     if report["faults"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from ge_runtime.cli.child_process import Outcome
 from ge_runtime.cli.doctor.findings import Finding
 from ge_runtime.cli.doctor.machine import Cann, Machine
 from ge_runtime.cli.doctor.package_checks import VersionRange, failure, version_numbers
+from ge_runtime.npu.driver.installation import log_folder
 
 _NPU: Final = frozenset({"npu"})
 _driver_check: Final = partial(Finding, "Ascend driver", needed_by=_NPU)
@@ -125,10 +127,12 @@ def _permissions(machine: Machine) -> Finding:
 
 def _visible_devices(machine: Machine) -> Finding:
     text = machine.environment["ASCEND_RT_VISIBLE_DEVICES"]
-    expected = "different numbers of this process's cards, counted from 0"
+    # CANN ignores the rest after a blank or another character, and accepts only ascending numbers.
+    expected = "ascending numbers of this process's cards, counted from 0, without blanks"
     check = _driver_check("ASCEND_RT_VISIBLE_DEVICES", expected)
-    numbers = [number.strip() for number in text.split(",")]
-    if not all(map(str.isdecimal, numbers)) or len(set(numbers)) < len(numbers):
+    numbers = text.split(",")
+    is_list = all(map(str.isdecimal, numbers))
+    if not is_list or any(int(b) <= int(a) for a, b in pairwise(numbers)):
         return check.wrong(f"'{text}'", "export it as e.g. 0,1, or unset it to use all cards")
     count = len(_card_files(machine))
     if absent := [number for number in numbers if int(number) >= count]:
@@ -255,7 +259,7 @@ def _devices(machine: Machine) -> Finding:
     check = _cann_check("devices", "at least one device")
     if code == 0 and count:
         return check.ok(f"{count} device(s)")
-    meaning, cure = _CODES.get(code or 207004, ("", "see ACL's log in ~/ascend/log"))
+    meaning, cure = _CODES.get(code or 207004, ("", f"see CANN's log in {log_folder()}"))
     return check.missing(f"none: code {code}" + (f", {meaning}" if meaning else ""), cure)
 
 

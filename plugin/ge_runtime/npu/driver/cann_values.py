@@ -86,6 +86,8 @@ _NAMES: Final = {
     107001: "ACL_ERROR_RT_INVALID_DEVICEID",
     107002: "ACL_ERROR_RT_CONTEXT_NULL",
     107003: "ACL_ERROR_RT_STREAM_CONTEXT",
+    107019: "ACL_ERROR_RT_WAIT_TIMEOUT",
+    107020: "ACL_ERROR_RT_TASK_TIMEOUT",
     145000: "ACL_ERROR_GE_PARAM_INVALID",
     145002: "ACL_ERROR_GE_EXEC_MODEL_PATH_INVALID",
     145003: "ACL_ERROR_GE_EXEC_MODEL_ID_INVALID",
@@ -105,9 +107,12 @@ _NAMES: Final = {
     207008: "ACL_ERROR_RT_NO_STREAM_RESOURCE",
     207016: "ACL_ERROR_RT_AIVEC_OVER_FLOW",
     207017: "ACL_ERROR_RT_OVER_FLOW",
+    207009: "ACL_ERROR_RT_NO_NOTIFY_RESOURCE",
+    207010: "ACL_ERROR_RT_NO_MODEL_RESOURCE",
     207018: "ACL_ERROR_RT_DEVICE_OOM",
     207020: "ACL_ERROR_RT_TIMEOUT",
     245000: "ACL_ERROR_GE_MEMORY_ALLOCATION",
+    500001: "ACL_ERROR_FAILURE",
     500002: "ACL_ERROR_GE_FAILURE",
     507002: "ACL_ERROR_RT_STREAM_TASK_FULL",
     507008: "ACL_ERROR_RT_SOC_VERSION",
@@ -115,11 +120,20 @@ _NAMES: Final = {
     507011: "ACL_ERROR_RT_MODEL_EXECUTE",
     507014: "ACL_ERROR_RT_AICORE_TIMEOUT",
     507015: "ACL_ERROR_RT_AICORE_EXCEPTION",
+    507017: "ACL_ERROR_RT_AICPU_TIMEOUT",
+    507018: "ACL_ERROR_RT_AICPU_EXCEPTION",
     507033: "ACL_ERROR_RT_DEV_SETUP_ERROR",
+    507034: "ACL_ERROR_RT_VECTOR_CORE_TIMEOUT",
+    507035: "ACL_ERROR_RT_VECTOR_CORE_EXCEPTION",
     507046: "ACL_ERROR_RT_STREAM_SYNC_TIMEOUT",
     507047: "ACL_ERROR_RT_EVENT_SYNC_TIMEOUT",
+    507048: "ACL_ERROR_RT_FFTS_PLUS_TIMEOUT",
+    507049: "ACL_ERROR_RT_FFTS_PLUS_EXCEPTION",
     507053: "ACL_ERROR_RT_DEVICE_MEM_ERROR",
+    507054: "ACL_ERROR_RT_HBM_MULTI_BIT_ECC_ERROR",
     507055: "ACL_ERROR_RT_SUSPECT_DEVICE_MEM_ERROR",
+    507056: "ACL_ERROR_RT_LINK_ERROR",
+    507057: "ACL_ERROR_RT_SUSPECT_REMOTE_ERROR",
     507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
     507901: "ACL_ERROR_RT_SOCKET_CLOSE",
 }
@@ -147,6 +161,14 @@ _OVERFLOWED: Final = (
     "cube_fp16in_fp32out"
 )
 
+_USED_UP: Final = (
+    "the device's streams, events, notifies or queues are used up, also by other processes "
+    "(EE1023): run fewer models, instances or processes on it"
+)
+_OTHER_VERSION: Final = (
+    "the driver may be older than CANN: `npu-smi info`, `cat $ASCEND_HOME_PATH/version.cfg`"
+)
+
 _CURES: Final = {
     100039: "LD_LIBRARY_PATH has CANN's `stub` folder before the driver's libraries: "
     "`source set_env.sh` of CANN again",
@@ -154,14 +176,20 @@ _CURES: Final = {
     148049: "install the operators of this chip: the package Ascend-cann-<soc>-ops",
     207004: "pass the device into the container, e.g. `--device /dev/davinci0`",
     207006: "add the user to the group HwHiAiUser",
-    507008: "the file is for another chip, or the versions of driver and CANN are incompatible: "
-    "`npu-smi info`, `cat $ASCEND_HOME_PATH/version.cfg`",
+    207005: _USED_UP,
+    207007: _USED_UP,
+    207008: _USED_UP,
+    207009: _USED_UP,
+    507008: "the file is for another chip, or the package Ascend-cann-<soc>-ops is missing, or "
+    f"{_OTHER_VERSION}",
     207003: _OVERFLOWED,
     207016: _OVERFLOWED,
     207017: _OVERFLOWED,
-    507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
-    507899: "often caused by a driver of another version than CANN: `npu-smi info`, `cat "
-    "$ASCEND_HOME_PATH/version.cfg`",
+    507033: "another process or container may use the device or its die, the package "
+    "Ascend-cann-<soc>-ops may be missing, the user may not be in the group HwHiAiUser, or "
+    f"{_OTHER_VERSION}",
+    507054: "the device's memory is defective: do not use the device, `npu-smi info -t ecc -i 0`",
+    507899: _OTHER_VERSION,
 }
 """Code: how a user can fix it."""
 

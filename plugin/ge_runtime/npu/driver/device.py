@@ -6,6 +6,7 @@ more, because a call might not return; nothing is freed on it before the process
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
+from ge_runtime.npu.driver.installation import last_log_errors
 
 EXECUTION_TIMEOUT_S: Final = 60.0
 """Time limit of an execution; after it the device is assumed to hang."""
@@ -25,6 +27,8 @@ EXECUTION_TIMEOUT_S: Final = 60.0
 LOCK_TIMEOUT_S: Final = 1800.0
 """Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
 models may take minutes, and executions twice EXECUTION_TIMEOUT_S."""
+
+_log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
 """Delay before a wait that failed for lack of a resource is repeated."""
@@ -152,7 +156,13 @@ class AscendDevice:
 
     def mark_lost(self, text: str) -> EngineLost:
         """Mark the device as lost for all its users; return the error to raise."""
+        self.log_errors()
         return self._health.mark_lost(text)
+
+    def log_errors(self) -> None:
+        """Log the last errors in CANN's own log, which often contain the cause of a failure."""
+        if errors := last_log_errors():
+            _log.error("%s: %s", self.name, errors)
 
     @contextmanager
     def detecting_loss(self, path: Path | None = None) -> Iterator[None]:

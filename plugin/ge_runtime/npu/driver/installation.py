@@ -55,6 +55,33 @@ def import_cann_module(name: str) -> Module:
     return module
 
 
+_LOG_TAIL_BYTES: Final = 65_536
+_LOG_LINES: Final = 3
+
+
+def log_folder() -> Path:
+    """Return the folder of CANN's log of processes ("plog")."""
+    own = os.environ.get("ASCEND_PROCESS_LOG_PATH")
+    return Path(own) if own else Path.home() / "ascend" / "log"
+
+
+def last_log_errors() -> str:
+    """Return the last errors in CANN's log of this process, with the file's path; or "".
+
+    CANN writes the log in blocks: with ASCEND_LOG_SYNC_SAVE=1 nothing is missing after a crash.
+    """
+    try:
+        files = log_folder().glob(f"*/plog/plog-{os.getpid()}_*.log")
+        newest = max(files, key=lambda file: file.stat().st_mtime_ns)
+        with newest.open("rb") as log:
+            log.seek(max(newest.stat().st_size - _LOG_TAIL_BYTES, 0))
+            lines = log.read(_LOG_TAIL_BYTES).decode(errors="replace").splitlines()
+    except (OSError, ValueError):  # ValueError: there is no such file
+        return ""
+    errors = [line for line in lines if line.startswith("[ERROR]")][-_LOG_LINES:]
+    return "\n".join([f"last errors in {newest}:", *errors]) if errors else ""
+
+
 _RUNNING: Final = re.compile(r"^\w+_running_version=\[(?:[^\]:]*:)?([^\]]+)\]", re.MULTILINE)
 _INSTALLED: Final = re.compile(r"^version=(\S+)", re.MULTILINE)
 

@@ -242,6 +242,7 @@ class StreamExecutor:
             return
         name = self.models.name
         _log.warning("%s: reset after a failed execution of %s", name, self._failure)
+        self._device.log_errors()
         try:
             with self._context.current():
                 self.models.unload_all()

@@ -45,6 +45,7 @@ from ge_runtime.npu.driver.installation import (
     GraphValue,
     graph_inputs,
     graph_outputs,
+    log_folder,
 )
 from ge_runtime.specs import Array, Tensors
 
@@ -252,8 +253,8 @@ def _fault(path: Path, card: Card, error: Exception, *, at_load: bool = False) -
         if error.kind is FailureKind.MEMORY:
             return OutOfMemory(f"{path}: {error}")
     text = (
-        f"{path}: GE: {error}; for details see the log in ~/ascend/log, or set "
-        "ASCEND_SLOG_PRINT_TO_STDOUT=1"
+        f"{path}: GE: {error}; for details see the log in {log_folder()}, or set "
+        "ASCEND_LOG_PRINT_TO_STDOUT=1"
     )
     return (ArtifactFault if at_load else EngineFault)(text)
 

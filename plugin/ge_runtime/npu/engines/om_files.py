@@ -90,6 +90,7 @@ def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
         return card.mark_lost(f"{path}: {fault}")
     if fault.kind is FailureKind.MEMORY:
         return OutOfMemory(f"{path}: {fault}")
+    card.log_errors()
     return ArtifactFault(
         f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
         f"compiles it from {graph_name(path, card.soc_name)}.onnx for this chip"

@@ -1,5 +1,6 @@
 """CANN: packages are found through set_env.sh, broken ones are reported, the version is read."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,12 @@ from runtime.support.fakes import forget
 import ge_runtime
 from ge_runtime.errors import NoDevice
 from ge_runtime.npu.driver.atc import Atc
-from ge_runtime.npu.driver.installation import cann_version, import_cann_module, open_ge
+from ge_runtime.npu.driver.installation import (
+    cann_version,
+    import_cann_module,
+    last_log_errors,
+    open_ge,
+)
 from ge_runtime.npu.driver.pyacl import open_driver
 
 pytestmark = pytest.mark.brute_force
@@ -130,3 +136,17 @@ def test_a_newer_toolkit_is_another_compiler_though_its_atc_is_the_same_script(h
 def test_without_a_toolkit_in_the_environment_no_file_is_taken_for_its(home, tmp_path, monkeypatch):
     monkeypatch.chdir(home({"version.cfg": RUNNING}))
     assert Atc.find({"PATH": str(tmp_path)}).identity.startswith("atc ")
+
+
+def test_the_last_errors_of_this_process_are_read_from_canns_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_PROCESS_LOG_PATH", str(tmp_path))
+    assert last_log_errors() == ""
+    folder = tmp_path / "debug" / "plog"
+    folder.mkdir(parents=True)
+    (folder / f"plog-{os.getpid() + 1}_1.log").write_text("[ERROR] of another process\n")
+    assert last_log_errors() == ""
+    log = folder / f"plog-{os.getpid()}_1.log"
+    lines = [*(f"[ERROR] RUNTIME: {number}" for number in range(5000)), "[INFO] the end"]
+    log.write_text("\n".join(lines))
+    expected = [f"last errors in {log}:", *lines[-4:-1]]
+    assert last_log_errors() == "\n".join(expected)

@@ -73,6 +73,8 @@ def test_a_failure_has_function_code_kind_message_and_cure(checker):
     )
     with pytest.raises(DriverFault, match="HwHiAiUser"):
         checker.status("acl.rt.set_device", 207006)
+    with pytest.raises(DriverFault, match="streams, events, notifies or queues are used up"):
+        checker.status("acl.rt.create_stream", 207008)
 
 
 def test_a_handle_of_0_is_a_failure(checker):
