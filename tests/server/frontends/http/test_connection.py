@@ -290,6 +290,7 @@ def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
     assert bodies(waiting_client) == [b"one", b"two"]
 
 
+@pytest.mark.brute_force
 def test_thousands_of_requests_may_wait_behind_one():
     first = []
 
