@@ -9,7 +9,6 @@ from reference_server.observability.tracing import FileMode
 from reference_server.options import TraceOptions
 
 NAMES = ("trace_level", "trace_rate", "trace_count", "log_frequency")
-START = (["OFF"], ["1000"], ["-1"], ["0"])
 ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": ["1"]}
 
 
@@ -51,95 +50,6 @@ def samples(settings, model, count):
     return [trace is not None for trace in traces]
 
 
-def test_all_settings_are_read_in_tritons_order(make):
-    told = make(file="", levels=frozenset({"TENSORS"})).read()
-    assert list(told.items()) == [
-        ("trace_level", ["TENSORS"]),
-        ("trace_rate", ["1000"]),
-        ("trace_count", ["-1"]),
-        ("log_frequency", ["0"]),
-        ("trace_file", [""]),
-        ("trace_mode", ["triton"]),
-    ]
-
-
-def test_a_model_inherits_unset_values(settings):
-    settings.update({"trace_rate": ["20"]}, "m")
-    settings.update({"trace_rate": ["10"], "log_frequency": ["3"]})
-    assert shown(settings) == (["OFF"], ["10"], ["-1"], ["3"])
-    assert shown(settings, "m") == (["OFF"], ["20"], ["-1"], ["3"])
-    assert shown(settings, "other") == shown(settings)
-
-
-def test_a_reset_value_is_inherited_again(settings):
-    settings.update({"trace_rate": ["20"]}, "m")
-    settings.update({"trace_rate": ["10"]})
-    settings.update({"trace_rate": None}, "m")
-    assert shown(settings, "m")[1] == ["10"]
-    settings.update({"trace_rate": None})
-    assert shown(settings) == shown(settings, "m") == START
-
-
-def test_an_unknown_level_changes_nothing(settings):
-    settings.update({"trace_level": ["TENSORS", "TIMESTAMPS"]})
-    for words in (["other"], []):
-        settings.update({"trace_level": words})
-    assert shown(settings)[0] == ["TIMESTAMPS", "TENSORS"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "text"),
-    [
-        (
-            {"trace_file": None},
-            Code.UNSUPPORTED,
-            "trace file location can not be updated through network protocol",
-        ),
-        (
-            {"trace_level": ["OFF", "x"]},
-            Code.INVALID_ARG,
-            "Expect only one trace level 'OFF' is specified",
-        ),
-        (
-            {"trace_rate": ["1", "2"]},
-            Code.INVALID_ARG,
-            "expect only 1 value for 'trace_rate'",
-        ),
-        ({"trace_rate": ["x"]}, Code.INVALID_ARG, "Unable to parse 'trace_rate', got: x"),
-        (
-            {"log_frequency": ["2147483648"]},
-            Code.INVALID_ARG,
-            "Unable to parse 'log_frequency', value is out of range [ 0, 4294967295 ], "
-            "got: 2147483648",
-        ),
-        (
-            {"trace_count": ["-2147483649"]},
-            Code.INVALID_ARG,
-            "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], "
-            "got: -2147483649",
-        ),
-        (
-            {"trace_count": ["-2"]},
-            Code.INVALID_ARG,
-            "Unable to parse 'trace_count'. Expecting value >= -1, got: -2",
-        ),
-        (
-            {"trace_level": ["TENSORS"], "trace_rate": ["0"]},
-            Code.INVALID_ARG,
-            "Attempting to set invalid trace setting :sample rate must be non-zero",
-        ),
-        (
-            {"trace_level": ["TENSORS"], "trace_count": ["0"]},
-            Code.INVALID_ARG,
-            "Attempting to set invalid trace setting :",
-        ),
-    ],
-)
-def test_a_refused_change_changes_nothing(settings, changes, code, text):
-    assert refusal(settings, {"log_frequency": ["7"], **changes}) == (code, text)
-    assert shown(settings) == START
-
-
 def test_without_a_file_nothing_can_be_traced(make):
     settings = make(file="")
     assert refusal(settings, {"trace_level": ["TENSORS"]}) == (
@@ -147,20 +57,6 @@ def test_without_a_file_nothing_can_be_traced(make):
         "Attempting to set invalid trace setting :trace file name is not given",
     )
     assert make(file="", levels=frozenset({"TENSORS"}), rate=1).sample("m", tuple) is None
-
-
-def test_a_change_that_makes_a_models_setting_invalid_is_refused(settings):
-    settings.update({"trace_level": ["TENSORS"]}, "m")
-    code, _ = refusal(settings, {"trace_rate": ["0"]})
-    assert code is Code.INVALID_ARG
-    assert shown(settings) == START
-
-
-@pytest.mark.parametrize("ask", [TraceSettings.read, lambda settings, m: settings.update({}, m)])
-def test_an_unknown_model_has_no_settings(settings, ask):
-    with pytest.raises(ServerError, match=r"^Request for unknown model : unknown$") as caught:
-        ask(settings, "unknown")
-    assert caught.value.code is Code.INVALID_ARG
 
 
 def test_nothing_is_traced_at_start(settings):
