@@ -1,12 +1,12 @@
-"""The settings of tracing: inheritance, refusals, and the selection of requests."""
+"""The settings of the log and of tracing, and the selection of traced requests."""
 
 import pytest
 from server.support.clock import ManualClock
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.gateway.log_and_trace_settings import TraceSettings
+from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
 from reference_server.observability.tracing import FileMode
-from reference_server.options import TraceOptions
+from reference_server.options import LogOptions, TraceOptions
 
 NAMES = ("trace_level", "trace_rate", "trace_count", "log_frequency")
 ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": ["1"]}
@@ -31,8 +31,8 @@ def settings(make):
 
 
 def shown(settings, model=""):
-    told = settings.read(model)
-    return tuple(list(told[name]) for name in NAMES)
+    values = settings.read(model)
+    return tuple(list(values[name]) for name in NAMES)
 
 
 def refusal(settings, changes, model=""):
@@ -95,3 +95,30 @@ def test_the_command_line_sets_the_defaults(make):
     assert shown(settings) == (["TIMESTAMPS"], ["1"], ["1"], ["2"])
     settings.update({"trace_rate": ["2"]})
     assert shown(settings) == (["TIMESTAMPS"], ["2"], ["3"], ["2"])
+
+
+# -- log
+
+
+@pytest.fixture
+def applied():
+    return []
+
+
+@pytest.fixture
+def log_settings(applied):
+    return LogSettings(LogOptions(), applied.append)
+
+
+def test_the_file_of_the_log_is_read(applied):
+    assert LogSettings(LogOptions(file="f"), applied.append).read()["log_file"] == "f"
+
+
+def test_each_change_is_applied(log_settings, applied):
+    log_settings.update({"log_info": False, "log_format": "ISO8601"})
+    assert applied == [LogOptions(info=False), LogOptions(info=False, iso8601=True)]
+
+
+def test_unchanged_settings_are_not_applied(log_settings, applied):
+    log_settings.update({"log_info": True, "other": 1})
+    assert applied == []
