@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from model_factory import digits
+from model_factory import digits, recipes
 from model_factory.digits_evaluation import pad
 
 pytestmark = pytest.mark.brute_force
@@ -33,11 +33,11 @@ def onnx_classify(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def torch_classify(tmp_path_factory):
+def torch_classify():
     torch = pytest.importorskip("torch", reason="the torch twin needs torch")
-    path = tmp_path_factory.mktemp("torch") / "model.pt2"
-    digits.write_pt2(path)
-    module = torch.export.load(path).module()
+    (recipe,) = (recipe for recipe in digits.RECIPES if recipe.needs_torch)
+    recipes.build_all([recipe], MODEL.parent)
+    module = torch.export.load(recipe.target(MODEL.parent)).module()
 
     def classify(image, mask):
         with torch.inference_mode():

@@ -1,16 +1,12 @@
 """The shipped parameters keep their claim, and the training that made them still runs."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
 
 from model_factory import digits, digits_parameters
 from model_factory.digits_evaluation import accuracy_by_bucket, pad
-from model_factory.digits_images import draw_disturbed, draw_plain, load_sources
+from model_factory.digits_images import Sources, draw_disturbed, draw_plain, load_sources
 from model_factory.digits_parameters import Claim
 
 pytestmark = pytest.mark.brute_force
@@ -89,18 +85,21 @@ def test_padding_keeps_images_top_left():
     assert mask.tolist() == [[[1, 1, 1], [0, 0, 0]], [[1, 1, 0], [1, 1, 0]]]
 
 
-@pytest.mark.slow
-def test_training_runs_and_writes_parameters_with_a_claim(tmp_path):
+def test_training_runs_and_writes_parameters_with_a_claim(tmp_path, monkeypatch):
     pytest.importorskip("sklearn", reason="training needs scikit-learn")
-    pytest.importorskip("torch", reason="training needs torch")
+    torch = pytest.importorskip("torch", reason="training needs torch")
+    from model_factory import digits_train
+
+    def load_few(*, held_out):
+        sources = load_sources(held_out=held_out)
+        return Sources(sources.images[:32], sources.labels[:32])
+
+    monkeypatch.setattr(digits_train, "load_sources", load_few)
     path = tmp_path / "p.npz"
-    options = ["--steps", "3", "--seed", "5", "--output", str(path)]
-    # A process of its own, because training sets torch's threads and seed for the whole process.
-    subprocess.run(
-        [sys.executable, "-W", "error", "-m", "model_factory.digits_train", *options],
-        cwd=Path(__file__).parents[2],
-        check=True,
-    )
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng():
+        digits_train.main(["--steps", "3", "--seed", "5", "--output", str(path)])
+    torch.set_num_threads(threads)
     _, claim = digits_parameters.load(path)
     assert (claim.seed, claim.steps) == (5, 3)
     assert len(claim.plain) == len(claim.disturbed) == 4

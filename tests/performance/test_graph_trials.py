@@ -47,6 +47,7 @@ def run(monkeypatch, *arguments):
     graph_trials.main()
 
 
+@pytest.mark.brute_force
 def test_table_shows_refusals_and_wrong_answers(tmp_path, monkeypatch, capsys):
     write_model(tmp_path, "healthy", "healthy")
     write_model(tmp_path, "refused", "leaking")

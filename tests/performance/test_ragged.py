@@ -30,10 +30,3 @@ def test_all_ways_to_batch_are_compared(tmp_path):
     assert ways["pad to the maximum"]["padding_share"] > ways["pad to the longest"]["padding_share"]
     assert all(row["useful_per_second"] > 0 for row in ways.values())
     assert all(way in printed for way in ways)
-
-
-@pytest.mark.slow
-def test_padding_to_the_maximum_can_be_omitted(tmp_path):
-    rows, _ = run(tmp_path / "report.json", "--max-batches", "0")
-    expected = ["pad to the longest", "ge_runtime", "ge_runtime, 4 gears"]
-    assert [row["way"] for row in rows] == expected

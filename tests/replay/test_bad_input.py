@@ -67,6 +67,7 @@ def reading(request, tmp_path, whole):
     return run
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("content", "reported"),
     [

@@ -1,7 +1,10 @@
-"""Artifacts of the tiny graphs, each built once per session."""
+"""Artifacts of the tiny graphs, each built once per session, and open runtimes."""
 
 import pytest
+from runtime.support.axis_graphs import saved
 from runtime.support.graphs import write
+
+from ge_runtime import Runtime
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +21,17 @@ def version_dir(tmp_path_factory):
         return folders[key]
 
     return folder_of
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a function: graph, configuration -> an open runtime."""
+    runtimes = []
+
+    def open_runtime(graph, config):
+        runtimes.append(Runtime.open(saved(graph, tmp_path), config, instance_name="tiny_0"))
+        return runtimes[-1]
+
+    yield open_runtime
+    for runtime in runtimes:
+        runtime.close()

@@ -17,7 +17,6 @@ from runtime.support.axis_graphs import (
     valid_config,
 )
 
-from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, ShapeMismatch
 from ge_runtime.testing.conformance import check
 
@@ -25,19 +24,14 @@ GAIN = np.array(0.5, np.float32)
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(opened, tmp_path):
     """Return a function: graph, configuration -> an open runtime, and an ONNX Runtime session."""
-    runtimes = []
 
-    def open_runtime(graph, config):
-        version_dir = saved(graph, tmp_path)
-        runtimes.append(Runtime.open(version_dir, config, instance_name="tiny_0"))
-        path = str(version_dir / "model.onnx")
-        return runtimes[-1], onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    def open_both(graph, config):
+        runtime, path = opened(graph, config), str(tmp_path / "1" / "model.onnx")
+        return runtime, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    yield open_runtime
-    for runtime in runtimes:
-        runtime.close()
+    return open_both
 
 
 def images(*shapes, name="image"):

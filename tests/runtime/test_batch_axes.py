@@ -5,30 +5,14 @@ import pytest
 from runtime.support.axis_graphs import (
     rated,
     rated_config,
-    saved,
     time_major,
     time_major_config,
 )
 
-from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, RequestFault
 
 COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 """A cost so high that all requests that can share an execution do."""
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """Return a function: graph, configuration -> an open runtime."""
-    runtimes = []
-
-    def open_runtime(graph, config):
-        runtimes.append(Runtime.open(saved(graph, tmp_path), config, instance_name="tiny_0"))
-        return runtimes[-1]
-
-    yield open_runtime
-    for runtime in runtimes:
-        runtime.close()
 
 
 def frames(rows, tokens):

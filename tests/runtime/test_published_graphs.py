@@ -64,7 +64,9 @@ def test_the_text_encoder_answers_as_onnx_runtime_does_for_single_rows():
     rng = np.random.default_rng(5)
     rows = [rng.integers(1000, 30000, (1, tokens)) for tokens in (3, 60, 3, 17, 128, 1)]
     requests = [{"input_ids": row, "lengths": np.array([[row.shape[1]]], np.int32)} for row in rows]
-    runtime = Runtime.open(folder / "1", read_model_config(folder), instance_name="encoder_0")
+    config = read_model_config(folder)
+    config["parameters"]["cost"] = {"string_value": COSTS["dear"]}
+    runtime = Runtime.open(folder / "1", config, instance_name="encoder_0")
     try:
         answers = runtime.infer(requests)
     finally:

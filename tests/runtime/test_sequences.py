@@ -18,20 +18,6 @@ from ge_runtime.specs import DType, TensorSpec
 COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 
 
-@pytest.fixture
-def opened(tmp_path):
-    """Return a function: graph, configuration -> an open runtime."""
-    runtimes = []
-
-    def open_runtime(graph, config):
-        runtimes.append(Runtime.open(saved(graph, tmp_path), config, instance_name="tiny_0"))
-        return runtimes[-1]
-
-    yield open_runtime
-    for runtime in runtimes:
-        runtime.close()
-
-
 def x(value):
     return {"x": np.full((1, 3), value, np.float32)}
 

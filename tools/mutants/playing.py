@@ -72,10 +72,10 @@ class Map:
         there = {test for found in lines.values() for test in found}
         if not change.in_function:
             there = set(range(len(self._tests)))
-        folder = PACKAGES[package_of(site.file)]
+        folders = PACKAGES[package_of(site.file)]
         chosen, total = [], 0.0
         for test in sorted(here | there, key=lambda each: (each not in here, self._seconds[each])):
-            if self._tests[test].startswith(folder) and total < MOST_SECONDS:
+            if self._tests[test].startswith(folders) and total < MOST_SECONDS:
                 total += self._seconds[test]
                 chosen.append(self._tests[test])
         return chosen

@@ -121,6 +121,7 @@ def test_a_missing_server_raises_not_answered():
         asked(exchange(UNARY, b"hi"), port=port)
 
 
+@pytest.mark.brute_force
 def test_a_message_may_have_any_size():
     body = bytes(range(256)) * 2**16  # 16 MiB, in several frames
     response, _, _ = asked(exchange(UNARY, body))

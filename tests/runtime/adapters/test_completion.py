@@ -272,6 +272,7 @@ def test_an_interpreter_that_cannot_be_started_is_an_error(folder, cache, monkey
         completed(folder)
 
 
+@pytest.mark.brute_force
 def test_a_completed_model_answers(tmp_path, cache):
     """The whole way: another process derives, and `initialize` gets the parameters."""
     folder = saved(one_row(), tmp_path / "m")
@@ -459,6 +460,7 @@ CONTRADICTIONS = {
 }
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("graph", "parameters", "written", "line", "experiment"),
     CONTRADICTIONS.values(),
@@ -473,6 +475,7 @@ def test_a_contradiction_names_the_line_and_the_experiment(
     assert experiment in str(caught.value)
 
 
+@pytest.mark.brute_force
 def test_a_limit_that_was_not_measured_is_a_choice(tmp_path):
     _, found = derived(valid(), tmp_path, {"limit.samples": "900000"})
     assert "limit.samples" not in found

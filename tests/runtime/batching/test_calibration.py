@@ -284,6 +284,7 @@ def seconds_of_plans(cost, true):
 WIDTHS = Gears(("width",), {"width": 640}, 32, {})
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(
     "true",

@@ -95,6 +95,7 @@ def test_sentences_are_pooled_and_normalized(init, tmp_path):
     assert "Proven: 11 requests" in printed.out
 
 
+@pytest.mark.brute_force
 def test_pairs_have_labels_in_label_files(init, tmp_path):
     code, into, _ = init(exports.classifier(tmp_path / "nli"))
     assert code == 0
@@ -108,6 +109,7 @@ def test_pairs_have_labels_in_label_files(init, tmp_path):
         assert tuple(lines) == exports.LABELS
 
 
+@pytest.mark.brute_force
 def test_a_step_that_computes_something_else_is_not_written(init, tmp_path, monkeypatch):
     monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors[:, 0])
     code, _, printed = init(exports.sentences(tmp_path / "minilm"))
@@ -115,6 +117,7 @@ def test_a_step_that_computes_something_else_is_not_written(init, tmp_path, monk
     assert "differs from the plain computation: output 'embedding': found" in printed.err
 
 
+@pytest.mark.brute_force
 def test_padding_that_reaches_the_answer_leaves_one_text_in_a_request(init, tmp_path, monkeypatch):
     monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors.mean(1))
     code, into, printed = init(exports.sentences(tmp_path / "minilm"))
@@ -187,6 +190,7 @@ def test_speech_becomes_text(init, tmp_path):
     assert "# Question: which samples do clients send?" in printed.out
 
 
+@pytest.mark.brute_force
 def test_a_mask_without_effect_leaves_one_text_in_a_request(init, tmp_path):
     folder = exports.sentences(tmp_path / "leaks")
     onnx.save(exports.encoder(masked=False), folder / "onnx" / "model.onnx")

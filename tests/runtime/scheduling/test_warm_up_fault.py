@@ -63,6 +63,7 @@ def load(tmp_path):
     return load_model
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("frames", "bins", "given"),
     [

@@ -202,6 +202,13 @@ SOUND = [
     copy(None, "BF16", BFLOAT16),
 ]
 
+ON_BOTH_ENGINES = [FREE, IMAGES, TOKENS, ROWLESS, UNFORESEEN, DOUBLED]
+ON_BOTH_ENGINES += [model for model in SOUND if str(model).startswith("copy")]
+"""Sound models for the second engine too: one for each graph and type.
+
+Gears, defaults and prepared inputs are the same for all engines.
+"""
+
 
 # -- graphs that are not sound -----------------------------------------------------------------
 

@@ -25,6 +25,7 @@ def load(folder, family, body, parameters=None):
     return next(line for line in runtime.report if "load check" in line)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_healthy_graphs_load_with_any_number_of_threads(tmp_path, name, threads):
@@ -32,6 +33,7 @@ def test_healthy_graphs_load_with_any_number_of_threads(tmp_path, name, threads)
     assert "not checked" not in line
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("name", DEFECTS)
 def test_defects_are_refused_and_the_printed_cure_loads(tmp_path, name):
     faults = []

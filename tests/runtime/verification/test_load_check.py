@@ -52,6 +52,7 @@ def fault_of(load, graph, config):
     return fault
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("model", SOUND, ids=str)
 def test_sound_models_are_loaded(load, model):
     line = load(model.graph, model.config)

@@ -61,6 +61,7 @@ def test_terminate_ends_a_child(reply_of):
     assert reply_of(*lines) == "-15"
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("end", "code"), [("return None", 0), ("sys.exit(7)", 7), ("raise ValueError", 1)]
 )
@@ -88,6 +89,7 @@ def test_a_child_that_calls_the_server_gets_an_error(reply_of):
     )
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     "call", ["made.increment(1)", "made.value()", "family.Metric({'b': 'c'})", "new()", "drop()"]
 )

@@ -344,6 +344,7 @@ def test_the_table_has_every_fault_of_a_configuration(reported, source):
     assert not [each for each in missing if not any(start in each for start in ELSEWHERE)]
 
 
+@pytest.mark.brute_force
 def test_syntax_errors_begin_with_that_of_the_server(tmp_path):
     file = tmp_path / "config.pbtxt"
     whole = f"# A comment.\n{MODEL}{steps(STEP)}parameters {{ key: 'a' value {{ }} }}"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs import bodies
-from reference_server.codecs.bodies import accepted, compress, decompress
+from reference_server.codecs.bodies import compress, decompress
 from reference_server.core.errors import Code, ServerError
 
 TEXT = b"some text " * 50
@@ -20,34 +20,6 @@ def opened(coding, body):
 
 
 # ----------------------------------------------------------------------------------- requests
-
-
-@pytest.mark.parametrize("coding", [None, "identity"])
-def test_bodies_without_coding_are_unchanged(coding):
-    body = memoryview(bytearray(TEXT))
-    assert decompress(coding, body) is body
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_gzip_and_zlib_are_detected(coding, pack):
-    assert opened(coding, pack(TEXT)) == TEXT
-
-
-@pytest.mark.parametrize("coding", ["br", "GZIP", "gzip, deflate", " gzip", ""])
-def test_other_codings_are_refused(coding):
-    with pytest.raises(ServerError) as caught:
-        opened(coding, gzip.compress(TEXT))
-    assert caught.value.code is Code.UNSUPPORTED
-    assert caught.value.message == "Unsupported compression type"
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-def test_an_empty_body_is_refused(coding):
-    with pytest.raises(ServerError) as caught:
-        opened(coding, b"")
-    assert caught.value.code is Code.INVALID_ARG
-    assert caught.value.message == "nothing to be decompressed"
 
 
 class _Watched:
@@ -81,14 +53,6 @@ def test_a_truncated_stream_gives_its_readable_part_in_pieces(plain, piece, pack
         patch.setattr(bodies, "_PACKED_PIECE", packed_piece)
         found = bodies.unpack(zlib.decompressobj(zlib.MAX_WBITS | 32), body, 2**20)
     assert found == zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)
-
-
-RAW_DEFLATE = zlib.compress(TEXT)[2:-4]
-
-
-@pytest.mark.parametrize("body", [b"garbage", RAW_DEFLATE], ids=["garbage", "no zlib header"])
-def test_a_body_that_is_no_stream_is_empty(body):
-    assert opened("gzip", body) == b""
 
 
 def test_a_damaged_stream_is_refused():
@@ -131,39 +95,3 @@ def test_a_truncated_stream_gives_its_readable_part():
 )
 def test_parts_become_one_stream(coding, unpack):
     assert unpack(compress(coding, [b"ab", memoryview(b"cd"), TEXT])) == b"abcd" + TEXT
-
-
-@pytest.mark.parametrize(
-    ("header", "coding"),
-    [
-        ("", ""),
-        ("gzip", "gzip"),
-        ("deflate", "deflate"),
-        ("identity", ""),
-        ("gzip, deflate", "gzip"),
-        ("deflate, gzip", "deflate"),
-        ("br, zstd", ""),
-        ("br, gzip", "gzip"),
-        ("identity, gzip", ""),
-        ("gzip, identity", "gzip"),
-        ("gzip;q=0.5, deflate", "deflate"),
-        ("gzip;q=0.5, deflate;q=0.5", "gzip"),
-        ("gzip;q=0.2, deflate;q=0.7", "deflate"),
-        ("gzip;q=0.5, identity", ""),
-        ("gzip;q=0", ""),
-        ("gzip;q=0, deflate;q=0.1", "deflate"),
-        ("gzip;q=-1, deflate;q=-0.5", ""),
-        ("gzip;q=2, deflate;q=3", "deflate"),
-        ("gzip;q=0.5;x=1, deflate;q=0.2", "gzip"),
-        ("*", ""),
-        ("*, gzip;q=0.1", "gzip"),
-        ("GZIP", ""),
-        ("gzip; q=0.5", ""),
-        ("gzip; q=0.5, deflate;q=0.1", "deflate"),
-        ("gzip , deflate;q=0.1", "deflate"),
-        ("   gzip", "gzip"),
-        ("gzip;q=abc, deflate;q=0.1", "deflate"),
-    ],
-)
-def test_accepted(header, coding):
-    assert accepted(header) == coding

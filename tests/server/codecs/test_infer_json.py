@@ -10,7 +10,7 @@ from server.support.requests import NullSink, signature
 
 from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST
 from reference_server.core.tensor import DataType
 
@@ -48,23 +48,11 @@ def request(*arguments, **more):
     return decode(*arguments, **more)[0]
 
 
-def fault(*arguments, **more):
-    with pytest.raises(ServerError) as caught:
-        decode(*arguments, **more)
-    return caught.value.code, caught.value.message
-
-
 def y(name="Y", **parameters):
     return {"name": name, "parameters": parameters} if parameters else {"name": name}
 
 
 # --------------------------------------------------------------------------- where the JSON ends
-
-
-def test_a_strict_json_length_is_a_number():
-    message = "Unable to parse Inference-Header-Content-Length, got: abc"
-    with pytest.raises(ServerError, match=message):
-        json_length("abc", 200, strictly=True)
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
@@ -93,18 +81,6 @@ def test_binary_inputs_are_views_of_the_body():
     decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
     body[len(head) :] = struct.pack("<2f", 3, 4)
     assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
-
-
-def test_a_shape_has_at_most_1024_dimensions():
-    assert fault(document(x(shape=[1] * 1025))) == (
-        Code.INVALID_ARG,
-        "invalid shape for input 'X': found 1025 dimensions, expected at most 1024",
-    )
-
-
-@pytest.mark.parametrize("id", ["alpha", "x" * 128, 2**64 - 1, 0])
-def test_sequence_ids(id):
-    assert request(document(x(), parameters={"sequence_id": id})).correlation_id == id
 
 
 # ------------------------------------------------------------------------- the same header again
@@ -215,49 +191,6 @@ def test_an_input_in_shared_memory_is_a_view():
     assert decoded.inputs["X"].array().tolist() == [3, 4]
     memory.bytes["r"][8:12] = FLOATS[:4]
     assert bytes(decoded.inputs["X"].raw()) == FLOATS[:4] + FLOATS[12:]
-
-
-def test_size_and_offset_may_be_left_out():
-    memory = regions()
-    request(document(in_region(size=None)), regions=memory)
-    assert memory.asked == [("read", "r", 0, 0)]
-
-
-def test_a_region_is_named_up_to_the_first_nul():
-    memory = regions()
-    request(document(in_region(region="r\0s")), regions=memory)
-    assert memory.asked == [("read", "r", 0, 8)]
-
-
-def test_inputs_of_one_request_have_different_sources():
-    text = document(binary(8, "A"), in_region("B"), x(name="C"), binary(8, "D"))
-    decoded = request(text, FLOATS[8:] + FLOATS[:8], regions=regions())
-    values = {name: tensor.array().tolist() for name, tensor in decoded.inputs.items()}
-    assert values == {"A": [3, 4], "B": [1, 2], "C": [1, 2], "D": [1, 2]}
-
-
-def test_an_output_is_written_to_shared_memory():
-    memory = regions()
-    outputs = [y(shared_memory_region="s", shared_memory_byte_size=8, shared_memory_offset=16)]
-    _, form = decode(document(x(), outputs=outputs), regions=memory)
-    assert memory.asked == [("output_buffer", "s", 16, 8)]
-    assert form.of("Y").buffer.byte_size == 8
-
-
-@pytest.mark.parametrize("placed_first", [True, False])
-def test_the_first_form_of_a_repeated_output_wins(placed_first):
-    outputs = [y(shared_memory_region="s", shared_memory_byte_size=8), y(binary_data=True)]
-    memory = regions()
-    _, form = decode(
-        document(x(), outputs=outputs if placed_first else outputs[::-1]), regions=memory
-    )
-    assert (form.of("Y").buffer is not None) is placed_first
-    assert memory.asked == [("output_buffer", "s", 0, 8)]
-
-
-def test_a_size_without_region_is_only_checked_for_an_output():
-    outputs = [y(shared_memory_byte_size=8)]
-    assert decode(document(x(), outputs=outputs))[1].of("Y").buffer is None
 
 
 def test_repeated_json_reads_shared_memory_again():

@@ -180,6 +180,7 @@ def test_a_child_has_another_generation():
     assert forks.generation == before
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -1,33 +1,19 @@
-"""The checks of requests before they are scheduled, and the fields that they set."""
+"""The checks of requests, beyond the refusals of tests/recorded, and the fields that they set."""
 
 from math import prod
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.support.requests import a_request, array_tensor, raw_tensor, signature
+from server.support.requests import a_request, raw_tensor, signature
 
-from reference_server.core.errors import BackendError, Code, ServerError
+from reference_server.core.errors import BackendError, ServerError
 from reference_server.core.rules import RequestRules, reshaped
 from reference_server.core.tensor import DataType
 
 FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
-ANON = "[request id: <id_unknown>]"
-NOTE = (
-    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
-    "prepended to each input shape. If you want to specify the full shape including the batch dim "
-    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
-    "docs for more info on max_batch_size."
-)
-
-PLAIN = signature({"X": (FP32, [-1])}, {"Y": (FP32, [-1])})
-FIXED = signature({"X": (FP32, [4, 2])}, {"Y": (FP32, [4, 2])})
 BATCHED = signature({"X": (FP32, [4])}, {"Y": (FP32, [4])}, max_batch_size=8)
 PAIR = signature({"A": (FP32, [4]), "B": (INT32, [1, 2])}, max_batch_size=8)
-OPTIONAL = signature(
-    {"A": (FP32, [1]), "B": (FP32, [1], {"optional": True}), "C": (FP32, [1], {"optional": True})}
-)
 WORDS = signature({"T": (BYTES, [-1])})
 WORD_ROWS = signature({"T": (BYTES, [2])}, max_batch_size=8)
 
@@ -111,303 +97,24 @@ def test_other_requests_are_checked_again():
             rules.admit(request)
 
 
-# ----------------------------------------------------------------------------------- single checks
-
-
 def admitted(signature, request):
     RequestRules(signature).admit(request)
     return request
 
 
-def refusal(signature, request):
-    with pytest.raises(ServerError) as caught:
-        RequestRules(signature).admit(request)
-    assert caught.value.code is Code.INVALID_ARG
-    return caught.value.message
+# ----------------------------------------------------------------------- truncated strings
 
-
-# -------------------------------------------------------------------------------------- refused
-
-REFUSED = {
-    "unknown output": (
-        PLAIN,
-        a_request(fp32("X", 1), requested_outputs=("Y", "Z")),
-        "unexpected inference output 'Z' for model 'm'",
-    ),
-    "too few inputs": (
-        PAIR,
-        a_request(fp32("A", 1, 4)),
-        f"{ANON} expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing "
-        "required input(s) ['B']. Please provide all required input(s).",
-    ),
-    "no inputs": (
-        PAIR,
-        a_request(),
-        f"{ANON} expected 2 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing "
-        "required input(s) ['A','B']. Please provide all required input(s).",
-    ),
-    "too many inputs": (
-        PLAIN,
-        a_request(fp32("X", 1), fp32("Z", 1)),
-        f"{ANON} expected 1 inputs but got 2 inputs for model 'm'. Got input(s) ['Z','X'], but "
-        "missing required input(s) ]. Please provide all required input(s).",
-    ),
-    "too few inputs, some of them optional": (
-        OPTIONAL,
-        a_request(),
-        f"{ANON} expected number of inputs between 1 and 3 but got 0 inputs for model 'm'. Got "
-        "input(s) [], but missing required input(s) ['A']. Please provide all required input(s).",
-    ),
-    "too many inputs, some of them optional": (
-        OPTIONAL,
-        a_request(*(fp32(name, 1) for name in "ABCD")),
-        f"{ANON} expected number of inputs between 1 and 3 but got 4 inputs for model 'm'. Got "
-        "input(s) ['B','D','C','A'], but missing required input(s) ]. Please provide all required "
-        "input(s).",
-    ),
-    "right number, one unknown": (
-        PAIR,
-        a_request(fp32("A", 1, 4), int32("Z", 1, 1, 2)),
-        "unexpected inference input 'Z' for model 'm'",
-    ),
-    "no shape where a batch is due": (
-        BATCHED,
-        a_request(fp32("X")),
-        f"{ANON} input 'X' has no shape but model requires batch dimension for 'm'",
-    ),
-    "batches differ": (
-        PAIR,
-        a_request(fp32("A", 2, 4), int32("B", 3, 1, 2)),
-        f"{ANON} input 'A' batch size does not match other inputs for 'm'",
-    ),
-    "batch too large": (
-        BATCHED,
-        a_request(fp32("X", 9, 4)),
-        f"{ANON} inference request batch-size must be <= 8 for 'm'",
-    ),
-    "other datatype": (
-        PLAIN,
-        a_request(int32("X", 1)),
-        f"{ANON} inference input 'X' data-type is 'INT32', but model 'm' expects 'FP32'",
-    ),
-    "unknown datatype": (
-        PLAIN,
-        a_request(raw_tensor("X", None, [1], bytes(4))),
-        f"{ANON} inference input 'X' data-type is '<invalid>', but model 'm' expects 'FP32'",
-    ),
-    "a size left open": (
-        PLAIN,
-        a_request(raw_tensor("X", FP32, [-1], bytes(4))),
-        f"{ANON} All input dimensions should be specified for input 'X' for model 'm', got [-1]",
-    ),
-    "a size left open in a batch": (
-        signature({"X": (FP32, [-1, 3])}, max_batch_size=8),
-        a_request(raw_tensor("X", FP32, [2, -1, 3], bytes(24))),
-        f"{ANON} All input dimensions should be specified for input 'X' for model 'm', "
-        "got [2,-1,3]",
-    ),
-    "a size below zero": (
-        PLAIN,
-        a_request(raw_tensor("X", FP32, [-2], bytes(8))),
-        f"{ANON} input byte size mismatch for input 'X' for model 'm'. Expected -8, got 8",
-    ),
-    "sizes below zero whose product is right": (
-        signature({"X": (FP32, [-1, -1])}),
-        a_request(raw_tensor("X", FP32, [-2, -2], bytes(16))),
-        f"{ANON} invalid shape for input 'X': shape [-2,-2] contains one or more invalid "
-        "dimensions",
-    ),
-    "a size below zero of nothing": (
-        signature({"X": (FP32, [-1, -1])}),
-        a_request(raw_tensor("X", FP32, [-2, 0], b"")),
-        f"{ANON} invalid shape for input 'X': shape [-2,0] contains one or more invalid dimensions",
-    ),
-    "rows below zero": (
-        BATCHED,
-        a_request(raw_tensor("X", FP32, [-1, 4], bytes(16))),
-        f"{ANON} input byte size mismatch for input 'X' for model 'm'. "
-        "Expected 68719476720, got 16",
-    ),
-    "strings below zero": (
-        WORDS,
-        a_request(words(wire(b"a"), -2)),
-        f"{ANON} unexpected number of string elements 1 for inference input 'T' for model 'm', "
-        "expecting -2",
-    ),
-    "no strings, below zero": (
-        WORDS,
-        a_request(words(b"", -2)),
-        f"{ANON} expected -2 string elements for inference input 'T' for model 'm', got 0",
-    ),
-    "other shape": (
-        FIXED,
-        a_request(fp32("X", 4, 3)),
-        f"{ANON} unexpected shape for input 'X' for model 'm'. Expected [4,2], got [4,3]. ",
-    ),
-    "other rank": (
-        PLAIN,
-        a_request(fp32("X", 1, 2)),
-        f"{ANON} unexpected shape for input 'X' for model 'm'. Expected [-1], got [1,2]. ",
-    ),
-    "other shape on a batching model": (
-        BATCHED,
-        a_request(fp32("X", 1, 5)),
-        f"{ANON} unexpected shape for input 'X' for model 'm'. Expected [-1,4], got [1,5]. {NOTE}",
-    ),
-    "no batch dimension": (
-        BATCHED,
-        a_request(fp32("X", 4)),
-        f"{ANON} unexpected shape for input 'X' for model 'm'. Expected [-1,4], got [4]. {NOTE}",
-    ),
-    "too few bytes": (
-        FIXED,
-        a_request(raw_tensor("X", FP32, [4, 2], bytes(31))),
-        f"{ANON} input byte size mismatch for input 'X' for model 'm'. Expected 32, got 31",
-    ),
-    "a batch of no rows": (
-        BATCHED,
-        a_request(fp32("X", 0, 4)),
-        f"{ANON} input byte size mismatch for input 'X' for model 'm'. Expected 16, got 0",
-    ),
-    "string length cut": (
-        WORDS,
-        a_request(words(wire(b"a") + b"\1\0", 1)),
-        f"{ANON} incomplete string length indicator for inference input 'T' for model 'm', "
-        "expecting 4 bytes but only 2 bytes available. Please make sure the string length "
-        "indicator is in one buffer.",
-    ),
-    "string content cut": (
-        WORDS,
-        a_request(words(wire(b"a") + b"\x09\0\0\0ab", 2)),
-        "incomplete string data for inference input 'T', expecting string of length 9 but only 2 "
-        "bytes available",
-    ),
-    "too many strings": (
-        WORDS,
-        a_request(words(wire(b"a", b"b", b"c"), 1)),
-        f"{ANON} unexpected number of string elements 2 for inference input 'T' for model 'm', "
-        "expecting 1",
-    ),
-    "too few strings": (
-        WORDS,
-        a_request(words(wire(b"a"), 3)),
-        f"{ANON} expected 3 string elements for inference input 'T' for model 'm', got 1",
-    ),
-    "strings are counted over the batch": (
-        WORD_ROWS,
-        a_request(words(wire(b"a", b"b"), 2, 2)),
-        f"{ANON} expected 4 string elements for inference input 'T' for model 'm', got 2",
-    ),
-    "too many strings, then a cut": (
-        WORDS,
-        a_request(words(wire(b"a", b"b") + b"\1\0", 1)),
-        f"{ANON} unexpected number of string elements 2 for inference input 'T' for model 'm', "
-        "expecting 1",
-    ),
-    "one string too many, and cut": (
-        WORDS,
-        a_request(words(wire(b"a") + b"\x09\0\0\0ab", 1)),
-        f"{ANON} unexpected number of string elements 2 for inference input 'T' for model 'm', "
-        "expecting 1",
-    ),
-    "too few strings, the last cut": (
-        WORDS,
-        a_request(words(wire(b"a") + b"\x09\0\0\0ab", 3)),
-        f"{ANON} expected 3 string elements for inference input 'T' for model 'm', got 2",
-    ),
-    "too many strings in an array": (
-        WORDS,
-        a_request(raw_tensor("T", BYTES, [1], wire(b"a", b"b"))),
-        f"{ANON} unexpected number of string elements 2 for inference input 'T' for model 'm', "
-        "expecting 1",
-    ),
-}
-
-
-@pytest.mark.parametrize(("model", "request_", "text"), REFUSED.values(), ids=REFUSED)
-def test_refused(model, request_, text):
-    assert refusal(model, request_) == text
-
-
-@pytest.mark.parametrize("name", ["string content cut", "string length cut"])
-def test_only_truncated_contents_are_an_error_of_the_backend(name):
-    model, request, _ = REFUSED[name]
-    with pytest.raises(ServerError) as caught:
-        RequestRules(model).admit(request)
-    assert isinstance(caught.value, BackendError) is (name == "string content cut")
-
-
-def test_the_text_has_the_id_of_the_request():
-    request = a_request(int32("X", 1), id="q7")
-    assert refusal(PLAIN, request).startswith("[request id: q7] inference input")
-
-
-ORDER = {
-    "output before number of inputs": (
-        PAIR,
-        a_request(requested_outputs=("Z",)),
-        "unexpected inference output",
-    ),
-    "number of inputs before names": (
-        PAIR,
-        a_request(fp32("Z", 1)),
-        "expected 2 inputs but got 1",
-    ),
-    "batch before datatype": (
-        PAIR,
-        a_request(int32("A", 1, 4), int32("B", 2, 1, 2)),
-        "batch size does not match",
-    ),
-    "datatype before shape": (PLAIN, a_request(int32("X", 1, 2)), "data-type is 'INT32'"),
-    "shape before byte size": (
-        FIXED,
-        a_request(raw_tensor("X", FP32, [1], b"")),
-        "unexpected shape",
-    ),
-}
-
-
-@pytest.mark.parametrize(("model", "request_", "text"), ORDER.values(), ids=ORDER)
-def test_the_first_error_is_reported(model, request_, text):
-    assert text in refusal(model, request_)
-
-
-# ------------------------------------------------------------------------------------- admitted
-
-ADMITTED = {
-    "no elements": (PLAIN, a_request(fp32("X", 0))),
-    "no strings": (WORDS, a_request(words(b"", 0))),
-    "scalar of a scalar model": (signature({"X": (FP32, [])}), a_request(fp32("X"))),
-    "whole batch": (BATCHED, a_request(fp32("X", 8, 4))),
-    "one output": (PLAIN, a_request(fp32("X", 1), requested_outputs=("Y",))),
-    "all optional inputs left out": (OPTIONAL, a_request(fp32("A", 1))),
-    "one optional input left out": (OPTIONAL, a_request(fp32("A", 1), fp32("C", 1))),
-    "only the number of inputs is compared": (OPTIONAL, a_request(fp32("B", 1))),
-    "array of numbers": (PLAIN, a_request(array_tensor("X", [1, 2], np.float32))),
-    "array of strings": (WORDS, a_request(array_tensor("T", [b"a", b""], object))),
-    "no inputs at all": (signature(), a_request()),
-}
-
-
-@pytest.mark.parametrize(("model", "request_"), ADMITTED.values(), ids=ADMITTED)
-def test_admitted(model, request_):
-    RequestRules(model).admit(request_)
+CUT_LENGTH = wire(b"a") + b"\1\0"
+CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
 
 
 @pytest.mark.parametrize(
-    ("model", "request_", "rows"),
-    [
-        (BATCHED, a_request(fp32("X", 5, 4)), 5),
-        (FIXED, a_request(fp32("X", 4, 2)), 1),
-        (signature(max_batch_size=4), a_request(), 1),
-    ],
-    ids=["first dimension", "model does not batch", "no inputs"],
+    ("raw", "count", "is_of_backend"), [(CUT_CONTENT, 2, True), (CUT_LENGTH, 1, False)]
 )
-def test_batch_size(model, request_, rows):
-    assert admitted(model, request_).batch_size == rows
-
-
-CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
+def test_only_truncated_contents_are_an_error_of_the_backend(raw, count, is_of_backend):
+    with pytest.raises(ServerError) as caught:
+        RequestRules(WORDS).admit(a_request(words(raw, count)))
+    assert isinstance(caught.value, BackendError) is is_of_backend
 
 
 def test_rules_that_do_not_read_strings_admit_truncated_ones():
@@ -419,7 +126,7 @@ def test_rules_that_do_not_read_strings_admit_truncated_ones():
     [
         (CUT_CONTENT, 3, "expected 3 string elements"),
         (CUT_CONTENT, 1, "unexpected number of string elements 2"),
-        (wire(b"a") + b"\1\0", 1, "incomplete string length indicator"),
+        (CUT_LENGTH, 1, "incomplete string length indicator"),
     ],
 )
 def test_rules_that_do_not_read_strings_still_count_them(raw, count, text):
@@ -480,44 +187,6 @@ def test_requests_with_equal_keys_share_a_batch(model, one, other, together):
 
 
 # -------------------------------------------------------------------------------------- reshape
-
-
-def test_the_model_receives_the_shape_of_reshape():
-    model = signature({"X": (FP32, [4], {"reshape": (2, 2)})}, max_batch_size=8)
-    request = admitted(model, a_request(fp32("X", 3, 4)))
-    assert request.inputs["X"].shape == (3, 2, 2)
-    assert request.inputs["X"].array().shape == (3, 2, 2)
-
-
-def test_zero_rows_with_the_data_of_one_become_a_row_without_a_batch_dimension():
-    request = admitted(BATCHED, a_request(raw_tensor("X", FP32, [0, 4], bytes(16))))
-    assert request.inputs["X"].shape == (4,)
-    assert request.inputs["X"].array().shape == (4,)
-    assert request.batch_size == 1
-
-
-def test_an_empty_reshape_keeps_the_batch_dimension():
-    model = signature({"X": (FP32, [1], {"reshape": ()})}, max_batch_size=8)
-    assert admitted(model, a_request(fp32("X", 3, 1))).inputs["X"].shape == (3,)
-
-
-def test_the_shape_in_the_request_is_checked():
-    model = signature({"X": (FP32, [4], {"reshape": (2, 2)})}, max_batch_size=8)
-    assert "Expected [-1,4], got [1,2,2]" in refusal(model, a_request(fp32("X", 1, 2, 2)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "dims", "other", "result"),
-    [
-        ((4,), (4,), (2, 2), (2, 2)),
-        ((2, 4, 7, 6), (2, 4, -1, 6), (8, -1, 1, 6), (8, 7, 1, 6)),
-        ((5, 7), (-1, -1), (-1, 1, -1), (5, 1, 7)),
-        ((1,), (1,), (), ()),
-        ((0, 3), (-1, 3), (3, -1), (3, 0)),
-    ],
-)
-def test_reshaped(shape, dims, other, result):
-    assert reshaped(shape, dims, other) == result
 
 
 #: Two layouts of the same elements: the products of sizes between free dimensions are equal.

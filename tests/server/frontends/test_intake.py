@@ -94,6 +94,7 @@ def test_a_request_beyond_the_budget_is_rejected_over_grpc(server: Server, compr
             assert "RESOURCE_EXHAUSTED" in str(caught.value.status())
 
 
+@pytest.mark.brute_force
 def test_answered_requests_of_a_stream_are_released(server: Server):
     answers: queue.Queue = queue.Queue()
     with grpc.InferenceServerClient(server.grpc) as client:

@@ -130,6 +130,7 @@ def test_strict_portable_refuses_the_row(strict, key):
         assert ROWS[key].text in json.loads(text)["error"]
 
 
+@pytest.mark.brute_force
 def test_a_process_reports_rows_to_its_server(models, caplog):
     caplog.set_level(logging.WARNING, "reference_server.core.portability")
     dies = executing("import os", "os._exit(1)")

@@ -146,6 +146,7 @@ def test_correlation_ids_must_have_the_type_of_their_control(newest, model, sequ
         assert (status, error) == (400, start + expected)
 
 
+@pytest.mark.brute_force
 def test_headers_of_reserved_names_are_not_forwarded(models):
     with open_repository(
         models, models=["vector"], options=["--http-header-forward-pattern=^(priority|x-|triton)"]

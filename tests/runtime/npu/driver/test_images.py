@@ -68,6 +68,7 @@ def aipp_folder(tmp_path_factory):
     return built(tmp_path_factory.mktemp("aipp"), config, *MADE[1:]), config
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
 @pytest.mark.parametrize("gears", [{}, {"gears.batch": "1, 4, 8"}], ids=["one", "gears"])
 def test_one_folder_answers_the_same_on_a_card_and_on_the_cpu(tmp_path, mode, gears):

@@ -52,60 +52,10 @@ def test_every_rpc_can_be_restricted():
     assert set(methods.CATEGORY.values()) == set(routes.CATEGORY.values())
 
 
-def test_health(frontend):
-    assert pb.ServerLiveResponse.FromString(frontend.ask("ServerLive", b"")).live
-    assert pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
-    assert frontend.ask("/grpc.health.v1.Health/Check", b"\n\x01x") == b"\x08\x01"
-
-
 def test_health_of_a_server_that_is_not_ready():
     frontend = GrpcFrontend(is_complete=False)
     assert not pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
     assert frontend.ask("/grpc.health.v1.Health/Check", b"") == b"\x08\x02"
-
-
-@pytest.mark.parametrize(("version", "ready"), [("", True), ("2", True), ("1", False)])
-def test_model_ready(frontend, version, ready):
-    answer = frontend.ask("ModelReady", pb.ModelReadyRequest(name="m", version=version))
-    assert pb.ModelReadyResponse.FromString(answer).ready is ready
-
-
-def test_server_metadata(frontend):
-    metadata = pb.ServerMetadataResponse.FromString(frontend.ask("ServerMetadata", b""))
-    assert (metadata.name, metadata.version) == ("triton", "2.51.0")
-    assert "statistics" in metadata.extensions
-
-
-def test_the_configuration_equals_that_of_http(frontend):
-    answer = frontend.ask("ModelConfig", pb.ModelConfigRequest(name="m"))
-    config = pb.ModelConfigResponse.FromString(answer).config
-    assert [tensor.name for tensor in config.input] == ["X"]
-    assert config.name == "m"
-
-
-def test_infer(frontend):
-    answer = pb.ModelInferResponse.FromString(frontend.ask("ModelInfer", request(id="i")))
-    assert (answer.model_name, answer.model_version, answer.id) == ("m", "2", "i")
-    assert [output.name for output in answer.outputs] == ["Y"]
-
-
-@pytest.mark.parametrize(
-    ("method", "message", "code"),
-    [
-        ("ServerLive", b"\xff", Code.INTERNAL),
-        ("ModelInfer", b"\xff", Code.INTERNAL),
-        ("ModelInfer", request(model_name="absent"), Code.NOT_FOUND),
-        ("ModelInfer", request(model_version="x"), Code.INVALID_ARG),
-        ("ModelInfer", request(raw_input_contents=[b"x"]), Code.INVALID_ARG),
-        ("ModelConfig", pb.ModelConfigRequest(name="absent"), Code.NOT_FOUND),
-        ("ModelStatistics", pb.ModelStatisticsRequest(name="absent"), Code.INVALID_ARG),
-    ],
-    ids=["not readable", "not readable, infer", "model", "version", "data", "config", "statistics"],
-)
-def test_rejections(frontend, method, message, code):
-    with pytest.raises(ServerError) as caught:
-        frontend.ask(method, message)
-    assert caught.value.code is code
 
 
 def test_a_models_error_is_the_answer():
@@ -127,14 +77,6 @@ def test_a_defect_is_an_internal_error_and_logged(frontend, monkeypatch, caplog)
                 frontend.ask(method, message)
             assert caught.value.code is Code.INTERNAL
     assert len(caplog.records) == 2
-
-
-def test_infer_rejects_a_decoupled_model(frontend, monkeypatch):
-    decoupled = served(MODEL + "model_transaction_policy { decoupled: true }")
-    monkeypatch.setattr(frontend.gateway, "find", lambda *_: decoupled)
-    with pytest.raises(ServerError, match="doesn't support models with decoupled") as caught:
-        frontend.ask("ModelInfer", request())
-    assert caught.value.code is Code.UNSUPPORTED
 
 
 def test_regions_are_released_with_the_answer_and_with_a_rejection(frontend, monkeypatch):
@@ -253,13 +195,6 @@ def test_many_strings_are_counted_on_another_thread(method):
         call = ended(frontend, message, method)
         assert (refused or "") in str(call.error or call.sent)
     assert len(model.scheduler.requests) == 1
-
-
-def test_a_shape_with_too_many_dimensions_is_rejected():
-    message = pb.ModelInferRequest(model_name="m")
-    message.inputs.add(name="X", datatype="FP32", shape=[1] * 100_000)
-    call = ended(GrpcFrontend(served(MODEL, version=2)), message)
-    assert "found 100000 dimensions" in call.error.message
 
 
 def test_long_messages_of_other_methods_are_read_on_another_thread(monkeypatch):

@@ -10,7 +10,7 @@ from server.support.grpc import GrpcFrontend, WaitingScheduler, streamed
 from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.core.errors import Code, invalid_arg, not_found
+from reference_server.core.errors import Code, not_found
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
 METHOD = "ModelStreamInfer"
@@ -42,12 +42,6 @@ def request(model="slow", request_id="", raw=bytes(4), shape=(1,), **parameters)
 
 def ids(call):
     return [message.infer_response.id for message in streamed(call)]
-
-
-def test_an_empty_stream_ends_with_ok(frontend):
-    call, running = frontend.start(METHOD)
-    running.half_close()
-    assert (call.sent, call.has_ended, call.error) == ([], True, None)
 
 
 def test_a_stream_ends_when_all_requests_are_answered(frontend, scheduler):
@@ -98,17 +92,6 @@ def test_rejections_keep_the_order(frontend, scheduler):
     assert not call.has_ended
 
 
-def test_a_models_error_is_a_message(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request(request_id="a"))
-    running.half_close()
-    scheduler.answer(0, error=invalid_arg("no"))
-    frontend.turn()
-    (message,) = streamed(call)
-    assert (message.error_message, message.infer_response.model_name) == ("no", "slow")
-    assert (call.has_ended, call.error) == (True, None)
-
-
 def test_a_models_error_ends_the_stream_if_the_client_wants(frontend, scheduler):
     call, running = frontend.start(METHOD, triton_grpc_error="true")
     for request_id in "abc":
@@ -126,26 +109,6 @@ def test_a_models_error_ends_the_stream_if_the_client_wants(frontend, scheduler)
     scheduler.answer(2)
     frontend.turn()
     assert ids(call) == ["a"]
-
-
-def test_a_rejection_never_ends_the_stream(frontend):
-    call, running = frontend.start(METHOD, triton_grpc_error="true")
-    running.receive(request("absent", "a"))
-    running.receive(request("fast", "b"))
-    frontend.turn()
-    assert ids(call) == ["a", "b"]
-    assert not call.has_ended
-
-
-def test_an_unreadable_message_ends_the_stream(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request(request_id="a"))
-    running.receive(b"\xff")
-    running.receive(request("fast", "b"))
-    scheduler.answer(0)
-    frontend.turn()
-    assert ids(call) == ["a"]
-    assert (call.has_ended, call.error) == (True, None)
 
 
 def test_messages_after_the_end_are_ignored(frontend):
@@ -185,20 +148,6 @@ def summaries(call):
         )
         for message in streamed(call)
     ]
-
-
-def test_a_decoupled_model_sends_any_number_of_responses(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request("many", "a"))
-    running.half_close()
-    scheduler.answer(0, final=False)
-    frontend.turn()
-    assert summaries(call) == [("a", "", False)]
-    scheduler.answer(0, error=invalid_arg("no"), final=False)
-    scheduler.answer(0)
-    frontend.turn()
-    assert summaries(call) == [("a", "", False), ("a", "no", False), ("a", "", True)]
-    assert (call.has_ended, call.error) == (True, None)
 
 
 @pytest.mark.parametrize(("asks", "is_sent"), [({}, False), (ASKS_NOT, False), (ASKS, True)])

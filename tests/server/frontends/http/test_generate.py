@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from server.support.frontend import Frontend, answering, failing, served
+from server.support.frontend import Frontend, answering, served
 from server.support.grpc import WaitingScheduler
 from server.support.http import get, post
 from server.support.requests import array_tensor
 
-from reference_server.core.errors import internal, unavailable
+from reference_server.core.errors import internal
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -38,60 +38,6 @@ def chunked(status, content_type, *chunks, version=b"1.1", connection=b""):
         connection,
     )
     return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("path", "reply"),
-    [
-        (GENERATE, chunked(b"200 OK", JSON, OBJECT)),
-        ("/v2/models/m/versions/1/generate", chunked(b"200 OK", JSON, OBJECT)),
-        (STREAM, chunked(b"200 OK", EVENTS, b"data: %b\n\n" % OBJECT)),
-    ],
-)
-def test_one_response_is_one_chunk(frontend, path, reply):
-    frontend.exchange(post(path, BODY))
-    assert frontend.client.received() == reply
-
-
-@pytest.mark.parametrize(
-    ("path", "reply"),
-    [
-        (GENERATE, chunked(b"400 Bad Request", JSON, b'{"error":"not now"}')),
-        (STREAM, chunked(b"400 Bad Request", EVENTS, b'data: {"error":"not now"}\n\n')),
-    ],
-)
-def test_an_error_of_the_model_is_always_400(path, reply):
-    frontend = Frontend(served(VECTOR, answer=failing(unavailable("not now"))))
-    frontend.exchange(post(path, BODY))
-    assert frontend.client.received() == reply
-
-
-@pytest.mark.parametrize("value", [np.float16([1]), np.array([1j])], ids=str)
-def test_an_output_that_cannot_be_encoded_is_an_error(value):
-    frontend = Frontend(served(VECTOR, answer=answering(Y=value)))
-    frontend.exchange(post(GENERATE, BODY))
-    assert frontend.client.received().startswith(b"HTTP/1.1 400 Bad Request\r\n")
-
-
-@pytest.mark.parametrize(
-    ("request_", "status", "text"),
-    [
-        (post(GENERATE, b""), 500, "The document is empty. at 0"),
-        (post(GENERATE, b"{}"), 400, "missing required input(s) ['X']"),
-        (post(STREAM, b'{"X":"a"}'), 500, "non-number as double"),
-        (post("/v2/models/absent/generate", BODY), 404, "'absent' is not found"),
-        (get(GENERATE), 405, "Method Not Allowed"),
-        (
-            post(GENERATE, BODY, "Content-Encoding: gzip"),
-            400,
-            "Unsupported content-encoding, only 'identity' is supported.",
-        ),
-    ],
-)
-def test_a_rejected_request_has_an_unchunked_reply(frontend, request_, status, text):
-    reply = frontend.ask(request_)
-    assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
-    assert text in reply.body.decode()
 
 
 def test_the_next_request_is_answered_afterwards(frontend):
@@ -133,10 +79,6 @@ def test_a_disconnected_client_causes_no_error(frontend):
 # --------------------------------------------------------------------------------- many responses
 
 DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
-NOT_ONE = (
-    b'{"error":"generate expects model to produce exactly 1 response, use generate stream for '
-    b'model that generates various number of responses"}'
-)
 GOOD, LAST, BAD, END = "good", "last", "bad", "end"
 
 
@@ -201,42 +143,6 @@ def test_responses_behind_one_that_takes_long_stay_in_order():
         object_of(5),
     ]
     assert received == chunked(b"200 OK", EVENTS, *(b"data: %b\n\n" % each for each in expected))
-
-
-@pytest.mark.parametrize(
-    ("said", "status", "chunk"),
-    [
-        ([LAST], b"200 OK", object_of(1)),
-        ([GOOD, END], b"200 OK", object_of(1)),
-        ([END], b"200 OK", NOT_ONE),
-        ([GOOD, LAST], b"200 OK", NOT_ONE),
-        ([GOOD, BAD, GOOD, END], b"200 OK", NOT_ONE),
-        ([BAD, END], b"400 Bad Request", b'{"error":"no"}'),
-        ([BAD, LAST], b"400 Bad Request", NOT_ONE),
-    ],
-    ids=str,
-)
-def test_generate_needs_exactly_one_response(said, status, chunk):
-    assert Speaking(GENERATE).say(*said) == chunked(status, JSON, chunk)
-
-
-ERROR = b'{"error":"no"}'
-
-
-@pytest.mark.parametrize(
-    ("said", "status", "objects"),
-    [
-        ([GOOD, LAST], b"200 OK", [object_of(1), object_of(2)]),
-        ([GOOD, END], b"200 OK", [object_of(1)]),
-        ([END], b"200 OK", []),
-        ([BAD, GOOD, LAST], b"400 Bad Request", [ERROR, object_of(2), object_of(3)]),
-        ([GOOD, BAD, LAST], b"200 OK", [object_of(1), ERROR, object_of(3)]),
-    ],
-    ids=str,
-)
-def test_a_stream_has_an_event_for_each_response(said, status, objects):
-    events = [b"data: %b\n\n" % each for each in objects]
-    assert Speaking(STREAM).say(*said) == chunked(status, EVENTS, *events)
 
 
 def test_events_are_sent_at_once():

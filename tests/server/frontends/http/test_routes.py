@@ -1,10 +1,7 @@
 """URL paths: valid ones and their operations, and invalid ones."""
 
 import pytest
-from server.support.frontend import Frontend
-from server.support.http import get, post
 
-from reference_server.core.request import LATEST
 from reference_server.frontends.http import routes
 from reference_server.frontends.http.routes import Operation, Route
 
@@ -48,57 +45,6 @@ PATHS = {
 @pytest.mark.parametrize(("path", "route"), PATHS.items())
 def test_a_path_names_an_operation(path, route):
     assert routes.match(path.encode()) == route
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/", "//", "", "/v1", "/v2/", "/V2", "//v2", "/v2//health/live", "v2"),
-        *("/v2/health", "/v2/health/", "/v2/health/live/", "/v2/health/alive"),
-        *("/v2/models", "/v2/models/", "/v2/models/m/", "/v2/models/m/nothing"),
-        *("/v2/models/m/infer/", "/v2/models/m/versions", "/v2/models/m/versions/"),
-        *("/v2/models/m/versions/a", "/v2/models/m/versions/-1", "/v2/models/m/versions/1.0"),
-        *("/v2/models/m/versions/1/", "/v2/models/m/versions/1/infer/", "/v2/models/a/b/c"),
-        *("/v2/models/stats/", "/v2/models/m/versions/1/trace/setting", "/metrics", "*"),
-        "/v2/models/m/versions/٣",
-        *("/v2/systemsharedmemory", "/v2/cudasharedmemory/region/r", "/v2/sharedmemory/status"),
-        *("/v2/systemsharedmemory/region//status", "/v2/systemsharedmemory/region/a/b/status"),
-    ],
-)
-def test_other_paths_have_no_operation(path):
-    assert routes.match(path.encode()) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("", LATEST),
-        ("/versions/0", 0),
-        ("/versions/1", 1),
-        ("/versions/007", 7),
-        ("/versions/" + "0" * 30 + "7", 7),
-        (f"/versions/{2**63 - 1}", 2**63 - 1),
-    ],
-)
-def test_a_version_is_a_number(text, number):
-    assert routes.match(f"/v2/models/m{text}/infer".encode()) == Route(Operation.INFER, "m", number)
-
-
-@pytest.mark.parametrize("text", [str(2**63), "9" * 30, "9" * 5000], ids=["2**63", "30", "5000"])
-def test_a_version_may_be_too_large(text):
-    assert routes.match(f"/v2/models/m/versions/{text}/infer".encode()).fault == (
-        f"failed to get model version from specified version string '{text}' (details: stol), "
-        "version should be an integral value > 0"
-    )
-
-
-@pytest.mark.parametrize("verb", ["", "/config", "/stats", "/generate", "/ready", "/infer"])
-def test_a_version_that_is_too_large_is_an_invalid_argument(verb):
-    path = f"/v2/models/m/versions/{2**63}{verb}"
-    reply = Frontend().ask(post(path, b"") if verb in ("/infer", "/generate") else get(path))
-    assert reply.status == 400
-    assert b"(details: stol)" in reply.body
-    assert (reply.header("Content-Type") == "text/plain") == (verb in ("/ready", "/infer"))
 
 
 TOLD = {

@@ -1,4 +1,4 @@
-"""Regions over HTTP: registered, used by requests, and released."""
+"""Regions over HTTP: released by every reply, and truncated."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
-from server.support.http import get, post
+from server.support.http import post
 from server.support.regions import object_file, shared_object
 
 from reference_server.core import gil
@@ -18,7 +18,6 @@ VECTOR = """
     output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
 """
 ONE_TWO = np.array([1, 2], np.float32)
-SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 
 
 @pytest.fixture
@@ -38,10 +37,6 @@ def frontend(key):
     frontend.shared_memory.close()
 
 
-def shown(reply):
-    return reply.status, reply.header("Content-Type"), reply.body.decode()
-
-
 def infer(model="m", offset=0, size=8):
     place = {"shared_memory_region": "r", "shared_memory_byte_size": size}
     document = {
@@ -49,73 +44,6 @@ def infer(model="m", offset=0, size=8):
         "outputs": [{"name": "Y", "parameters": place | {"shared_memory_offset": offset}}],
     }
     return post(f"/v2/models/{model}/infer", json.dumps(document).encode())
-
-
-def test_register_and_unregister_have_empty_replies(frontend, key):
-    registration = json.dumps({"key": key, "byte_size": 32}).encode()
-    assert shown(frontend.ask(post(f"{SYSTEM}/region/s/register", registration))) == (
-        200,
-        "application/json",
-        "",
-    )
-    assert [region.name for region in frontend.shared_memory.regions(SystemRegion)] == ["r", "s"]
-    for path in (
-        f"{SYSTEM}/region/s/unregister",
-        f"{CUDA}/unregister",
-        f"{CUDA}/region/r/unregister",
-    ):
-        assert shown(frontend.ask(post(path, b""))) == (200, "application/json", "")
-    assert [region.name for region in frontend.shared_memory.regions(SystemRegion)] == ["r"]
-    frontend.ask(post(f"{SYSTEM}/unregister", b""))
-    assert frontend.shared_memory.regions(SystemRegion) == []
-
-
-def test_status(frontend, key):
-    assert json.loads(frontend.ask(get(f"{SYSTEM}/region/r/status")).body) == [
-        {"name": "r", "key": key, "offset": 0, "byte_size": 64}
-    ]
-    assert shown(frontend.ask(get(f"{CUDA}/status"))) == (200, "application/json", "[]")
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "status", "said"),
-    [
-        (get(f"{SYSTEM}/region/x/status"), 404, "Unable to find system shared memory region: 'x'"),
-        (post(f"{SYSTEM}/register", b""), 400, "'region name' is necessary to register system"),
-        (post(f"{CUDA}/register", b""), 400, "'region name' is necessary to register cuda"),
-        (post(f"{SYSTEM}/region/r/register", b""), 500, "The document is empty. at 0"),
-        (get(f"{SYSTEM}/region/r/register"), 405, "Method Not Allowed"),
-        (post(f"{CUDA}/status", b""), 405, "Method Not Allowed"),
-    ],
-)
-def test_rejections(frontend, request_bytes, status, said):
-    reply = frontend.ask(request_bytes)
-    assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
-    assert said in reply.body.decode()
-
-
-def test_an_output_goes_to_its_region(frontend, key):
-    assert shown(frontend.ask(infer(offset=16))) == (
-        200,
-        "application/json",
-        '{"model_name":"m","model_version":"1",'
-        '"outputs":[{"name":"Y","datatype":"FP32","shape":[2]}]}',
-    )
-    assert object_file(key).read_bytes()[16:24] == ONE_TWO.tobytes()
-
-
-def test_an_output_that_does_not_fit_is_an_error_in_plain_text(frontend):
-    frontend.shared_memory.unregister(SystemRegion, "r")
-    with shared_object(bytes(4096)) as key:
-        frontend.shared_memory.register_system("r", key, 64)
-        place = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
-        document = {
-            "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
-            "outputs": [{"name": "Y", "parameters": place}],
-        }
-        reply = frontend.ask(post("/v2/models/m/infer", json.dumps(document).encode()))
-    assert (reply.status, reply.header("Content-Type")) == (500, "text/plain")
-    assert b"(4 bytes) should be at least 8 bytes to hold the results" in reply.body
 
 
 @pytest.mark.parametrize(

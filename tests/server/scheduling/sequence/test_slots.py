@@ -49,6 +49,7 @@ def test_request_after_the_end_is_refused():
     assert refusal(stage, "c", 1) == MUST_START.format(1)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_sequence_stays_while_it_is_not_idle(strategy):
     stage = Stage(f"max_sequence_idle_microseconds: 2000000 {strategy}")

@@ -215,6 +215,7 @@ def test_a_slow_flood_is_accepted():
     assert peer.connection.receive(memoryview(peer.headers(9_999)), peer.now_s)
 
 
+@pytest.mark.brute_force
 def test_older_streams_may_be_reset_in_any_number():
     peer = Peer()
     for count in range(30):

@@ -1,10 +1,33 @@
-"""Messages of repository control."""
+"""Management messages, beyond the rows of tests/recorded/test_grpc.py."""
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import management_proto
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
+
+
+def test_statistics_contain_empty_durations():
+    snapshot = Snapshot(
+        "m",
+        3,
+        last_inference_ms=7,
+        inference_count=5,
+        execution_count=2,
+        success=Duration(5, 100),
+        batches={4: BatchStatistics(compute_infer=Duration(1, 9))},
+    )
+    (model,) = management_proto.statistics([snapshot]).model_stats
+    assert (model.version, model.last_inference, model.inference_count) == ("3", 7, 5)
+    assert (model.inference_stats.success.count, model.inference_stats.success.ns) == (5, 100)
+    assert model.inference_stats.HasField("cache_miss")
+    (batch,) = model.batch_stats
+    assert (batch.batch_size, batch.compute_infer.ns, batch.HasField("compute_input")) == (
+        4,
+        9,
+        True,
+    )
 
 
 def test_the_index_omits_unknown_values():
