@@ -77,10 +77,11 @@ perf: models oracle  ## measure both servers on all rows of docs/results/perform
 
 ## Check
 
-# First the environment and, in parallel, the oracle; then the targets that use the environment.
+# First the environment and, in parallel, the oracle; then the targets that use the environment, the
+# longest first.
 test:  ## all checks and all tests: what CI runs
 	+$(BESIDE) $(VENV)/all oracle
-	+$(BESIDE) lint types layers torch-models graphs clients collected
+	+$(BESIDE) types collected torch-models lint layers graphs clients
 	$(PYTEST)
 
 # Collect once before the workers start. They collect at the same time, so without .pyc files each

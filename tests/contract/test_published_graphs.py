@@ -13,7 +13,7 @@ import pytest
 from contract.probes import MODELS
 from contract.test_runtime_features import LIVE, at_once, outputs, request
 from runtime.support.published_graphs import PUBLISHED, Solo
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def servers(oracle_installed: None, repository: Path) -> Iterator[tuple[Server, Server]]:
     """The real server and the reference server."""
-    flags = {"allow_grpc": False}
+    flags = COMPLETE | {"allow_grpc": False, "model_load_thread_count": 4}
     with (
         start_tritonserver(repository, ready_path=LIVE, **flags) as real,
         start_reference_server(repository, ready_path=LIVE, **flags) as reference,

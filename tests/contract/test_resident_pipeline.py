@@ -26,7 +26,7 @@ from contract.test_same_repository import (
     text,
 )
 from runtime.support.services import Services
-from support.servers import ROOT, Server
+from support.servers import COMPLETE, ROOT, Server
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -63,7 +63,7 @@ def served(
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         with (
             Services(folder / "ge_runtime") as services,
-            start(repository, allow_grpc=False, allow_metrics=False, **flags) as server,
+            start(repository, **COMPLETE, allow_grpc=False, allow_metrics=False, **flags) as server,
         ):
             yield server, services
 

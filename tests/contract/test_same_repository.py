@@ -76,7 +76,7 @@ def chinese(rng: random.Random, words: int) -> str:
 
 def word_counts(rng: random.Random, count: int) -> list[int]:
     """From 1 to 400 words, both ends included; short ones are more frequent, as with people."""
-    return [1, 400, *(round(400 ** rng.random()) for _ in range(count - 2))]
+    return [1, 200, 400, *(round(60 ** rng.random()) for _ in range(count - 3))]
 
 
 def make_requests() -> dict[str, list[Request]]:

@@ -47,10 +47,12 @@ def installed() -> Path:
     command = ENVIRONMENT / "bin" / "mlserver"
     whole = ENVIRONMENT / "whole"
     if not whole.exists():
-        venv.create(ENVIRONMENT, clear=True, with_pip=True)
-        pip = [ENVIRONMENT / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+        venv.create(ENVIRONMENT, clear=True)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        into = [f"--python={ENVIRONMENT / 'bin' / 'python'}", "install", "--quiet", "--retries=1"]
         done = subprocess.run(
-            [*pip, "install", "--quiet", "--retries=1", f"mlserver=={VERSION}"],
+            # Python compiles the modules that are imported; pip would compile 4,000 in 20 s.
+            [*pip, *into, "--no-compile", f"mlserver=={VERSION}"],
             capture_output=True,
             text=True,
         )
