@@ -18,6 +18,10 @@ from support.servers import COMPLETE, Server, start_reference_server, start_trit
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 STEPS = 3
+#: Each server would otherwise measure executions of each model for a second.
+COST = """
+parameters { key: "cost" value { string_value: "launch_us=100, element_ns=1, element2_ns=0" } }
+"""
 
 
 def model_of(name: str) -> str:
@@ -33,6 +37,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         except FileNotFoundError:
             continue
         (written / "1" / "model.py").write_bytes((MODELS / "graph.py").read_bytes())
+        with (written / "config.pbtxt").open("a") as config:
+            config.write(COST)
     return folder
 
 

@@ -18,7 +18,7 @@ _CONTRACT = "tests/contract/test_"
 SHARING = {
     "the real models": (
         *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
-        *("pages_and_voices", "protocol_models", "replay"),
+        *("pages_and_voices", "protocol_models", "replay", "resident_pipeline"),
     ),
     "the probes": (
         *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),
