@@ -86,10 +86,10 @@ def make_requests() -> dict[str, list[Request]]:
         "Chinese texts": [text(chinese(rng, n)) for n in word_counts(rng, 40)],
         "several texts": [
             text(*(rng.choice([english, chinese])(rng, rng.randint(1, 40)) for _ in range(n)))
-            for n in (2, 3, 5, 8, 13) * 2
+            for n in (2, 3, 5, 8, 13)
         ],
         "images": [image(rng) for _ in range(80)],
-        "batches of images": [image(rng, batch) for batch in (2, 3, 8, 64) * 5],
+        "batches of images": [image(rng, batch) for batch in (2, 3, 8, 64) * 3],
         "the benchmark's texts": [text(*sample["content"]) for sample in samples("text_pipeline")],
         "the benchmark's images": [
             Request(
