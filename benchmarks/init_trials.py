@@ -24,6 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from benchmarks.graph_trials import in_process, play
 from benchmarks.instruments import model_folders, print_table
@@ -138,7 +139,7 @@ def _lower_limits(config: Path) -> None:
 
 def decided(folder: Path) -> str:
     """Return the decisions of a configuration in a few words."""
-    config = read_model_config(folder)
+    config: dict[str, Any] = read_model_config(folder)
     given = {key: own["string_value"] for key, own in config.get("parameters", {}).items()}
     families: dict[str, list[str]] = {}
     for key, value in given.items():

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -82,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
 # -- parts
 
 
-def models(limits: Mapping[str, int]) -> list[dict]:
+def models(limits: Mapping[str, Any]) -> list[dict]:
     """Measure each model of the repository and its plan."""
     rows = [measured([str(REPOSITORY / name)], limits) for name in MODELS]
     print_table(
@@ -96,19 +97,19 @@ def models(limits: Mapping[str, int]) -> list[dict]:
     return rows
 
 
-def together(limits: Mapping[str, int]) -> list[dict]:
+def together(limits: Mapping[str, Any]) -> list[dict]:
     """Measure several encoders in one process, with equal and with different files."""
     return _several(limits, {})
 
 
-def service(limits: Mapping[str, int]) -> list[dict]:
+def service(limits: Mapping[str, Any]) -> list[dict]:
     """Measure several encoders that execute in the device service."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
         return _several(limits, {"placement": "service"})
 
 
-def _several(limits: Mapping[str, int], parameters: Mapping[str, str]) -> list[dict]:
+def _several(limits: Mapping[str, Any], parameters: Mapping[str, str]) -> list[dict]:
     results = []
     with tempfile.TemporaryDirectory() as folder:
         copies = [copy_of_encoder(Path(folder) / str(n), n) for n in range(max(limits["counts"]))]
@@ -147,7 +148,7 @@ def copy_of_encoder(folder: Path, number: int) -> str:
 
 
 def measured(
-    folders: list[str], limits: Mapping[str, int], parameters: Mapping[str, str] | None = None
+    folders: list[str], limits: Mapping[str, Any], parameters: Mapping[str, str] | None = None
 ) -> dict[str, int]:
     """Measure a process with these models; return its bytes, and the plan of the first model."""
     task = {"folders": folders, "limits": dict(limits), "parameters": parameters or {}}
@@ -156,7 +157,7 @@ def measured(
     return json.loads(finished.stdout)
 
 
-def child(task: Mapping[str, object]) -> dict[str, int]:
+def child(task: Mapping[str, Any]) -> dict[str, int]:
     limits, parameters = task["limits"], task["parameters"]
     small = {"tokens": 32, "rows": 2, "side": 32}
     keep = opened(str(REPOSITORY / "ge_classifier"), small, parameters)  # so the service stays up
@@ -215,7 +216,8 @@ def anonymous_bytes() -> int:
     folder = os.environ.get("XDG_RUNTIME_DIR", "/nowhere")
     own = [os.getpid(), *map(int, pids_of_services(folder))]
     found = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in own]
-    return 1024 * sum(int(re.search(r"^Anonymous: +(\d+)", text, re.M)[1]) for text in found)
+    sizes = re.findall(r"^Anonymous: +(\d+)", "\n".join(found), re.M)
+    return 1024 * sum(map(int, sizes))
 
 
 def pids_of_services(folder: str) -> list[str]:

@@ -168,8 +168,10 @@ def main() -> None:
         rows.append([name, *(f"{us:.2f}" for us in found), f"{1e6 / found[-1]:,.0f}"])
     print_table(["queue", *(f"{depth:,}" for depth in options.depths), "per second"], rows)
     if options.json:
-        rows = [{"queue": name, "depth": depth, "us": us} for (name, depth), us in medians.items()]
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        points_us = [
+            {"queue": name, "depth": depth, "us": us} for (name, depth), us in medians.items()
+        ]
+        options.json.write_text(json.dumps(points_us, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:

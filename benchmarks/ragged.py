@@ -16,6 +16,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -143,11 +144,12 @@ def open_encoder(parameters: Mapping[str, str]) -> Runtime:
 
 def as_infer(runtime: Runtime) -> Infer:
     def infer(rows: list) -> list:
-        answers = runtime.infer([as_request(row) for row in rows])
-        for answer in answers:
+        embeddings = []
+        for answer in runtime.infer([as_request(row) for row in rows]):
             if isinstance(answer, Exception):
                 raise answer
-        return [answer["embedding"] for answer in answers]
+            embeddings.append(answer["embedding"])
+        return embeddings
 
     return infer
 
@@ -183,7 +185,7 @@ def compare(ways: Mapping[str, Infer], batches: list, options: argparse.Namespac
         for index, batch in enumerate(batches):
             for name, infer in ways.items():
                 if "maximum" not in name or index < options.max_batches:
-                    calls[name].append(measure(seen, lambda i=infer, w=batch: i(w)))
+                    calls[name].append(measure(seen, partial(infer, batch)))
     return [
         summary(name, calls[name], batches[: len(calls[name])], memory_of(infer, batches[0]))
         for name, infer in ways.items()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -143,7 +144,7 @@ def _image(folder: Path, node: str) -> Case:
     answer = dims if node == "Identity" else [3, 1, 1]
     graph = GraphWriter()
     given = graph.input("image", np.float32, ["batch", *dims])
-    attributes = {} if node == "Identity" else {"axes": [2, 3], "keepdims": 1}
+    attributes: dict[str, Any] = {} if node == "Identity" else {"axes": [2, 3], "keepdims": 1}
     graph.node(
         node, given, name=graph.output("answer", np.float32, ["batch", *answer]), **attributes
     )

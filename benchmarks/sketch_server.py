@@ -26,6 +26,7 @@ class Connection(asyncio.Protocol):
         self.batch = batch
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.parser = httptools.HttpRequestParser(self)
         self.body = b""

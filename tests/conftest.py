@@ -44,7 +44,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _BEFORE = pytest.StashKey()
-#: All stacks are printed if the tests make no progress for this long, at least `_LEAST_HANG_S`.
+#: The process prints all stacks and ends if the tests make no progress for this long, at least
+#: `_LEAST_HANG_S`. pytest-xdist reports the test as failed and starts another process.
 _HANG_S, _LEAST_HANG_S = 300, 240
 _STDERR = pytest.StashKey()
 _armed_at = float("-inf")
@@ -65,7 +66,8 @@ def pytest_runtest_protocol(item):
     if not item.config.getini("faulthandler_timeout"):
         now = time.monotonic()
         if now - _armed_at > _HANG_S - _LEAST_HANG_S:
-            faulthandler.dump_traceback_later(_HANG_S, file=item.config.stash[_STDERR])
+            stderr = item.config.stash[_STDERR]
+            faulthandler.dump_traceback_later(_HANG_S, file=stderr, exit=True)
             _armed_at = now
 
 
@@ -93,6 +95,11 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     session.stash[_BEFORE] = _signals()
+
+
+def pytest_sessionfinish():
+    """Stop the watchdog: with pytest-xdist a process waits for the others after its last test."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _signals():

@@ -42,6 +42,9 @@ FORKED = declare("process.forked", "Do not use acl in a fork of a process that c
 
 _EXECUTIONS: Final = ("mdl.execute", "mdl.execute_async", "mdl.execute_v2")
 
+_OF_THE_THREAD: Final = ("rt.get_context", "rt.set_context")
+"""Calls that concern only the calling thread; they work although the device is lost."""
+
 Converter: TypeAlias = Callable[[Any], Any]
 Function: TypeAlias = Callable[..., Any]
 Exported: TypeAlias = Callable[..., Any]
@@ -225,6 +228,8 @@ def _check_state(now: process.Process, name: str, lost: int) -> None:
         violate(NOT_INITIALISED, f"acl.{name}: found no earlier acl.init()")
         code = Code.GE_EXEC_NOT_INIT if name in _EXECUTIONS else Code.UNINITIALIZE
         raise Refused(code, f"acl.{name}: acl.init() was not called")
+    if name in _OF_THE_THREAD:
+        return
     if now.lost:
         raise Refused(lost, f"acl.{name}: the device is lost")
     now.faults.strike("call")

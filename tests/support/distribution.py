@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _CONTRACT = "tests/contract/test_"
 #: The files that use the same servers of tests/contract/conftest.py, by the servers' models.
@@ -105,6 +106,19 @@ class Distribution(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that ended the process. It is not run again.
+
+        xdist gives it to the next process, which it ends as well, and so on.
+        """
+        for unit in self.assigned_work[node].values():
+            for nodeid, is_completed in unit.items():
+                if not is_completed:
+                    unit[nodeid] = True
+                    super().remove_node(node)
+                    return nodeid
+        return super().remove_node(node)
 
 
 def unit_of(nodeid: str) -> str:

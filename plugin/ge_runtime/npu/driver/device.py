@@ -6,7 +6,6 @@ more, because a call might not return; nothing is freed on it before the process
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -33,42 +32,66 @@ _RETRY_S: Final = 0.1
 _TASK_FAILURES: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
 """Failures of a task that a wait reports; all others are failures of the wait itself."""
 
-_CURRENT: Final = threading.local()
+
+_NO_CONTEXT: Final = Context(0)
+
+
+@contextmanager
+def restoring_context(driver: Driver, default: Context = _NO_CONTEXT) -> Iterator[None]:
+    """Return a block after which the calling thread has the same context as before.
+
+    Other libraries of the process, such as torch_npu, set a thread's context at any time, and
+    expect to find it again.
+
+    Args:
+        driver: The driver.
+        default: The context to set if the thread had none, which cannot be restored.
+    """
+    before = driver.current_context() or default
+    try:
+        yield
+    finally:
+        _restore(driver, before)
+
+
+def _restore(driver: Driver, context: Context) -> None:
+    """Make a context current. The caller's context may have been destroyed with its device."""
+    if context != _NO_CONTEXT:
+        with suppress(DriverFault):
+            driver.set_context(context)
 
 
 class DeviceContext:
-    """A context that any thread may enter. Streams and models belong to their context.
+    """A context that any thread may use. Streams and models belong to their context.
 
-    The constructor makes it current in the calling thread.
+    Args:
+        driver: The driver.
+        device: Number of the device.
+        default: The device's default context.
     """
 
-    def __init__(self, driver: Driver, device: int) -> None:
+    def __init__(self, driver: Driver, device: int, default: Context) -> None:
         self._driver = driver
         self._device = device
-        self._handle = self._obtain()
-        self._alive = True
-        _CURRENT.context = self
+        self._default = default
+        with restoring_context(driver, default):
+            self._handle = self._obtain()
 
-    def enter(self) -> None:
-        """Make it the calling thread's context, unless it is current."""
-        if _current() is not self:
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Return a block in which this is the calling thread's context."""
+        with restoring_context(self._driver, self._default):
             self._driver.set_context(self._handle)
-            _CURRENT.context = self
-        assert self._driver.current_context() == self._handle, (
-            "another library changed this thread's context"
-        )
-
-    def enter_device(self) -> None:
-        """Make it current, unless the calling thread has another context of the same device."""
-        current = _current()
-        if current is None or not current._alive or current._device != self._device:
-            self.enter()
+            yield
 
     def destroy(self) -> None:
         """Destroy the context; its streams and models must be freed before."""
-        self._alive = False
-        _CURRENT.context = None
-        self._release()
+        before = self._driver.current_context() or self._default
+        try:
+            self._release()
+        finally:
+            if before != self._handle:
+                _restore(self._driver, before)
 
     def _obtain(self) -> Context:
         return self._driver.create_context(self._device)
@@ -78,28 +101,14 @@ class DeviceContext:
 
 
 class DefaultContext(DeviceContext):
-    """The device's default context, which libraries of the process share.
-
-    Libraries may change a thread's context, so each `enter` sets it.
-    """
-
-    def enter(self) -> None:
-        """Make it the calling thread's context."""
-        self._driver.set_context(self._handle)
-        _CURRENT.context = self
+    """The device's default context, which libraries of the process share."""
 
     def _obtain(self) -> Context:
         self._driver.set_device(self._device)
-        return self._driver.current_context()
+        return self._default
 
     def _release(self) -> None:
         self._driver.reset_device(self._device)
-
-
-def _current() -> DeviceContext | None:
-    """Return the context that the calling thread entered last."""
-    context: DeviceContext | None = getattr(_CURRENT, "context", None)
-    return context
 
 
 class AscendDevice:
@@ -111,12 +120,13 @@ class AscendDevice:
         self.number = number
         self.name = f"npu:{number}"
         self._health = health
-        with ExitStack() as undo:
+        with restoring_context(driver), ExitStack() as undo:
             driver.set_device(number)  # reference-counted: each call needs its reset_device
             undo.callback(_try_to, driver.reset_device, number)
+            self._default = driver.current_context() or _NO_CONTEXT
             # A private context: the default context is shared with other libraries of the process,
             # such as torch_npu, and streams and models belong to their context.
-            self._context = DeviceContext(driver, number)
+            self._context = self.new_context()
             undo.callback(_try_to, self._context.destroy)
             self.soc_name = driver.soc_name()
             self.capacity_bytes = driver.memory_info()[1]
@@ -182,24 +192,29 @@ class AscendDevice:
 
     # -- the calling thread's context --
 
-    def enter(self) -> None:
-        """Make this object's context current, which exists as long as the device is open.
+    def new_context(self) -> DeviceContext:
+        """Create a context of the device."""
+        return DeviceContext(self.driver, self.number, self._default)
 
-        The context of an executor may be destroyed at any time by a reset. Raises EngineLost.
+    def default_context(self) -> DefaultContext:
+        """Return the context that other libraries use, with a reference to the device."""
+        return DefaultContext(self.driver, self.number, self._default)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Return a block in which this object's context is the calling thread's context.
+
+        It exists as long as the device is open; a reset may destroy the context of an executor at
+        any time. Raises EngineLost.
         """
         self.ensure_available()
-        self._context.enter()
-
-    def ensure_context(self) -> None:
-        """Let the calling thread use the device in any of its contexts. Raises EngineLost."""
-        self.ensure_available()
-        self._context.enter_device()
+        with self._context.current():
+            yield
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Return a context that combines `ensure_context` and `detecting_loss`."""
-        with self.detecting_loss():
-            self.ensure_context()
+        """Return a block that combines `current` and `detecting_loss`."""
+        with self.detecting_loss(), self.current():
             yield
 
     # -- executions --
@@ -323,10 +338,11 @@ class AscendDevice:
         with self.releasing():
             self.free_unpinned()
             if self.lost is None and not self.pinned_blocks:
-                self.ensure_context()
+                self.ensure_available()
                 # CANN's order: memory and streams first, then the context, then the device.
                 self._context.destroy()
-                self.driver.reset_device(self.number)
+                with restoring_context(self.driver):
+                    self.driver.reset_device(self.number)
                 return True
         return False
 

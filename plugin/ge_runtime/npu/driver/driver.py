@@ -184,8 +184,11 @@ class Driver(Protocol):
     def set_context(self, context: Context) -> None:
         """Make a context current in this thread."""
 
-    def current_context(self) -> Context:
-        """Return the context that is current in this thread."""
+    def current_context(self) -> Context | None:
+        """Return the context that is current in this thread, or None.
+
+        Never raises: contexts are also saved and restored around failures.
+        """
 
     def destroy_context(self, context: Context) -> None:
         """Destroy a context. It must not have streams, events or models any more."""

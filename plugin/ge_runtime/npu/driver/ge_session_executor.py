@@ -18,7 +18,7 @@ from ge_runtime.devices import Device
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost
 from ge_runtime.memory.lifetimes import Suballocator
 from ge_runtime.npu.driver.cann_values import ACL_DTYPES, DriverFault, FailureKind
-from ge_runtime.npu.driver.device import AscendDevice, DefaultContext
+from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Address
 from ge_runtime.npu.driver.installation import GeProcess, GePy, Graph, Session
 from ge_runtime.npu.driver.memory import part_bytes
@@ -167,15 +167,16 @@ class GeSessionExecutor:
         self._failure: str | None = None
         """The failure of the last execution, if it invalidated the session and its stream."""
         with ExitStack() as undo, device.detecting_loss():
-            device.ensure_context()
+            device.ensure_available()
             self._arena = memory.allocate("GE arena", arena_bytes)
             undo.callback(self._arena.free)
             self.pool = ArenaPool(self._arena.memory, arena_bytes)
-            self._context = DefaultContext(device.driver, device.number)
+            self._context = device.default_context()
             undo.callback(self._unless_lost, self._context.destroy)
             ge.enter(device.number)
             undo.callback(self._unless_lost, ge.leave)
-            self._open_session(read())
+            with self._context.current():
+                self._open_session(read())
             undo.pop_all()
 
     @property
@@ -200,21 +201,25 @@ class GeSessionExecutor:
             EngineFault: The graph must be compiled again, but its file has changed.
         """
         self._device.ensure_available()
-        self._context.enter()
-        if self._failure is not None:
-            self._reset()
+        with self._context.current():
+            if self._failure is not None:
+                self._reset()
+            return self._execute(arrays, dtypes)
+
+    def _execute(self, arrays: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
         inputs: list[GeTensor] = []
         results: list[GeTensor] = []
         try:
-            inputs.extend(map(self._to_device, arrays))
             try:
+                inputs.extend(map(self._to_device, arrays))
                 results.extend(
                     self._session.run_graph_with_stream_async(_GRAPH, self._stream, inputs)
                 )
             finally:
-                # Also after an error: queued tasks use the tensors until they are done. And each
-                # execution must wait, because the driver reports a failed task once, at the next
-                # wait for its stream, and does not say which task it was.
+                # Also after an error: queued tasks use the tensors until they are done, and GE's
+                # errors do not contain whether the card is lost. And each execution must wait,
+                # because the driver reports a failed task once, at the next wait for its stream,
+                # and does not say which task it was.
                 self._device.wait(self._stream)
             return [
                 self._to_host(result, dtype) for result, dtype in zip(results, dtypes, strict=True)
@@ -238,9 +243,9 @@ class GeSessionExecutor:
         """Free all resources, unless the card is lost. Call once."""
         if self._device.lost is None:
             with self._device.releasing(RuntimeError):
-                self._context.enter()
-                self._close_session()
-                self._ge.leave()
+                with self._context.current():
+                    self._close_session()
+                    self._ge.leave()
                 self._context.destroy()
                 self._arena.free()
         if self._device.lost is not None:

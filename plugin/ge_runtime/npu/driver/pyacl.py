@@ -137,8 +137,11 @@ class PyAclDriver:
     def set_context(self, context: Context) -> None:
         self._status("acl.rt.set_context", self._rt.set_context(context))
 
-    def current_context(self) -> Context:
-        return Context(self._value("acl.rt.get_context", self._rt.get_context()))
+    def current_context(self) -> Context | None:
+        try:
+            return Context(self._value("acl.rt.get_context", self._rt.get_context()))
+        except DriverFault:
+            return None
 
     def destroy_context(self, context: Context) -> None:
         self._status("acl.rt.destroy_context", self._rt.destroy_context(context))

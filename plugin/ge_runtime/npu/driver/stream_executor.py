@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault, shown
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
-from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
+from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Event, Stream
 from ge_runtime.npu.driver.executor_models import ExecutorModels
 from ge_runtime.npu.driver.memory import CardExecution, Slot
@@ -101,12 +101,12 @@ class StreamExecutor:
                 if self._failure is None:
                     slot.ensure_loaded(execution)
                     try:
-                        self._context.enter()
-                        if own.copies is None:
-                            self._execute(slot, execution)
-                            return
-                        if self._execute_overlapped(own.copies, slot, execution):
-                            return
+                        with self._context.current():
+                            if own.copies is None:
+                                self._execute(slot, execution)
+                                return
+                            if self._execute_overlapped(own.copies, slot, execution):
+                                return
                     except DriverFault as fault:
                         raise self._fault_of(fault, files) from fault
             finally:
@@ -219,21 +219,19 @@ class StreamExecutor:
     # -- loading: within `AscendDevice.exclusive` --
 
     def load(self, files: Sequence[ModelFile]) -> list[Stage]:
-        self._context.enter()
-        return self.models.load(files)
+        with self._context.current():
+            return self.models.load(files)
 
     def reload(self, models: Sequence[LoadedModel]) -> None:
         """See `ExecutorModels.reload`. Resets the executor first after a failed execution."""
         self.reset_if_failed()
-        self._context.enter()
-        with self._device.detecting_loss():
+        with self._device.detecting_loss(), self._context.current():
             self.models.reload(models)
 
     def unload(self, stage: Stage) -> None:
         """Release one use of a model; does not call a lost card."""
-        if self._device.lost is None:
-            self._context.enter()
-        self.models.unload(stage)
+        with nullcontext() if self._device.lost else self._context.current():
+            self.models.unload(stage)
 
     def reset_if_failed(self) -> None:
         """After a failed execution, recreate the context and streams, and reload the models.
@@ -245,11 +243,12 @@ class StreamExecutor:
         name = self.models.name
         _log.warning("%s: reset after a failed execution of %s", name, self._failure)
         try:
-            self._context.enter()
-            self.models.unload_all()
-            self._close_streams()
+            with self._context.current():
+                self.models.unload_all()
+                self._close_streams()
             self._open_streams()
-            self.models.load_all()
+            with self._context.current():
+                self.models.load_all()
         except DriverFault as fault:
             raise self._device.mark_lost(
                 f"{self._device.name}: recovery failed: {fault}"
@@ -264,9 +263,8 @@ class StreamExecutor:
         missing = range(len(self._sets), count)
         if not missing:
             return
-        self._context.enter()
         without = [own for own in self._sets if own.copies is None]
-        with self._undoing() as undo:
+        with self._context.current(), self._undoing() as undo:
             opened = [self._open_copies(undo) for _ in range(len(without) + len(missing))]
         added = [_BufferSet(self._device.add_execution_lock()) for _ in missing]
         self._sets += added
@@ -276,15 +274,15 @@ class StreamExecutor:
     def close(self) -> None:
         """Free the executor, after all models were unloaded. Call once."""
         if self._device.lost is None:
-            self._context.enter()
-            self._close_streams()
+            with self._context.current():
+                self._close_streams()
         self.models.free()
 
     def _open_streams(self) -> None:
         """Create the context, the executor's stream, and the streams of sets that had one."""
-        self._context = DeviceContext(self._device.driver, self._device.number)
+        self._context = self._device.new_context()
         driver = self._device.driver
-        with self._undoing() as undo:
+        with self._context.current(), self._undoing() as undo:
             undo.callback(self._context.destroy)
             self._stream = _undone_by(undo, driver.create_stream(), driver.destroy_stream)
             for own in self._sets:

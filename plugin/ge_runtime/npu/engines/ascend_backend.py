@@ -25,7 +25,7 @@ from ge_runtime.engines.base import Engine
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault, RuntimeFault
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.card import PROCESS_CARDS, Cards
-from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
+from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import (
     JPEG_ALIGNMENT,
     RESIZE_ALIGNMENT,
@@ -321,7 +321,8 @@ class DvppDecoder:
             return self._host.decode(file, height, width, channels)
         self._card.ensure_available()
         try:
-            return self._decode(file, header, height, width, channels)
+            with self._context.current():
+                return self._decode(file, header, height, width, channels)
         except DriverFault as fault:
             self._recover(fault)
         # If the file is damaged, the host's decoder reports what is wrong.
@@ -331,18 +332,18 @@ class DvppDecoder:
         """Free all resources, unless the card is lost. Call once."""
         if self._card.lost is not None:
             return
-        self._context.enter()
-        for block in (self._file, self._decoded, self._resized):
-            block.free()
-        self._media.close_channel(self._channel)
-        self._card.driver.destroy_stream(self._stream)
+        with self._context.current():
+            for block in (self._file, self._decoded, self._resized):
+                block.free()
+            self._media.close_channel(self._channel)
+            self._card.driver.destroy_stream(self._stream)
         self._context.destroy()
 
     def _open(self) -> None:
         self._file, self._decoded, self._resized = (_Block(self._media) for _ in range(3))
         driver = self._card.driver
-        with ExitStack() as undo:
-            self._context = DeviceContext(driver, self._card.number)
+        self._context = self._card.new_context()
+        with self._context.current(), ExitStack() as undo:
             undo.callback(self._context.destroy)
             self._stream = driver.create_stream()
             undo.callback(driver.destroy_stream, self._stream)
@@ -366,7 +367,6 @@ class DvppDecoder:
     def _decode(
         self, file: bytes, header: JpegHeader, height: int, width: int, channels: int
     ) -> Pixels:
-        self._context.enter()
         driver, media = self._card.driver, self._media
         host = Address(np.frombuffer(file, np.uint8).ctypes.data)
         nbytes = len(file)

@@ -135,15 +135,16 @@ class OmEngine:
         """
         try:
             # First: query_size is taken to need a device (tests/simulator/trust.md, question 4).
-            card.enter()
-            files = read_files(paths, card)
+            with card.current():
+                files = read_files(paths, card)
             loaded_on, stages = card.load(files, executor, workspace_bytes, buffers + 1)
         except DriverFault as fault:
             raise load_fault(fault.path or paths[0], card, fault) from fault
         except OSError as error:
             raise ArtifactFault(f"{error.filename}: {error.strerror}") from error
         try:
-            models = [image_model(stage, card.driver, images) for stage in stages]
+            with card.current():
+                models = [image_model(stage, card.driver, images) for stage in stages]
             for stage, model in zip(stages, models, strict=True):
                 check_tensors(stage.path, model)
             return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers, models)
@@ -173,10 +174,10 @@ class OmEngine:
         """Allocate the slot, once: it has the size of the largest gear."""
         if self._slot is None:
             try:
-                self._card.enter()
-                self._slot = Slot(
-                    self._stages, self._packing, self._card.driver, self._memory, self._images
-                )
+                with self._card.current():
+                    self._slot = Slot(
+                        self._stages, self._packing, self._card.driver, self._memory, self._images
+                    )
             except DriverFault as fault:
                 raise load_fault(self._stages[0].path, self._card, fault) from fault
 
@@ -271,8 +272,8 @@ class OmEngine:
         with self._card.releasing():
             # CANN's order: datasets and their buffers first, then models.
             if self._slot is not None and self._card.lost is None:
-                self._card.enter()
-                self._slot.close()
+                with self._card.current():
+                    self._slot.close()
             self._card.unload(self._executor, self._stages)
 
     def _route(self, outputs: Iterable[str]) -> _Route:

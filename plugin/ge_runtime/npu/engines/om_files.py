@@ -77,8 +77,8 @@ def has_free_shapes(file: ModelFile) -> bool:
 def read_free_shapes(path: Path, card: Card) -> ModelFile | None:
     """Return the file if it has free shapes; None if it does not, or cannot be read."""
     try:
-        card.enter()
-        file = ModelFile.read(path, card.driver)
+        with card.current():
+            file = ModelFile.read(path, card.driver)
     except (DriverFault, OSError):  # reported by `read_files`, which is called next
         return None
     return file if has_free_shapes(file) else None

@@ -33,7 +33,7 @@ from ge_runtime.npu.driver.cann_values import (
     ModelTensor,
 )
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.device import AscendDevice, DeviceContext
+from ge_runtime.npu.driver.device import AscendDevice
 from ge_runtime.npu.driver.driver import Address, Copy, Dataset, ModelId, Produced
 from ge_runtime.npu.driver.memory import part_bytes
 from ge_runtime.npu.driver.om_model import ModelFile
@@ -76,7 +76,7 @@ class OmFreeEngine:
             EngineLost: The card is lost.
         """
         try:
-            card.enter()
+            card.ensure_available()
             model = FreeModel(card, file.path, memory)
         except DriverFault as fault:
             raise load_fault(file.path, card, fault) from fault
@@ -227,7 +227,7 @@ class FreeModel:
         with device.exclusive():
             device.ensure_available()
             self._load()
-            with device.detecting_loss(path):
+            with device.detecting_loss(path), self._context.current():
                 driver = self._driver
                 self.description: ModelDescription = driver.describe(self._model, free_shapes=True)
                 self.ranges = self._ranges()
@@ -245,7 +245,10 @@ class FreeModel:
 
         Raises OutOfMemory, DriverFault or EngineLost.
         """
-        self._device.enter()
+        with self._device.current():
+            self._bind(input_bytes)
+
+    def _bind(self, input_bytes: Sequence[int]) -> None:
         self._free_tensors()
         outputs = [tensor.nbytes for tensor in self.description.outputs]
         places: list[tuple[int, int]] = []
@@ -293,8 +296,8 @@ class FreeModel:
             try:
                 self._device.ensure_available()
                 if not self._failure:
-                    self._context.enter()
-                    return self._execute(inputs, outputs)
+                    with self._context.current():
+                        return self._execute(inputs, outputs)
             except DriverFault as fault:
                 raise self._fault_of(fault) from fault
             finally:
@@ -313,8 +316,8 @@ class FreeModel:
         with self._device.exclusive(), self._device.releasing():
             self._device.remove_execution_lock(self._lock)
             if self._device.lost is None:
-                self._device.enter()
-                self._free_tensors()
+                with self._device.current():
+                    self._free_tensors()
                 self._unload()
 
     def _execute(
@@ -391,9 +394,10 @@ class FreeModel:
     def _load(self) -> None:
         driver = self._driver
         with ExitStack() as undo, self._device.detecting_loss(self.path):
-            self._context = DeviceContext(driver, self._device.number)
+            self._context = self._device.new_context()
             undo.callback(self._undo_context)
-            self._model: ModelId = driver.free_shapes.load(str(self.path))
+            with self._context.current():
+                self._model: ModelId = driver.free_shapes.load(str(self.path))
             self._loaded = True
             undo.pop_all()
 
@@ -404,9 +408,9 @@ class FreeModel:
     def _unload(self) -> None:
         """Unload the model; no-op after a failed load."""
         if self._loaded:
-            self._context.enter()
             self._loaded = False
-            self._driver.unload(self._model)
+            with self._context.current():
+                self._driver.unload(self._model)
             self._context.destroy()
 
     def _recover(self) -> None:

@@ -109,16 +109,16 @@ def test_it_is_asked_now_and_then(machine, encoder_dir):
 def test_releases_and_chips_without_status_functions(machine, monkeypatch, lacks):
     card = PROCESS_CARDS.acquire(0)
     driver = card.driver
-    card.enter()
-    monkeypatch.delattr(driver._rt, lacks)
-    assert driver.is_healthy(0)
-    assert (driver.utilization(0) == {}) == (lacks == "get_device_utilization_rate")
-    monkeypatch.setattr(driver._rt, lacks, lambda device: (0, NOT_SUPPORTED), raising=False)
-    assert driver.is_healthy(0)
-    assert (driver.utilization(0) == {}) == (lacks == "get_device_utilization_rate")
-    monkeypatch.setattr(driver._rt, lacks, lambda device: (0, 507899), raising=False)
-    with pytest.raises(DriverFault, match="507899"):
-        (driver.is_healthy if lacks.startswith("query") else driver.utilization)(0)
+    with card.current():
+        monkeypatch.delattr(driver._rt, lacks)
+        assert driver.is_healthy(0)
+        assert (driver.utilization(0) == {}) == (lacks == "get_device_utilization_rate")
+        monkeypatch.setattr(driver._rt, lacks, lambda device: (0, NOT_SUPPORTED), raising=False)
+        assert driver.is_healthy(0)
+        assert (driver.utilization(0) == {}) == (lacks == "get_device_utilization_rate")
+        monkeypatch.setattr(driver._rt, lacks, lambda device: (0, 507899), raising=False)
+        with pytest.raises(DriverFault, match="507899"):
+            (driver.is_healthy if lacks.startswith("query") else driver.utilization)(0)
     PROCESS_CARDS.release(card)
 
 

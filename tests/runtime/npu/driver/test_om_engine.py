@@ -543,13 +543,19 @@ def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
         counted.update(machine.report.calls)
         act(self, *given)
 
+    of_the_host = {"get_recent_err_msg", "mdl.destroy_desc", "rt.get_context", "rt.set_context"}
+
+    def calls():
+        contexts = ("rt.get_context", "rt.set_context")
+        return sum(n for name, n in machine.report.calls.items() if name not in contexts)
+
     def load(armed=""):
         with closing(AscendBackend(0)) as place:
-            begin = sum(machine.report.calls.values())
+            begin = calls()
             machine.arm(armed)
             with closing(place.open([artifact], threads=1, outputs=())) as engine:
                 engine.bind([], place.memory)
-                return sum(machine.report.calls.values()) - begin
+                return calls() - begin
 
     monkeypatch.setattr(Faults, "_act", count_and_act)
     found = 0
@@ -564,7 +570,7 @@ def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
         found += 1
         finder = re.search(r"acl\.([\w.]+): ", str(reported.value))[1]
         after = Counter(machine.report.calls) - Counter({**counted}) - Counter([finder])
-        assert set(after) <= {"get_recent_err_msg", "mdl.destroy_desc"}, number  # of the host
+        assert set(after) <= of_the_host, number
     assert found > 25
 
 
@@ -638,22 +644,6 @@ def test_engines_of_a_lane_are_used_from_threads_of_their_own(place, encoder_dir
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_a_thread_makes_the_lanes_context_its_own_once(engine, machine):
-    inputs, _ = token_batch(4, 8)
-    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
-    planned = pinned(engine.place, np.empty((4, 4), np.float32))
-    before = machine.report.calls.get("rt.set_context", 0)
-
-    def work():
-        for _ in range(5):
-            engine.run(given, {"embedding": planned})
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
-    assert machine.report.calls["rt.set_context"] - before == 1
 
 
 def test_two_cards_are_used_from_one_thread(place, encoder_dir, machine):
@@ -758,7 +748,7 @@ def test_a_copy_that_fails_at_once_has_the_lane_reset_too(engine, machine):
 def test_a_device_that_is_lost_while_work_is_queued_is_not_waited_for(engine, machine):
     assert right(engine, 4, 8)
     waits = machine.report.calls["rt.synchronize_stream_with_timeout"]
-    machine.arm("call@4=507010")
+    machine.arm("call@3=507010")
     with pytest.raises(EngineLost, match=r"acl\.mdl\.set_input_dynamic_dims: 507010"):
         right(engine, 8, 32)
     assert machine.report.calls["rt.synchronize_stream_with_timeout"] == waits

@@ -85,9 +85,9 @@ class Held:
 
     def __init__(self, executor):
         self._gate = Event()
-        executor._context.enter()
-        stream = current().stream(executor._stream, "test")
-        stream.submit(Task(self._wait, (), (), "held"))
+        with executor._context.current():
+            stream = current().stream(executor._stream, "test")
+            stream.submit(Task(self._wait, (), (), "held"))
         self.next = executor._computing = _Told(executor._computing)
 
     def _wait(self):
@@ -110,9 +110,9 @@ def test_inputs_are_copied_while_another_execution_computes(machine, open_set):
         held.next.asked.clear()
         two = threads.submit(run, second, 2)
         assert held.next.asked.wait(PATIENCE)
-        executor._context.enter()
-        for own in executor._sets[1:]:  # the first waits for the computing
-            current().stream(own.copies.stream, "test").wait()
+        with executor._context.current():
+            for own in executor._sets[1:]:  # the first waits for the computing
+                current().stream(own.copies.stream, "test").wait()
         held.release()
         assert one.result()
         assert two.result()
