@@ -34,7 +34,7 @@ ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
 .PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
-        tables wheel dist docs stack matrix campaign fuzz clean torch-models collected \
+        tables wheel dist docs stack matrix campaign fuzz clean torch-models collected mlserver \
         quick-server quick-others
 
 help:
@@ -66,6 +66,14 @@ clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 
 	-test -e .cache/grafana/node_modules || npm install --silent --no-audit --no-fund --ignore-scripts \
 	    --prefix .cache/grafana typescript@5.9 @grafana/schema@11.6.0
 
+# MLServer, for tests/contract/test_conformance.py, in an environment of its own: its requirements
+# differ. Without a package index the test is skipped with a reason.
+MLSERVER := .cache/mlserver-1.7.1
+mlserver: $(MLSERVER)/installed
+$(MLSERVER)/installed:
+	-$(PYTHON) -m venv --clear $(MLSERVER) && $(MLSERVER)/bin/python -m pip --quiet \
+	    --disable-pip-version-check install --no-compile $(subst -,==,$(notdir $(MLSERVER))) && touch $@
+
 ## Compare with NVIDIA's tritonserver
 
 oracle:  ## install tritonserver and perf_analyzer into .oracle/
@@ -77,10 +85,11 @@ perf: models oracle  ## measure both servers on all rows of docs/results/perform
 
 ## Check
 
-# First the environment and, in parallel, the oracle; then the targets that use the environment.
+# First the environment and, in parallel, what does not use it; then the targets that do, the longest
+# first.
 test:  ## all checks and all tests: what CI runs
-	+$(BESIDE) $(VENV)/all oracle
-	+$(BESIDE) lint types layers torch-models graphs clients collected
+	+$(BESIDE) $(VENV)/all oracle mlserver
+	+$(BESIDE) types collected torch-models lint layers graphs clients
 	$(PYTEST)
 
 # Collect once before the workers start. They collect at the same time, so without .pyc files each
@@ -116,7 +125,7 @@ quick-others:
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'
 
-contract: $(VENV)/dev models oracle  ## both servers under the same requests
+contract: $(VENV)/dev models oracle mlserver  ## both servers under the same requests
 	$(PYTEST) tests/contract
 
 # TABLES=write records the real server's answers again; review the diff.

@@ -22,7 +22,7 @@ import pytest
 from contract.test_same_repository import Request, as_input
 from runtime.support.ascend import compile_in_process
 from runtime.support.services import Services
-from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, ROOT, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -122,7 +122,7 @@ def serving(
             patch.setenv(variable, text)
         with (
             Services(runtime_folder / "ge_runtime") as services,
-            start(repository, **{"allow_grpc": False, **own, **flags}) as server,
+            start(repository, **{**COMPLETE, "allow_grpc": False, **own, **flags}) as server,
         ):
             yield Served(name, server, services)
 

@@ -22,6 +22,7 @@ from contract.recordings import Recording, recording, repository_folder
 from contract.wire import Exchange, exchange
 from support.in_process import InProcessServer
 from support.servers import (
+    COMPLETE,
     ROOT,
     Flag,
     Server,
@@ -32,16 +33,19 @@ from support.servers import (
 
 from tools import oracle
 
+REAL: dict[str, Flag] = COMPLETE | {"allow_metrics": False, "model_load_thread_count": 4}
 HTTP_ALONE: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False}
 # Some probes are there to fail, so these servers are never ready; they are live when all is loaded.
-PROBING: dict[str, Flag] = {
+PROBING: dict[str, Flag] = COMPLETE | {
     "allow_metrics": False,
     "exit_on_error": False,
     "model_load_thread_count": 8,
 }
 LIVE = "/v2/health/live"
 # A server's working directory is where its log is.
-TRACING: dict[str, Flag] = HTTP_ALONE | {
+TRACING: dict[str, Flag] = {
+    **COMPLETE,
+    **HTTP_ALONE,
     "trace_config": "triton,file=trace.json",
     "model_load_thread_count": 8,
 }
@@ -116,14 +120,14 @@ def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def triton(oracle_installed: None, real_repository: Path) -> Iterator[Server]:
     """The real server on the real models."""
-    with start_tritonserver(real_repository, allow_metrics=False) as server:
+    with start_tritonserver(real_repository, **REAL) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def reference(real_repository: Path) -> Iterator[Server]:
     """The reference server on the real models."""
-    with start_reference_server(real_repository, allow_metrics=False) as server:
+    with start_reference_server(real_repository, **REAL) as server:
         yield server
 
 

@@ -50,7 +50,7 @@ output { name: "third" data_type: TYPE_FP32 dims: [1] }
 class Probe:
     """One model folder: its config, the file its model.py is made from, its versions, its files."""
 
-    config: str | None
+    config: str
     model: Path | None = IDENTITY
     versions: tuple[int, ...] = (1,)
     files: dict[str, str] = field(default_factory=dict)
@@ -195,7 +195,6 @@ PROBES = {
         """,
         versions=(1, 3),
     ),
-    "completes_itself": Probe(None, MODELS / "completes_itself.py"),
     "elaborate": Probe("""
         name: "elaborate"
         backend: "python"
@@ -408,8 +407,7 @@ def write_probe(repository: Path, name: str, probe: Probe) -> None:
     """Write one probe into a repository."""
     folder = repository / name
     folder.mkdir(parents=True)
-    if probe.config is not None:
-        (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
+    (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
     for path, text in probe.files.items():
         (folder / path).write_text(text, encoding="utf-8")
     for version in probe.versions:

@@ -13,11 +13,12 @@ import pytest
 from contract.ensemble_probes import PROBES, REFUSED
 from contract.ensemble_scripts import ANSWER_SECONDS, FAILED_BESIDE, ROWS, Question, infer
 from contract.probes import write_probe
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
 
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "allow_metrics": False,
     "exit_on_error": False,
     "model_load_thread_count": 8,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from contract.casebook import infer, tensor
 from contract.wire import exchange
-from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, ROOT, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
 
@@ -41,7 +41,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def real(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    with start_tritonserver(repository, allow_metrics=False) as server:
+    with start_tritonserver(repository, **COMPLETE, allow_metrics=False) as server:
         yield server
 
 

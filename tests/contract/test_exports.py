@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from runtime.support import exports
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from ge_runtime import cli
@@ -69,7 +69,7 @@ def clients(
     oracle_installed: None, repository: Path
 ) -> Iterator[tuple[InferenceServerClient, InferenceServerClient]]:
     """Clients of the real server and of the reference server."""
-    flags: dict[str, Any] = {"allow_grpc": False, "model_load_thread_count": 4}
+    flags: dict[str, Any] = COMPLETE | {"allow_grpc": False, "model_load_thread_count": 4}
     with (
         start_tritonserver(repository, allow_metrics=False, **flags) as real,
         start_reference_server(repository, allow_metrics=False, **flags) as reference,

@@ -207,43 +207,57 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A module `plan_stubs` in the current folder."""
-    (tmp_path / "plan_stubs.py").write_text(textwrap.dedent(STUBS))
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("stubs")
+    (folder / "plan_stubs.py").write_text(textwrap.dedent(STUBS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield
 
 
 TEXTS = np.array([[b"to be or not"], [b"encyclopedia"]], object)
 EMBEDDINGS = np.array([[4, 9], [1, 12]], np.float32)
 
 
-@pytest.fixture(params=["inline", "process"])
-def pipeline(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelRepository]:
-    options = [f"--backend-config=python,host={request.param}"]
-    with open_repository(models, models=["classifier_pipeline"], options=options) as opened:
+@pytest.fixture(scope="module", params=["inline", "process"])
+def pipelines(
+    models: Path, stubs: None, request: pytest.FixtureRequest
+) -> Iterator[ModelRepository]:
+    """Both pipelines in each kind of host; a process that imports torch takes seconds to start."""
+    host = f"--backend-config=python,host={request.param}"
+    options = ["--stub-model=plan=plan_stubs:classify", host]
+    names = ["classifier_pipeline", "plan_pipeline"]
+    with open_repository(models, models=names, options=options) as opened:
         yield opened
 
 
-def test_the_three_steps_answer(pipeline: ModelRepository) -> None:
-    scores = pipeline.model("classifier_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
+def counts(repository: ModelRepository) -> list[int]:
+    """Return the number of inferences of each step."""
+    page = repository.metrics()
+    steps = ("tokenizer", "encoder", "classifier")
+    series = (f'nv_inference_count{{model="{step}",version="1"}} ' for step in steps)
+    return [int(page.partition(name)[2].partition("\n")[0]) for name in series]
+
+
+def test_the_three_steps_answer(pipelines: ModelRepository) -> None:
+    before = counts(pipelines)
+    scores = pipelines.model("classifier_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
     exact = np.exp(EMBEDDINGS) / np.exp(EMBEDDINGS).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(scores, exact, rtol=1e-5)
-    for step in ("tokenizer", "encoder", "classifier"):
-        assert f'nv_inference_count{{model="{step}",version="1"}} 2' in pipeline.metrics()
+    assert counts(pipelines) == [count + 2 for count in before]
 
 
-@pytest.mark.usefixtures("stubs")
-@pytest.mark.parametrize("host", ["inline", "process"])
-def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(models: Path, host: str) -> None:
-    options = ["--stub-model=plan=plan_stubs:classify", f"--backend-config=python,host={host}"]
-    with open_repository(models, models=["plan_pipeline"], options=options) as repository:
-        scores = repository.model("plan_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
-        np.testing.assert_array_equal(scores, EMBEDDINGS * 10)
-        page = repository.http("GET", "/v2/models/plan/config").body.decode()
-        assert '"STUB_MODEL":{"string_value":"plan_stubs:classify"}' in page
-        with pytest.raises(ServerError, match="stub: ValueError: negative"):
-            repository.model("plan").infer({"INPUT__0": -EMBEDDINGS})
+def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(
+    pipelines: ModelRepository,
+) -> None:
+    scores = pipelines.model("plan_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
+    np.testing.assert_array_equal(scores, EMBEDDINGS * 10)
+    page = pipelines.http("GET", "/v2/models/plan/config").body.decode()
+    assert '"STUB_MODEL":{"string_value":"plan_stubs:classify"}' in page
+    with pytest.raises(ServerError, match="stub: ValueError: negative"):
+        pipelines.model("plan").infer({"INPUT__0": -EMBEDDINGS})
 
 
 def test_without_it_the_error_names_what_is_here(models: Path) -> None:

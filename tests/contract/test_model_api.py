@@ -16,7 +16,7 @@ from contract.casebook import infer, tensor
 from contract.model_api_scripts import SCRIPTS, Script
 from contract.recordings import MODE
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver, stop
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver, stop
 
 PROBES = Path(__file__).parent / "probe_models"
 PAGE = (Path(__file__).parents[2] / "docs" / "model-api.md").read_text(encoding="utf-8")
@@ -48,6 +48,7 @@ MODELS = {
 Starter = Callable[..., AbstractContextManager[Server]]
 
 FLAGS: dict[str, Flag] = {
+    **COMPLETE,
     "allow_grpc": False,
     "allow_metrics": False,
     "model_control_mode": "explicit",

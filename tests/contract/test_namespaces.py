@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from contract.control_scripts import ensemble
 from server.support.model_folders import VECTOR, write_ensemble, write_model
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -45,6 +45,7 @@ ASKING = """
 """
 NAMES = ("both", "first", "second", "over_own", "over_second", "over_both", "asks_both", "nobody")
 FLAGS: dict[str, Any] = {
+    **COMPLETE,
     "ready_path": "/v2/health/live",
     "model_control_mode": "explicit",
     "load_model": "first",

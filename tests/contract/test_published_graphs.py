@@ -13,11 +13,15 @@ import pytest
 from contract.probes import MODELS
 from contract.test_runtime_features import LIVE, at_once, outputs, request
 from runtime.support.published_graphs import PUBLISHED, Solo
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 STEPS = 3
+#: Each server would otherwise measure executions of each model for a second.
+COST = """
+parameters { key: "cost" value { string_value: "launch_us=100, element_ns=1, element2_ns=0" } }
+"""
 
 
 def model_of(name: str) -> str:
@@ -33,13 +37,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         except FileNotFoundError:
             continue
         (written / "1" / "model.py").write_bytes((MODELS / "graph.py").read_bytes())
+        with (written / "config.pbtxt").open("a") as config:
+            config.write(COST)
     return folder
 
 
 @pytest.fixture(scope="module")
 def servers(oracle_installed: None, repository: Path) -> Iterator[tuple[Server, Server]]:
     """The real server and the reference server."""
-    flags = {"allow_grpc": False}
+    flags = COMPLETE | {"allow_grpc": False, "model_load_thread_count": 4}
     with (
         start_tritonserver(repository, ready_path=LIVE, **flags) as real,
         start_reference_server(repository, ready_path=LIVE, **flags) as reference,

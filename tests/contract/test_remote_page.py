@@ -20,7 +20,14 @@ from contract.probes import Probe, write_probe
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import exchange
 from support.browser import needs_chromium, open_browser
-from support.servers import ROOT, Server, free_ports, start_reference_server, start_tritonserver
+from support.servers import (
+    COMPLETE,
+    ROOT,
+    Server,
+    free_ports,
+    start_reference_server,
+    start_tritonserver,
+)
 from support.waiting import eventually
 
 from reference_server import watching
@@ -69,7 +76,7 @@ def page_of(server: str, metrics: str) -> Iterator[str]:
 )
 def watched(repository: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Server, str]]:
     """A server, and the page that shows it."""
-    flags = {"allow_grpc": False, "exit_on_error": False}
+    flags = COMPLETE | {"allow_grpc": False, "exit_on_error": False}
     if request.param == "real":
         request.getfixturevalue("oracle_installed")
         starting = start_tritonserver(repository, ready_path="/v2/health/live", **flags)

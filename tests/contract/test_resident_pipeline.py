@@ -26,7 +26,7 @@ from contract.test_same_repository import (
     text,
 )
 from runtime.support.services import Services
-from support.servers import ROOT, Server
+from support.servers import COMPLETE, ROOT, Server
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -35,6 +35,9 @@ pytestmark = pytest.mark.oracle
 EXAMPLE = ROOT / "examples" / "resident"
 PIPELINE = "text_pipeline_resident"
 ABSOLUTE = 1e-4
+COST = """
+parameters { key: "cost" value { string_value: "launch_us=100, element_ns=1000, element2_ns=0" } }
+"""
 
 
 def write_repository(source: Path, folder: Path) -> Path:
@@ -45,6 +48,8 @@ def write_repository(source: Path, folder: Path) -> Path:
         own = folder / f"{model}_resident"
         ignored = shutil.ignore_patterns("__pycache__", ".cache", "config.pbtxt")
         shutil.copytree(source / model, own, ignore=ignored, dirs_exist_ok=True)
+        with (own / "config.pbtxt").open("a") as config:
+            config.write(COST)  # which each instance would otherwise measure for a second
     return folder
 
 
@@ -63,7 +68,7 @@ def served(
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         with (
             Services(folder / "ge_runtime") as services,
-            start(repository, allow_grpc=False, allow_metrics=False, **flags) as server,
+            start(repository, **COMPLETE, allow_grpc=False, allow_metrics=False, **flags) as server,
         ):
             yield server, services
 

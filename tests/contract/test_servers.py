@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from contract.probes import write_probes
 from contract.wire import connect
-from support.distribution import LONGEST, SHARED_BY, SHARING
+from support.distribution import SECONDS, SHARED_BY, SHARING, in_order, unit_of
 from support.servers import (
     ROOT,
     ServerFailed,
@@ -30,7 +31,36 @@ STARTERS = [
 
 
 def test_files_of_the_distribution_exist():
-    assert [file for file in (*SHARED_BY, *LONGEST) if not (ROOT / file).is_file()] == [*SHARING]
+    missing = [file for file in (*SHARED_BY, *SECONDS) if not (ROOT / file).is_file()]
+    assert sorted(missing) == sorted(SHARING)
+
+
+@dataclass
+class Listed:
+    """A test without marks, by its identifier."""
+
+    nodeid: str
+
+    def get_closest_marker(self, name: str) -> None:
+        return None
+
+
+def test_units_that_wait_run_beside_units_that_compute_and_the_longest_start_first():
+    files = ["tests/contract/test_new.py", "tests/stack/test_ray.py", "tests/contract/test_grpc.py"]
+    files += ["tests/runtime/test_axes.py", "tests/factory/test_text_head.py"]
+    files += ["tests/performance/test_memory.py", "tests/contract/test_shutdown.py"]
+    tests = [Listed(f"{file}::{name}") for file in files for name in ("test_a", "test_b")]
+    ordered = in_order(tests)
+    assert [test.nodeid[-1] for test in ordered] == ["a", "b"] * len(files)
+    assert [unit_of(test.nodeid) for test in ordered[::2]] == [
+        "tests/contract/test_shutdown.py",
+        "tests/performance/test_memory.py",
+        "tests/stack/test_ray.py",
+        "the probes",
+        "tests/factory/test_text_head.py",
+        "tests/runtime/test_axes.py",
+        "tests/contract/test_new.py",
+    ]
 
 
 def test_flags_are_spelled_as_triton_spells_them():

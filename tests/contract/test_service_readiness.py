@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from contract.ascend_repository import configure
 from runtime.support.services import Services
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import until
 from tritonclient.http import InferenceServerClient
 
@@ -66,7 +66,7 @@ def served(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     with (
         Services(tmp_path / "run" / "ge_runtime") as services,
-        start(repository, allow_metrics=False, allow_grpc=False, **flags) as server,
+        start(repository, **COMPLETE, allow_metrics=False, allow_grpc=False, **flags) as server,
     ):
         yield request.param, server, services
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from contract.control_scripts import ensemble
 from server.support.model_folders import VECTOR, write_ensemble, write_model
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
 FLAGS: dict[str, Any] = {
+    **COMPLETE,
     "ready_path": "/v2/health/live",
     "model_control_mode": "explicit",
     "load_model": ["one", "two"],

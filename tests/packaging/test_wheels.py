@@ -127,6 +127,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheels, package):
 @pytest.mark.slow
 def test_without_a_compiler_a_wheel_is_built_of_python_alone(tmp_path):
     source, *_ = release.copied(tmp_path / "source")
+    # One module is enough: Cython translates each module before it calls the compiler.
+    for types in {*source.glob("*/*/*.pxd")} - {*source.glob("*/core/byte_strings.pxd")}:
+        types.unlink()
     pip(*BUILD, "--wheel-dir", tmp_path, source, CC="no-such-compiler")
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = wheel.namelist()

@@ -2,7 +2,7 @@
 
 A process gets whole files, as with `--dist loadfile`. Files that use the same servers are one unit,
 so that each of these servers starts once. The longest units start first, so that no process has to
-run one of them at the end.
+run one of them at the end, and units that wait run beside units that compute.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _CONTRACT = "tests/contract/test_"
 SHARING = {
     "the real models": (
         *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
-        "protocol_models",
-        "replay",
+        *("pages_and_voices", "protocol_models", "replay", "resident_pipeline"),
     ),
     "the probes": (
         *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),
@@ -39,43 +38,62 @@ SHARING = {
     "the traced models": ("logging", "trace"),
 }
 SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items() for name in names}
-#: A test with any of these marks takes as long as `MARKED` other tests.
+#: Seconds of a test, and of a test with any of these marks, in files without measured seconds.
+SECONDS_OF_A_TEST, SECONDS_OF_A_MARKED_TEST = 0.04, 2.0
 MARKS = ("slow", "brute_force", "oracle")
-MARKED = 50
-#: The longest units, in this order; the others follow, ordered by their number of tests.
-LONGEST = (
-    *SHARING,
-    *("tests/stack/test_ray.py", "tests/performance/test_memory.py"),
-    *(f"{_CONTRACT}{name}.py" for name in ("instance_groups", "shutdown", "python_backends")),
-    *("tests/runtime/npu/engines/test_torch_npu.py", "tests/packaging/test_wheels.py"),
-    *("tests/factory/test_text_encoder.py", "tests/runtime/cli/test_probe_device.py"),
-    *("tests/runtime/testing/test_conformance.py", "tests/factory/test_text_head.py"),
-    *(
-        f"{_CONTRACT}{name}.py"
-        for name in ("strangers", "hosts", "import_names", "exports", "repository", "grpc_options")
+#: The units that take longest, by their seconds with four processes on two cores.
+_LONGEST = {
+    200: ("the real models",),
+    60: ("the probes", "contract/test_shutdown", "packaging/test_wheels", "stack/test_ray"),
+    45: ("contract/test_instance_groups", "contract/test_strangers", "performance/test_memory"),
+    35: ("campaign/test_live", "contract/test_repository", "runtime/test_published_graphs"),
+    30: (
+        *("contract/test_counts", "contract/test_decoupled", "contract/test_remote_page"),
+        *("runtime/cli/test_probe_device", "runtime/npu/driver/test_om_engine"),
     ),
-    *("tests/server/testing/test_installed.py", "tests/performance/test_ragged.py"),
-    *("tests/runtime/discovery/test_exports.py", "tests/runtime/cli/test_init.py"),
-    *(
-        f"{_CONTRACT}{name}.py"
-        for name in (
-            *("auto_complete", "runtime_features", "configurations", "control_cycles"),
-            *("ragged_server", "grpc_control"),
-        )
+    25: (
+        *("contract/test_model_api", "contract/test_perf", "contract/test_published_graphs"),
+        *("contract/test_python_backends", "contract/test_runtime_features", "stack/test_site"),
+        *("factory/test_ocr_pages", "performance/test_ragged", "server/backends/test_checklist"),
+        *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
+        "simulator/test_real_models",
     ),
-    *("tests/stack/test_serve.py", "tests/runtime/npu/service/test_death.py"),
-    *("tests/runtime/test_steady_state.py", "tests/factory/test_digits_training.py"),
-    "tests/runtime/npu/driver/test_real_models.py",
-    "tests/server/backends/process/test_death.py",
-    "tests/server/backends/process/test_invalid_messages.py",
-    *("tests/runtime/engines/test_torch.py", "tests/factory/test_digits_network.py"),
-    *("tests/runtime/engines/test_torch_cuda.py", "tests/runtime/batching/test_partition.py"),
-    *("tests/runtime/engines/test_onnx_sharing.py", "tests/runtime/cli/test_encoder_pages.py"),
-    *("tests/stack/test_site.py", "tests/stack/test_pages.py", "tests/factory/test_ocr_pages.py"),
-    *(
-        f"{_CONTRACT}{name}.py"
-        for name in ("pages_and_voices", "mixed_ensemble", "published_graphs", "perf")
+    20: (
+        *("the traced models", "contract/test_control_cycles", "contract/test_ensembles"),
+        *("contract/test_examples", "contract/test_exports", "contract/test_hosts"),
+        *("contract/test_import_names", "contract/test_jpeg_images", "contract/test_sequences"),
+        *("contract/test_mixed_ensemble", "factory/test_digits_training", "stack/test_examples"),
+        *("factory/test_text_encoder", "factory/test_text_head", "runtime/cli/test_doctor"),
+        *("runtime/cli/test_doctor_machine", "runtime/engines/test_torch_cuda"),
+        *("runtime/npu/service/test_death", "runtime/npu/service/test_overload"),
+        *("server/backends/process/test_calls", "server/repository/test_bls"),
+        "simulator/test_environment",
     ),
+    15: (
+        *("contract/test_auto_complete", "contract/test_configurations"),
+        *("contract/test_grpc_options", "contract/test_namespaces", "contract/test_schedulers"),
+        *("contract/test_opentelemetry", "contract/test_ragged_server", "recorded/test_grpc"),
+        *("recorded/test_http", "runtime/cli/test_init", "runtime/npu/driver/test_real_models"),
+        *("runtime/npu/service/test_engine", "runtime/npu/service/test_start"),
+        *("server/backends/process/test_death", "server/testing/test_installed"),
+        "stack/test_pages",
+    ),
+    10: (
+        *("contract/test_asgi_hosts", "contract/test_dashboard", "contract/test_grpc_control"),
+        *("contract/test_two_repositories", "contract/test_warmup", "stack/test_serve"),
+        *("runtime/cli/test_encoder_pages", "runtime/discovery/test_exports"),
+        *("runtime/engines/test_onnx_sharing", "runtime/engines/test_torch"),
+    ),
+}
+SECONDS = {
+    name if name in SHARING else f"tests/{name}.py": seconds
+    for seconds, names in _LONGEST.items()
+    for name in names
+}
+#: Files in these folders mostly wait for processes; the others mostly compute.
+WAITING = (
+    *("tests/contract/", "tests/stack/", "tests/packaging/", "tests/campaign/"),
+    *("tests/runtime/cli/", "tests/runtime/npu/service/", "tests/server/backends/process/"),
 )
 
 
@@ -110,15 +128,28 @@ def unit_of(nodeid: str) -> str:
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests in the order in which their units start."""
+    """Return the tests in the order in which their units start.
+
+    The longest units start first. Units that wait and units that compute alternate, so that both
+    kinds run at any time: together the former would leave cores idle, and the latter share them.
+    """
     units = [unit_of(item.nodeid) for item in items]
-    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for unit, item in zip(units, items, strict=True):
-        counts[unit] += MARKED if any(map(item.get_closest_marker, MARKS)) else 1
-    ranks = {unit: rank for rank, unit in enumerate(LONGEST)}
-
-    def key(unit: str) -> tuple[int, int, str]:
-        return ranks.get(unit, len(ranks)), -counts[unit], unit
-
-    pairs = sorted(zip(units, items, strict=True), key=lambda pair: key(pair[0]))
+        marked = any(map(item.get_closest_marker, MARKS))
+        seconds[unit] += SECONDS_OF_A_MARKED_TEST if marked else SECONDS_OF_A_TEST
+    seconds.update({unit: SECONDS[unit] - seconds[unit] for unit in seconds.keys() & SECONDS})
+    places: dict[str, tuple[float, str]] = {}
+    for waits in (True, False):
+        kind = [unit for unit in seconds if _waits(unit) is waits]
+        total, before = sum(seconds[unit] for unit in kind), 0.0
+        for unit in sorted(kind, key=lambda unit: (-seconds[unit], unit)):
+            places[unit] = before / total, unit
+            before += seconds[unit]
+    pairs = sorted(zip(units, items, strict=True), key=lambda pair: places[pair[0]])
     return [item for _, item in pairs]
+
+
+def _waits(unit: str) -> bool:
+    """Return whether a unit mostly waits for processes."""
+    return unit in SHARING or unit.startswith(WAITING)

@@ -23,6 +23,8 @@ ENVIRONMENT = {
     # Autoscaling metrics; the default interval is 10 s.
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
     "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
+    # Otherwise a worker starts for each of the head's processors before it has work.
+    "RAY_prestart_worker_first_driver": "0",
     "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "plugin"))),
     "PYTHONWARNINGS": "ignore",
 }

@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 60
 """Limit of every wait; far more than a condition needs on a busy machine."""
-_PAUSE_SECONDS = 0.002
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.02
+_SHARE = 10
+"""A pause is this part of the time that has passed, so that long waits do not occupy a core."""
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:
@@ -36,7 +38,7 @@ def _source(condition: Callable[[], object]) -> str:
 
 def eventually(read: Callable[[], T], wanted: T) -> T:
     """Call `read` until it returns `wanted`, up to `PATIENCE_SECONDS`; return the last value."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := read()) != wanted and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)
+    start = time.monotonic()
+    while (found := read()) != wanted and (passed := time.monotonic() - start) < PATIENCE_SECONDS:
+        time.sleep(min(max(_LEAST_PAUSE_S, passed / _SHARE), _LONGEST_PAUSE_S))
     return found

@@ -45,7 +45,7 @@ VERSIONS = {
 ABSENT = {"zero": "0", "minus zero": "-0", "another": "9", "the largest": "9223372036854775807"}
 CONFIGURED = [
     *("vector", "batched", "ragged", "pair", "optional", "reshaped", "text", "labelled", "types"),
-    *("elaborate", "completes_itself", "versions", "chain", "fork", "outer_chain"),
+    *("elaborate", "versions", "chain", "fork", "outer_chain"),
 ]
 NOT_LOADED = ["fails_to_start", "misspelt", "no_version", "missing_step"]
 
