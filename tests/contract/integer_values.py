@@ -1,0 +1,487 @@
+"""Every integer that a client or a configuration can set, with many values.
+
+    PYTHONPATH=.:tests python -m contract.integer_values [FIELD]    records the real server's answers
+
+The recording maps a field and a value to the answer. `tests/recorded/test_integers.py` compares the
+reference server's answers with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from contract.grpc_casebook import GrpcCall, Unsigned, call, floats, infer, output, tensor
+from contract.probes import write_probes
+from contract.recordings import FOLDER
+from contract.test_model_api import write as write_model_api
+from google.protobuf import json_format, text_format
+from google.protobuf.message import Message
+from support.in_process import InProcessServer
+from support.servers import Flag, Server, start_tritonserver
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+RECORDING = FOLDER / "integers.json"
+FLAGS: dict[str, Flag] = {
+    "allow_metrics": False,
+    "disable_auto_complete_config": None,
+    "model_control_mode": "explicit",
+    "load_model": ["mirror", "types", "labelled", "asks", "echoes"],
+}
+#: The value of a field in a template; no other value has these digits.
+HOLE = "77"
+_EDGES = ("2147483648", "4294967296", "9223372036854775807", "9223372036854775808",
+          "18446744073709551615", "18446744073709551616", "-1", "-9223372036854775808",
+          "-9223372036854775809")  # fmt: skip
+JSON_VALUES = (*_EDGES, "0", "-0", "3", "true", "false", "null", "1.0", "1.5", "1e3", "1e400",
+               '"3"', '"-1"', '"9223372036854775808"', '"x"', '""', "[3]", "{}")  # fmt: skip
+TEXT_VALUES = (*_EDGES, "0", "3", "0x7", "010", "08", "1.0", "1e3", '"3"', "true", "- 1", "")
+CODE_VALUES = (
+    *("2**31", "2**32", "2**63 - 1", "2**63", "2**64 - 1", "2**64", "-1", "-2**63", "-2**63 - 1"),
+    *("0", "3", "True", "1.0", "1.5", "'3'", "None", "np.int64(3)", "np.int64(-1)", "np.int32(3)"),
+    *("np.uint64(2**63)", "np.uint8(3)", "np.bool_(True)", "np.float32(1)", "np.array(3)", "3j"),
+)
+
+_MIRROR_INPUT = {"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+_REQUEST_FIELDS = ("sequence_id", "sequence_start", "priority", "timeout", "other", "headers",
+                   "binary_data_output", "triton_x")  # fmt: skip
+_TENSOR_FIELDS = ("binary_data_size", "shared_memory_offset", "shared_memory_byte_size",
+                  "shared_memory_region", "other")  # fmt: skip
+_TYPES = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+
+
+# ------------------------------------------------------------------------------------------ HTTP
+
+
+def _json(body: Mapping[str, Any]) -> str:
+    """Return JSON in which the hole stands without quotes."""
+    return json.dumps(body).replace(f'"{HOLE}"', HOLE)
+
+
+def _http_fields() -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the path and the body of each field of HTTP."""
+    infer_path = "/v2/models/mirror/infer"
+    for name in _REQUEST_FIELDS:
+        body = _json({"parameters": {name: HOLE}, "inputs": [_MIRROR_INPUT]})
+        yield f"infer {name}", infer_path, body
+        body = _json({"parameters": {"sequence_id": 5, name: HOLE}, "X": [1, 2]})
+        yield f"generate {name}", "/v2/models/mirror/generate", body
+    for name in _TENSOR_FIELDS:
+        one = {**_MIRROR_INPUT, "parameters": {name: HOLE}}
+        yield f"input {name}", infer_path, _json({"inputs": [one]})
+        pair = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 8, name: HOLE}
+        one = {"name": "X", "datatype": "FP32", "shape": [2], "parameters": pair}
+        yield f"shared input {name}", infer_path, _json({"inputs": [one]})
+    for name in (*_TENSOR_FIELDS, "binary_data", "classification"):
+        wanted = [{"name": "Y", "parameters": {name: HOLE}}]
+        one = {**_MIRROR_INPUT, "shape": [1, 2]}
+        body = _json({"inputs": [one], "outputs": wanted})
+        yield f"output {name}", "/v2/models/labelled/infer", body
+    for shape in (HOLE, [HOLE], [1, HOLE], [HOLE, 0]):
+        body = _json({"inputs": [{**_MIRROR_INPUT, "shape": shape}]})
+        yield f"shape {json.dumps(shape)}", infer_path, body
+    for kind in _TYPES:
+        one = {"name": kind, "datatype": kind, "shape": [1], "data": [HOLE]}
+        yield f"data of {kind}", "/v2/models/types/infer", _json({"inputs": [one]})
+        yield f"generate {kind}", "/v2/models/types/generate", _json({kind: HOLE})
+    for name in ("trace_rate", "trace_count", "log_frequency", "trace_level"):
+        yield f"trace {name}", "/v2/models/mirror/trace/setting", _json({name: HOLE})
+    for name in ("offset", "byte_size"):
+        place = {"key": "/nowhere", "offset": 0, "byte_size": 8, name: HOLE}
+        yield f"region {name}", "/v2/systemsharedmemory/region/r/register", _json(place)
+    for name in ("device_id", "byte_size"):
+        place = {"raw_handle": {"b64": "QQ=="}, "device_id": 0, "byte_size": 8, name: HOLE}
+        yield f"CUDA region {name}", "/v2/cudasharedmemory/region/r/register", _json(place)
+    yield "index ready", "/v2/repository/index", _json({"ready": HOLE})
+    control = "/v2/repository/models/missing/"
+    for name in ("config", "file:1/model.py", "other"):
+        yield f"load {name}", f"{control}load", _json({"parameters": {name: HOLE}})
+    body = _json({"parameters": {"unload_dependents": HOLE}})
+    yield "unload unload_dependents", f"{control}unload", body
+    yield "log_verbose_level", "/v2/logging", _json({"log_verbose_level": HOLE})
+
+
+def _over_http(path: str, body: str, server: Any, value: str) -> str:
+    return _posted(server, path, body.replace(HOLE, value))
+
+
+def _posted(server: Any, path: str, body: str | None = None, method: str = "POST") -> str:
+    connection = _connection(server)
+    try:
+        connection.request(method, path, body)
+        reply = connection.getresponse()
+        return f"{reply.status} {reply.read().decode('utf-8', 'backslashreplace')}"
+    finally:
+        connection.close()
+
+
+def _connection(server: Any) -> http.client.HTTPConnection:
+    if not server.http.startswith("unix:"):
+        return http.client.HTTPConnection(server.http, timeout=120)
+    connection = http.client.HTTPConnection("localhost", timeout=120)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(server.http.removeprefix("unix:"))
+    return connection
+
+
+# ------------------------------------------------------------------------------------------ gRPC
+
+_X = tensor("X", "FP32", [2])
+_DATA = floats(1, 2)
+#: The values that a parameter of gRPC can have.
+_PARAMETERS: dict[str, object] = {
+    **{f"int64 {value}": value for value in (0, 3, -1, 2**31, 2**32, 2**63 - 1, -(2**63))},
+    **{f"uint64 {value}": Unsigned(value) for value in (0, 3, 2**63 - 1, 2**63, 2**64 - 1)},
+    **{f"double {value}": value for value in (3.0, 1.5, 2.0**63, -(2.0**63), 2.0**64)},
+    **{f"bool {value}": value for value in (True, False)},
+    **{f"string {value!r}": value for value in ("3", "-1", str(2**63), "")},
+}
+_INTEGERS = {str(value): value for value in (0, 3, -1, 2**31, 2**32, 2**63 - 1, -(2**63))}
+_UNSIGNED = {str(value): value for value in (0, 3, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1)}
+_TEXTS = {value: value for value in (*_EDGES, "0", "3", "+3", " 3", "3 ", "0x3", "03", "1.0", "x")}
+
+
+def _traced(name: str, value: str) -> Message:
+    setting = pb.TraceSettingRequest.SettingValue(value=[value])
+    return pb.TraceSettingRequest(model_name="mirror", settings={name: setting})
+
+
+def _grpc_fields() -> Iterator[tuple[str, Mapping[str, Any], Callable[[Any], GrpcCall]]]:
+    """Yield the name, the values and the call of each field of gRPC."""
+
+    def field(name: str, values: Mapping[str, Any], method: str, made: Callable[[Any], Message]):
+        return f"gRPC {name}", values, lambda value: call(method, made(value))
+
+    for key in (*_REQUEST_FIELDS, "sequence_end", "triton_enable_empty_final_response"):
+        yield field(
+            f"infer {key}",
+            _PARAMETERS,
+            "ModelInfer",
+            lambda value, key=key: infer("mirror", _X, raw=[_DATA], given={key: value}),
+        )
+    for key in (*_TENSOR_FIELDS, "classification"):
+        yield field(
+            f"input {key}",
+            _PARAMETERS,
+            "ModelInfer",
+            lambda value, key=key: infer(
+                "mirror", tensor("X", "FP32", [2], **{key: value}), raw=[_DATA]
+            ),
+        )
+        yield field(
+            f"output {key}",
+            _PARAMETERS,
+            "ModelInfer",
+            lambda value, key=key: infer(
+                "labelled",
+                tensor("X", "FP32", [1, 2]),
+                raw=[_DATA],
+                outputs=[output("Y", **{key: value})],
+            ),
+        )
+    for before in ([], [1], [0]):
+        yield field(
+            f"shape after {before}",
+            _INTEGERS,
+            "ModelInfer",
+            lambda value, before=before: infer(
+                "mirror", tensor("X", "FP32", [*before, value]), raw=[_DATA]
+            ),
+        )
+    for method in ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"):
+        made = getattr(pb, f"{method}Request")
+        yield field(
+            f"{method} version",
+            _TEXTS,
+            method,
+            lambda value, made=made: made(name="mirror", version=value),
+        )
+    yield field(
+        "infer version", _TEXTS, "ModelInfer", lambda value: infer(f"mirror/{value}", _X, raw=[_DATA])
+    )
+    for name in ("trace_rate", "trace_count", "log_frequency"):
+        yield field(
+            name, _TEXTS, "TraceSetting", lambda value, name=name: _traced(name, value)
+        )
+    for name in ("offset", "byte_size"):
+        yield field(
+            f"region {name}",
+            _UNSIGNED,
+            "SystemSharedMemoryRegister",
+            lambda value, name=name: pb.SystemSharedMemoryRegisterRequest(
+                **{"name": "r", "key": "/nowhere", "byte_size": 8, name: value}
+            ),
+        )
+    for name, values in (("device_id", _INTEGERS), ("byte_size", _UNSIGNED)):
+        yield field(
+            f"CUDA region {name}",
+            values,
+            "CudaSharedMemoryRegister",
+            lambda value, name=name: pb.CudaSharedMemoryRegisterRequest(
+                **{"name": "r", "raw_handle": b"A", "byte_size": 8, name: value}
+            ),
+        )
+
+
+def _over_grpc(
+    made: Callable[[Any], GrpcCall], values: Mapping[str, Any], server: Any, value: str
+) -> str:
+    with grpc.insecure_channel(server.grpc) as channel:
+        outcome = made(values[value]).put(channel)
+    if outcome.messages and isinstance(outcome.messages[0], pb.ModelStatisticsResponse):
+        return outcome.code  # the statistics are of all requests before
+    return str(outcome)
+
+
+# --------------------------------------------------------------------------------- configurations
+
+_TENSORS = """input { name: "X" data_type: TYPE_FP32 dims: [1] }
+output { name: "Y" data_type: TYPE_FP32 dims: [1] }"""
+_BATCHED = f"{_TENSORS} max_batch_size: 4"
+_SEQUENCE = f"{_TENSORS} sequence_batching {{"
+_CONTROL = 'control_input { name: "C" control { kind: CONTROL_SEQUENCE_START'
+_WARM = f'{_BATCHED} model_warmup {{ name: "w"'
+#: The configurations by field. A comment `large` means that large values need as much memory.
+CONFIGS: dict[str, str] = {
+    "max_batch_size": f"{_TENSORS} max_batch_size: 77",
+    "dims": _TENSORS.replace("[1]", "[77]", 1),
+    "dims of an output": _TENSORS[::-1].replace("]1[", "]77[", 1)[::-1],
+    "reshape": _TENSORS.replace("[1]", "[1] reshape { shape: [77] }", 1),
+    "dims and reshape": _TENSORS.replace("[1]", "[2, 77] reshape { shape: [77, 2] }", 1),
+    "latest": f"{_TENSORS} version_policy {{ latest {{ num_versions: 77 }} }}",
+    "specific": f"{_TENSORS} version_policy {{ specific {{ versions: [1, 77] }} }}",
+    "count": f"{_TENSORS} instance_group {{ kind: KIND_CPU count: 77 }} # large",
+    "gpus": f"{_TENSORS} instance_group {{ kind: KIND_GPU gpus: [77] }}",
+    "secondary device": f"""{_TENSORS} instance_group {{ kind: KIND_CPU
+        secondary_devices {{ kind: KIND_NVDLA device_id: 77 }} }}""",
+    "rate priority": f"""{_TENSORS} instance_group {{ kind: KIND_CPU
+        rate_limiter {{ priority: 77 }} }}""",
+    "resources": f"""{_TENSORS} instance_group {{ kind: KIND_CPU
+        rate_limiter {{ resources {{ name: "R" count: 77 }} }} }}""",
+    "preferred": f"{_BATCHED} dynamic_batching {{ preferred_batch_size: [77] }}",
+    "delay": f"{_BATCHED} dynamic_batching {{ max_queue_delay_microseconds: 77 }}",
+    "levels": f"""{_BATCHED} dynamic_batching {{ priority_levels: 77
+        default_priority_level: 1 }} # large""",
+    "default level": f"""{_BATCHED} dynamic_batching {{ priority_levels: 5
+        default_priority_level: 77 }}""",
+    "queue size": f"""{_BATCHED} dynamic_batching {{
+        default_queue_policy {{ max_queue_size: 77 }} }}""",
+    "queue timeout": f"""{_BATCHED} dynamic_batching {{
+        default_queue_policy {{ default_timeout_microseconds: 77 }} }}""",
+    "idle": f"{_SEQUENCE} max_sequence_idle_microseconds: 77 }}",
+    "direct delay": f"{_SEQUENCE} direct {{ max_queue_delay_microseconds: 77 }} }}",
+    "candidates": f"{_SEQUENCE} oldest {{ max_candidate_sequences: 77 }} }} # large",
+    "oldest delay": f"""{_SEQUENCE} oldest {{ max_candidate_sequences: 4
+        max_queue_delay_microseconds: 77 }} }}""",
+    "oldest preferred": f"""{_BATCHED} sequence_batching {{ oldest {{
+        max_candidate_sequences: 4 preferred_batch_size: [77] }} }}""",
+    "control": f"{_SEQUENCE} {_CONTROL} int32_false_true: [0, 77] }} }} }}",
+    "state dims": f"""{_SEQUENCE} state {{ input_name: "I" output_name: "O"
+        data_type: TYPE_FP32 dims: [77] }} }} # large""",
+    "initial state": f"""{_SEQUENCE} state {{ input_name: "I" output_name: "O"
+        data_type: TYPE_FP32 dims: [-1] initial_state {{ name: "s" data_type: TYPE_FP32
+        dims: [77] zero_data: true }} }} }} # large""",
+    "warm-up batch": f'''{_WARM} batch_size: 77 inputs {{ key: "X" value {{ data_type: TYPE_FP32
+        dims: [1] zero_data: true }} }} }} # large''',
+    "warm-up count": f'''{_WARM} batch_size: 1 count: 77 inputs {{ key: "X" value {{
+        data_type: TYPE_FP32 dims: [1] zero_data: true }} }} }} # large''',
+    "warm-up dims": f'''{_WARM} batch_size: 1 inputs {{ key: "X" value {{ data_type: TYPE_FP32
+        dims: [77] zero_data: true }} }} }} # large''',
+    "graph level": f"{_TENSORS} optimization {{ graph {{ level: 77 }} }}",
+    "threshold": f"{_TENSORS} optimization {{ gather_kernel_buffer_threshold: 77 }}",
+    "graph batch": f"""{_TENSORS} optimization {{ cuda {{
+        graph_spec {{ batch_size: 77 }} }} }}""",
+    "graph dims": f"""{_TENSORS} optimization {{ cuda {{ graph_spec {{ batch_size: 1
+        input {{ key: "X" value {{ dim: [77] }} }} }} }} }}""",
+    "model_version": """platform: "ensemble" input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "Y" data_type: TYPE_STRING dims: [1] } ensemble_scheduling {
+        step { model_name: "mirror" model_version: 77 input_map { key: "X" value: "X" }
+        output_map { key: "facts" value: "Y" } } }""",
+}  # fmt: skip
+_LARGEST = 1000
+
+
+def _text(field: str) -> str:
+    text = CONFIGS[field].replace("# large", "")
+    return text if "platform" in text else f'backend: "python" {text}'
+
+
+def _as_json(field: str) -> str:
+    """Return the configuration as JSON, with the hole without quotes."""
+    message = text_format.Parse(_text(field), ModelConfig())
+    document = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return json.dumps(document).replace(f'"{HOLE}"', HOLE)
+
+
+def _path(value: Any) -> list[Any] | None:
+    """Return the keys that lead to the hole."""
+    if value in (HOLE, int(HOLE)):
+        return []
+    members = value.items() if isinstance(value, dict) else ()
+    for key, item in enumerate(value) if isinstance(value, list) else members:
+        if (found := _path(item)) is not None:
+            return [key, *found]
+    return None
+
+
+def _is_small(field: str, value: str) -> bool:
+    numbers = re.findall(r"\d+", value)
+    return "# large" not in CONFIGS[field] or value.startswith("-") or not any(
+        int(number) > _LARGEST for number in numbers
+    )
+
+
+def _loaded(field: str, in_json: bool, folder: Path, server: Any, value: str) -> str:
+    """Load a model with the value; return the error, or the value in its configuration."""
+    model = _model(field)
+    file = folder / model / "config.pbtxt"
+    body = None
+    if in_json:
+        file.write_text(_text(field).replace(HOLE, "1"))
+        config = _as_json(field).replace(HOLE, value)
+        body = json.dumps({"parameters": {"config": config}})
+    else:
+        file.write_text(_text(field).replace(HOLE, value))
+    answer = _posted(server, f"/v2/repository/models/{model}/load", body)
+    if answer.startswith("200"):
+        path = _path(json.loads(_as_json(field)))
+        assert path is not None
+        config = json.loads(_posted(server, f"/v2/models/{model}/config", method="GET")[4:])
+        answer = f"200 {functools.reduce(_item, path, config)}"
+    return answer.replace(str(folder), "REPOSITORY")
+
+
+def _item(container: Any, key: Any) -> Any:
+    try:
+        return container[key]
+    except (KeyError, IndexError, TypeError):
+        return "default"
+
+
+def _model(field: str) -> str:
+    return field.replace(" ", "_")
+
+
+# --------------------------------------------------------------------------------- pb_utils
+
+#: Code for the probe `asks`, in which `V` is the value.
+CALLS = {
+    "timeout": "seen(timeout=V)",
+    "correlation_id": "seen(correlation_id=V)",
+    "flags": "seen(flags=V)",
+    "model_version": "to('echoes', numbers(1), model_version=V) and 'accepted'",
+    "executed version": "show(to('echoes', numbers(1), outputs=['OUT'], model_version=V).exec())",
+    "parameters": "seen(parameters={'a': V})",
+    "set_flags": "(lambda r: (r.set_flags(V), r.flags()))(echo(1))",
+    "device": "pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, V) and 'accepted'",
+    "read timeout": "echo(1, timeout=V).timeout()",
+    "read correlation_id": "echo(1, correlation_id=V).correlation_id()",
+    "read parameters": "echo(1, parameters={'a': V}).parameters()",
+    "is_model_ready": "pb_utils.is_model_ready('echoes', V)",
+    "error code": "pb_utils.TritonError('e', V) and 'accepted'",
+    "shape": "pb_utils.Tensor('X', np.full(2, V)).shape()",
+    "element": "pb_utils.Tensor('X', np.array([V], np.int64)).as_numpy().tolist()",
+    "max_batch_size": "(lambda c: (c.set_max_batch_size(V), c.as_dict()))"
+    "(pb_utils.ModelConfig('{\"name\": \"m\", \"max_batch_size\": 0}'))",
+    "dims": "(lambda c: (c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [V]}), "
+    "c.as_dict()))(pb_utils.ModelConfig('{\"name\": \"m\", \"input\": []}'))",
+}
+
+
+def _called(field: str, server: Any, value: str) -> str:
+    code = f"R = refusal(lambda V={value}: {CALLS[field]})"
+    one = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
+    answer = _posted(server, "/v2/models/asks/infer", json.dumps({"inputs": [one]}))
+    content = json.loads(answer[4:])
+    text = content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
+    # Only the class of what pybind11 refuses is compared, as in the matrix of arguments.
+    return re.sub(r"^(TypeError|RuntimeError|OverflowError|ValueError): .*", r"\1", text, flags=re.S)
+
+
+# --------------------------------------------------------------------------------- all fields
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field, its values, and a function that returns a server's answer to one of them."""
+
+    name: str
+    values: tuple[str, ...]
+    ask: Callable[[Any, str], str]
+
+
+def fields(folder: Path) -> list[Field]:
+    """Return all fields; `folder` is the repository of the servers."""
+    found = [
+        Field(name, JSON_VALUES, functools.partial(_over_http, path, body))
+        for name, path, body in _http_fields()
+    ]
+    found += [
+        Field(name, tuple(values), functools.partial(_over_grpc, made, values))
+        for name, values, made in _grpc_fields()
+    ]
+    for field in CONFIGS:
+        for kind, in_json, values in (("text", False, TEXT_VALUES), ("JSON", True, JSON_VALUES)):
+            small = tuple(value for value in values if _is_small(field, value))
+            ask = functools.partial(_loaded, field, in_json, folder)
+            found.append(Field(f"{kind} {field}", small, ask))
+    for field in CALLS:
+        found.append(Field(f"call {field}", CODE_VALUES, functools.partial(_called, field)))
+    return found
+
+
+def write(folder: Path) -> None:
+    """Write the repository of the servers."""
+    write_probes(folder, "mirror", "types", "labelled")
+    write_model_api(folder, "asks", "echoes")
+    code = (folder / "mirror" / "1" / "model.py").read_text()
+    for field in CONFIGS:
+        version = folder / _model(field) / "1"
+        version.mkdir(parents=True)
+        if "platform" not in CONFIGS[field]:
+            (version / "model.py").write_text(code)
+
+
+Answers = dict[str, dict[str, str]]
+
+
+def ask_all(server: Server | InProcessServer, asked: list[Field]) -> Answers:
+    """Return the answers to all values of the fields."""
+
+    def answers(field: Field) -> dict[str, str]:
+        return {value: field.ask(server, value) for value in field.values}
+
+    with ThreadPoolExecutor(3) as threads:
+        return {
+            field.name: found
+            for field, found in zip(asked, threads.map(answers, asked), strict=True)
+        }
+
+
+def _main(pattern: str) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "repository"
+        folder.mkdir()
+        write(folder)
+        asked = [field for field in fields(folder) if re.search(pattern, field.name)]
+        kept: Answers = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
+        with start_tritonserver(folder, **FLAGS) as server:
+            kept |= ask_all(server, asked)
+    RECORDING.write_text(json.dumps(kept, indent=0) + "\n")
+    print(sum(map(len, kept.values())), "rows")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1] if len(sys.argv) > 1 else "")
