@@ -138,9 +138,7 @@ def _state(text: str) -> Fault:
 
 
 def _initial(text: str) -> Fault:
-    return _state(
-        f"data_type: TYPE_FP32 dims: [ $n ] initial_state {{ name: \"s\" {text} }}"
-    )
+    return _state(f'data_type: TYPE_FP32 dims: [ $n ] initial_state {{ name: "s" {text} }}')
 
 
 def _warmup(text: str) -> Fault:
@@ -271,7 +269,7 @@ FAULTS: dict[str, Fault] = {
     "a cache of a decoupled model": _config(
         more="response_cache { enable: true } model_transaction_policy { decoupled: true }"
     ),
-    "another file": _config(more='default_model_filename: "$w.py"'),
+    "another file": Fault(config={"more": 'default_model_filename: "$w.py"'}, hangs=True),
     "a file that is no code": Fault(
         config={"more": 'default_model_filename: "$w.txt"'}, files={"1/$w.txt": b""}
     ),

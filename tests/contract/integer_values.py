@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from contract.test_model_api import write as write_model_api
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from support.in_process import InProcessServer
-from support.servers import Flag, Server, start_tritonserver
+from support.servers import Flag, Server, revive, start_tritonserver
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -40,6 +39,8 @@ FLAGS: dict[str, Flag] = {
     "model_control_mode": "explicit",
     "load_model": ["mirror", "types", "labelled", "asks", "echoes"],
 }
+#: The recorded answer to a value that ends the real server.
+ENDS = "the real server ends"
 #: The value of a field in a template; no other value has these digits.
 HOLE = "77"
 _EDGES = ("2147483648", "4294967296", "9223372036854775807", "9223372036854775808",
@@ -209,12 +210,13 @@ def _grpc_fields() -> Iterator[tuple[str, Mapping[str, Any], Callable[[Any], Grp
             lambda value, made=made: made(name="mirror", version=value),
         )
     yield field(
-        "infer version", _TEXTS, "ModelInfer", lambda value: infer(f"mirror/{value}", _X, raw=[_DATA])
+        "infer version",
+        _TEXTS,
+        "ModelInfer",
+        lambda value: infer(f"mirror/{value}", _X, raw=[_DATA]),
     )
     for name in ("trace_rate", "trace_count", "log_frequency"):
-        yield field(
-            name, _TEXTS, "TraceSetting", lambda value, name=name: _traced(name, value)
-        )
+        yield field(name, _TEXTS, "TraceSetting", lambda value, name=name: _traced(name, value))
     for name in ("offset", "byte_size"):
         yield field(
             f"region {name}",
@@ -338,8 +340,10 @@ def _path(value: Any) -> list[Any] | None:
 
 def _is_small(field: str, value: str) -> bool:
     numbers = re.findall(r"\d+", value)
-    return "# large" not in CONFIGS[field] or value.startswith("-") or not any(
-        int(number) > _LARGEST for number in numbers
+    return (
+        "# large" not in CONFIGS[field]
+        or value.startswith("-")
+        or not any(int(number) > _LARGEST for number in numbers)
     )
 
 
@@ -394,9 +398,9 @@ CALLS = {
     "shape": "pb_utils.Tensor('X', np.full(2, V)).shape()",
     "element": "pb_utils.Tensor('X', np.array([V], np.int64)).as_numpy().tolist()",
     "max_batch_size": "(lambda c: (c.set_max_batch_size(V), c.as_dict()))"
-    "(pb_utils.ModelConfig('{\"name\": \"m\", \"max_batch_size\": 0}'))",
+    '(pb_utils.ModelConfig(\'{"name": "m", "max_batch_size": 0}\'))',
     "dims": "(lambda c: (c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [V]}), "
-    "c.as_dict()))(pb_utils.ModelConfig('{\"name\": \"m\", \"input\": []}'))",
+    'c.as_dict()))(pb_utils.ModelConfig(\'{"name": "m", "input": []}\'))',
 }
 
 
@@ -407,7 +411,9 @@ def _called(field: str, server: Any, value: str) -> str:
     content = json.loads(answer[4:])
     text = content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
     # Only the class of what pybind11 refuses is compared, as in the matrix of arguments.
-    return re.sub(r"^(TypeError|RuntimeError|OverflowError|ValueError): .*", r"\1", text, flags=re.S)
+    return re.sub(
+        r"^(TypeError|RuntimeError|OverflowError|ValueError): .*", r"\1", text, flags=re.S
+    )
 
 
 # --------------------------------------------------------------------------------- all fields
@@ -457,17 +463,23 @@ def write(folder: Path) -> None:
 Answers = dict[str, dict[str, str]]
 
 
-def ask_all(server: Server | InProcessServer, asked: list[Field]) -> Answers:
-    """Return the answers to all values of the fields."""
+def answers(server: Server | InProcessServer, field: Field) -> dict[str, str]:
+    """Return a server's answers to all values of a field."""
+    return {value: field.ask(server, value) for value in field.values}
 
-    def answers(field: Field) -> dict[str, str]:
-        return {value: field.ask(server, value) for value in field.values}
 
-    with ThreadPoolExecutor(3) as threads:
-        return {
-            field.name: found
-            for field, found in zip(asked, threads.map(answers, asked), strict=True)
-        }
+def _recorded(server: Server, field: Field) -> dict[str, str]:
+    """Return the real server's answers; it is started again after a value that ends it."""
+    found = {}
+    for value in field.values:
+        try:
+            found[value] = field.ask(server, value)
+        except (OSError, http.client.HTTPException) as error:
+            found[value] = ENDS
+            print(field.name, value, repr(error), flush=True)
+            if not revive(after_failure=True):
+                raise
+    return found
 
 
 def _main(pattern: str) -> None:
@@ -478,7 +490,8 @@ def _main(pattern: str) -> None:
         asked = [field for field in fields(folder) if re.search(pattern, field.name)]
         kept: Answers = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
         with start_tritonserver(folder, **FLAGS) as server:
-            kept |= ask_all(server, asked)
+            for field in asked:
+                kept[field.name] = _recorded(server, field)
     RECORDING.write_text(json.dumps(kept, indent=0) + "\n")
     print(sum(map(len, kept.values())), "rows")
 
