@@ -43,6 +43,7 @@ FLAGS: dict[str, Flag] = {
 ENDS = "the real server ends"
 #: The value of a field in a template; no other value has these digits.
 HOLE = "77"
+_ANSWER_SECONDS = 60
 _EDGES = ("2147483648", "4294967296", "9223372036854775807", "9223372036854775808",
           "18446744073709551615", "18446744073709551616", "-1", "-9223372036854775808",
           "-9223372036854775809")  # fmt: skip
@@ -130,8 +131,8 @@ def _posted(server: Any, path: str, body: str | None = None, method: str = "POST
 
 def _connection(server: Any) -> http.client.HTTPConnection:
     if not server.http.startswith("unix:"):
-        return http.client.HTTPConnection(server.http, timeout=120)
-    connection = http.client.HTTPConnection("localhost", timeout=120)
+        return http.client.HTTPConnection(server.http, timeout=_ANSWER_SECONDS)
+    connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_SECONDS)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(server.http.removeprefix("unix:"))
     return connection
@@ -339,12 +340,10 @@ def _path(value: Any) -> list[Any] | None:
 
 
 def _is_small(field: str, value: str) -> bool:
+    if "# large" not in CONFIGS[field] or value.startswith("-"):
+        return True
     numbers = re.findall(r"\d+", value)
-    return (
-        "# large" not in CONFIGS[field]
-        or value.startswith("-")
-        or not any(int(number) > _LARGEST for number in numbers)
-    )
+    return "e" not in value and all(int(number) <= _LARGEST for number in numbers)
 
 
 def _loaded(field: str, in_json: bool, folder: Path, server: Any, value: str) -> str:
@@ -483,17 +482,18 @@ def _recorded(server: Server, field: Field) -> dict[str, str]:
 
 
 def _main(pattern: str) -> None:
+    kept: Answers = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "repository"
         folder.mkdir()
         write(folder)
-        asked = [field for field in fields(folder) if re.search(pattern, field.name)]
-        kept: Answers = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
+        known = {field.name: field for field in fields(folder)}
         with start_tritonserver(folder, **FLAGS) as server:
-            for field in asked:
-                kept[field.name] = _recorded(server, field)
-    RECORDING.write_text(json.dumps(kept, indent=0) + "\n")
-    print(sum(map(len, kept.values())), "rows")
+            for name, field in known.items():
+                if re.search(pattern, name):
+                    kept[name] = _recorded(server, field)
+                    lines = {each: kept[each] for each in known if each in kept}
+                    RECORDING.write_text(json.dumps(lines, indent=0) + "\n")
 
 
 if __name__ == "__main__":
