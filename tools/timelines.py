@@ -55,12 +55,16 @@ class _Answer:
         self.life.answered = self.clock[0]
 
 
-def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence[Life]:
+def play(
+    work: WorkQueue, lives: Sequence[Life], instances: int = 1, shrinks: Sequence[float] = ()
+) -> Sequence[Life]:
     """Let requests come to a queue with so many instances; fills in what becomes of them.
 
-    A batch lasts as long as the longest of its requests.
+    A batch lasts as long as the longest of its requests. At each time in `shrinks` an instance is
+    removed.
     """
     clock = [0.0]
+    shrinks = sorted(shrinks)
     known = {life.name: life for life in lives}
     coming = sorted(lives, key=lambda life: life.arrives)
     cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
@@ -69,7 +73,7 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
     batches = 0
     while True:
         moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
-        moments += [at for at, _ in cancels]
+        moments += [*shrinks[:1], *(at for at, _ in cancels)]
         deadline = work.next_deadline_ns()
         if deadline is not None:
             moments.append(max(deadline / _MS, clock[0]))
@@ -96,6 +100,10 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
                 work.offer(request, now_ns)
             except ServerError as error:
                 life.answered, life.error = now, error.message
+        if shrinks[:1] == [now]:
+            shrinks = shrinks[1:]
+            instances -= 1
+            work.resize((), [instances], now_ns)
         for number in range(instances):
             if number not in running and (taken := work.take(number, now_ns)):
                 for request in taken:

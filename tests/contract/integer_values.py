@@ -1,6 +1,7 @@
 """Every integer that a client or a configuration can set, with many values.
 
-    PYTHONPATH=.:tests python -m contract.integer_values [FIELD]    records the real server's answers
+    PYTHONPATH=.:tests python -m contract.integer_values            records new fields
+    PYTHONPATH=.:tests python -m contract.integer_values PATTERN    records some fields again
 
 The recording maps a field and a value to the answer. `tests/recorded/test_integers.py` compares the
 reference server's answers with it.
@@ -39,8 +40,8 @@ FLAGS: dict[str, Flag] = {
     "model_control_mode": "explicit",
     "load_model": ["mirror", "types", "labelled", "asks", "echoes"],
 }
-#: The recorded answer to a value that ends the real server.
-ENDS = "the real server ends"
+#: The recorded answer to a value that ends the real server or is never answered.
+ENDS = "no answer"
 #: The value of a field in a template; no other value has these digits.
 HOLE = "77"
 _ANSWER_SECONDS = 60
@@ -49,7 +50,9 @@ _EDGES = ("2147483648", "4294967296", "9223372036854775807", "922337203685477580
           "-9223372036854775809")  # fmt: skip
 JSON_VALUES = (*_EDGES, "0", "-0", "3", "true", "false", "null", "1.0", "1.5", "1e3", "1e400",
                '"3"', '"-1"', '"9223372036854775808"', '"x"', '""', "[3]", "{}")  # fmt: skip
-TEXT_VALUES = (*_EDGES, "0", "3", "0x7", "010", "08", "1.0", "1e3", '"3"', "true", "- 1", "")
+TEXT_VALUES = (*_EDGES, "0", "3", "0x7", "010", "08", "1.0", "1e3", '"3"', "true", "")
+#: Other forms of JSON are compared in `repository_scripts.py`.
+_CONFIG_VALUES = tuple(value for value in JSON_VALUES if value not in ("null", "[3]"))
 CODE_VALUES = (
     *("2**31", "2**32", "2**63 - 1", "2**63", "2**64 - 1", "2**64", "-1", "-2**63", "-2**63 - 1"),
     *("0", "3", "True", "1.0", "1.5", "'3'", "None", "np.int64(3)", "np.int64(-1)", "np.int32(3)"),
@@ -70,6 +73,10 @@ _TYPES = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT6
 def _json(body: Mapping[str, Any]) -> str:
     """Return JSON in which the hole stands without quotes."""
     return json.dumps(body).replace(f'"{HOLE}"', HOLE)
+
+
+#: Values of a shape; the real server ends, or never answers, for larger numbers of elements.
+_SHAPES = tuple(value for value in JSON_VALUES if len(value) < 10 or value.startswith("-"))
 
 
 def _http_fields() -> Iterator[tuple[str, str, str]]:
@@ -314,6 +321,7 @@ CONFIGS: dict[str, str] = {
         output_map { key: "facts" value: "Y" } } }""",
 }  # fmt: skip
 _LARGEST = 1000
+_SILENT = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 
 
 def _text(field: str) -> str:
@@ -347,10 +355,15 @@ def _is_small(field: str, value: str) -> bool:
 
 
 def _loaded(field: str, in_json: bool, folder: Path, server: Any, value: str) -> str:
-    """Load a model with the value; return the error, or the value in its configuration."""
-    model = _model(field)
-    file = folder / model / "config.pbtxt"
+    """Load a new model with the value; return the error, or the value in its configuration."""
+    names = _CONFIG_VALUES if in_json else TEXT_VALUES
+    model = f"{field.replace(' ', '_')}_{'json' if in_json else 'text'}_{names.index(value)}"
+    version = folder / model / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    if "platform" not in CONFIGS[field]:
+        (version / "model.py").write_text(_SILENT)
     body = None
+    file = folder / model / "config.pbtxt"
     if in_json:
         file.write_text(_text(field).replace(HOLE, "1"))
         config = _as_json(field).replace(HOLE, value)
@@ -363,7 +376,8 @@ def _loaded(field: str, in_json: bool, folder: Path, server: Any, value: str) ->
         assert path is not None
         config = json.loads(_posted(server, f"/v2/models/{model}/config", method="GET")[4:])
         answer = f"200 {functools.reduce(_item, path, config)}"
-    return answer.replace(str(folder), "REPOSITORY")
+        _posted(server, f"/v2/repository/models/{model}/unload")
+    return answer.replace(str(folder), "REPOSITORY").replace(model, "MODEL")
 
 
 def _item(container: Any, key: Any) -> Any:
@@ -371,10 +385,6 @@ def _item(container: Any, key: Any) -> Any:
         return container[key]
     except (KeyError, IndexError, TypeError):
         return "default"
-
-
-def _model(field: str) -> str:
-    return field.replace(" ", "_")
 
 
 # --------------------------------------------------------------------------------- pb_utils
@@ -430,7 +440,11 @@ class Field:
 def fields(folder: Path) -> list[Field]:
     """Return all fields; `folder` is the repository of the servers."""
     found = [
-        Field(name, JSON_VALUES, functools.partial(_over_http, path, body))
+        Field(
+            name,
+            _SHAPES if name.startswith("shape") else JSON_VALUES,
+            functools.partial(_over_http, path, body),
+        )
         for name, path, body in _http_fields()
     ]
     found += [
@@ -438,7 +452,7 @@ def fields(folder: Path) -> list[Field]:
         for name, values, made in _grpc_fields()
     ]
     for field in CONFIGS:
-        for kind, in_json, values in (("text", False, TEXT_VALUES), ("JSON", True, JSON_VALUES)):
+        for kind, in_json, values in (("text", False, TEXT_VALUES), ("JSON", True, _CONFIG_VALUES)):
             small = tuple(value for value in values if _is_small(field, value))
             ask = functools.partial(_loaded, field, in_json, folder)
             found.append(Field(f"{kind} {field}", small, ask))
@@ -451,12 +465,6 @@ def write(folder: Path) -> None:
     """Write the repository of the servers."""
     write_probes(folder, "mirror", "types", "labelled")
     write_model_api(folder, "asks", "echoes")
-    code = (folder / "mirror" / "1" / "model.py").read_text()
-    for field in CONFIGS:
-        version = folder / _model(field) / "1"
-        version.mkdir(parents=True)
-        if "platform" not in CONFIGS[field]:
-            (version / "model.py").write_text(code)
 
 
 Answers = dict[str, dict[str, str]]
@@ -476,6 +484,8 @@ def _recorded(server: Server, field: Field) -> dict[str, str]:
         except (OSError, http.client.HTTPException) as error:
             found[value] = ENDS
             print(field.name, value, repr(error), flush=True)
+            if isinstance(error, TimeoutError):
+                server.process.kill()
             if not revive(after_failure=True):
                 raise
     return found
@@ -490,7 +500,7 @@ def _main(pattern: str) -> None:
         known = {field.name: field for field in fields(folder)}
         with start_tritonserver(folder, **FLAGS) as server:
             for name, field in known.items():
-                if re.search(pattern, name):
+                if re.search(pattern, name) if pattern else name not in kept:
                     kept[name] = _recorded(server, field)
                     lines = {each: kept[each] for each in known if each in kept}
                     RECORDING.write_text(json.dumps(lines, indent=0) + "\n")

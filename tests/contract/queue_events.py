@@ -2,19 +2,24 @@
 
     PYTHONPATH=.:tests python -m contract.queue_events           compares the real server's answers
                                                                  with the recording
-    PYTHONPATH=.:tests python -m contract.queue_events record    records them anew
+    PYTHONPATH=.:tests python -m contract.queue_events record [PATTERN]    records them anew
     PYTHONPATH=.:tests python -m contract.queue_events reference compares the reference server's
 
 A scenario is a few requests to one model, with arrival times, rows, priorities, time limits,
 durations and cancellations, all drawn from a seed. Scenarios are selected whose outcome does not
 depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
 the schedulers' queues with a simulated clock, which takes no time.
+
+Two models of a pair share a resource of the rate limiter. An instance of the model `shrinks` is
+removed while requests wait; an added instance is a process, whose start takes varying time. Here
+a client that disconnects cancels its requests, and over HTTP the real server executes them.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import tempfile
 import threading
@@ -28,13 +33,16 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 from contract.recordings import FOLDER
-from google.protobuf import text_format
-from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from google.protobuf import json_format, text_format
+from server.support.requests import NullSink
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config.complete import complete
 from reference_server.config.schema import ModelConfig
+from reference_server.core.request import InferRequest
 from reference_server.repository.schedulers import work_queue
+from reference_server.scheduling.rate_limiter import RateLimitedInstance, ResourceManager
 from tools.timelines import Life, play
 
 RECORDING = FOLDER / "queues.jsonl"
@@ -54,6 +62,8 @@ _MIXED = f"""default_queue_policy {{ }}
     priority_queue_policy {{ key: 1 value {{ timeout_action: DELAY {_LIMITS} }} }}
     priority_queue_policy {{ key: 3 value {{ {_LIMITS} }} }}"""
 _TWO = "instance_group { count: 2 }"
+#: The name of the event that removes an instance.
+_CHANGE = "0"
 
 #: The models by name: the largest batch, the dynamic batcher, and more of the configuration.
 MODELS = {
@@ -70,18 +80,33 @@ MODELS = {
         "",
     ),
     "ordered": (2, "preserve_ordering: true", _TWO),
+    "shrinks": (1, "", _TWO),
 }
+#: The priorities of two models with one instance each, which share a resource.
+PAIRS = {"shared": (1, 1), "ranked": (1, 3)}
+#: A model of which a request removes an instance.
+SHRINKS = "shrinks"
 #: Also with an input of any size, for which Triton looks at its queue at each arrival.
 FREE = ("delays", "rejects", "levels_mixed")
 #: With executions that last long.
-BUSY = ("plain", "ordered")
+BUSY = ("plain", "ordered", "shrinks", *PAIRS)
 
 
 def configurations() -> dict[str, str]:
     """Return the config.pbtxt of each model."""
     texts = {name: _configuration(*settings, dim=1) for name, settings in MODELS.items()}
     texts |= {f"{name}_free": _configuration(*MODELS[name], dim=-1) for name in FREE}
+    for name, priorities in PAIRS.items():
+        for letter, priority in zip("ab", priorities, strict=True):
+            group = f"""instance_group {{ kind: KIND_CPU rate_limiter {{ priority: {priority}
+                resources {{ name: "R_{name}" count: 1 }} }} }}"""
+            texts[f"{name}_{letter}"] = _configuration(1, "", group, dim=1)
     return texts
+
+
+def _member(pair: str, name: str) -> str:
+    """Return the model of a pair to which a request is sent."""
+    return f"{pair}_{'ab'[int(name) % 2]}"
 
 
 def _configuration(rows: int, batching: str, more: str, dim: int) -> str:
@@ -97,7 +122,7 @@ Outcome = dict[str, tuple[int, str]]
 
 def scenario(model: str, number: int) -> list[Life]:
     """Draw the requests of a scenario."""
-    largest = MODELS[model.removesuffix("_free")][0]
+    largest = 1 if model in PAIRS else MODELS[model.removesuffix("_free")][0]
     draw = random.Random(f"{model} {number}")
     while True:
         lives = _drawn(draw, model, min(5, largest))
@@ -109,9 +134,11 @@ def scenario(model: str, number: int) -> list[Life]:
 
 def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
     lives: list[Life] = []
-    text = configurations()[model]
+    text = configurations().get(model, "")
     limited, levels = "timeout_override" in text, "levels" in text
-    moments = sorted(draw.sample(range(0, draw.choice((700, 1800)), 100), draw.randint(3, 6)))
+    crowded = model in (SHRINKS, *PAIRS)
+    span, fewest = (700, 4) if crowded else (draw.choice((700, 1800)), 3)
+    moments = sorted(draw.sample(range(0, span, 100), draw.randint(fewest, 6)))
     for number, arrives in enumerate(moments, 1):
         fields = {"batch_size": draw.randint(1, most_rows)}
         if limited and draw.random() < 0.6:
@@ -120,8 +147,11 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
             fields["priority"] = draw.randint(0, 3)
         cancels = arrives + draw.randrange(150, 1000, 100) if draw.random() < 0.15 else None
         # Between two looks at its queue while an instance is busy, Triton waits up to 0.5 s.
-        lasts = draw.choice((30, 330, 730)) if model in BUSY else 30
+        durations = (330, 730) if crowded else (30, 330, 730)
+        lasts = draw.choice(durations) if model in BUSY else 30
         lives.append(Life(str(number), arrives, lasts, fields, cancels))
+    if model == SHRINKS:
+        lives.append(Life(_CHANGE, draw.randrange(50, 900, 100)))
     return lives
 
 
@@ -133,13 +163,21 @@ def _late(draw: random.Random, life: Life) -> Life:
     return replace(life, arrives=late(life.arrives), lasts=late(life.lasts), cancels=cancels)
 
 
-def simulated(model: str, lives: Sequence[Life]) -> Outcome:
-    """Play the requests on the reference server's queue with a simulated clock."""
+def _completed(model: str) -> ModelConfig:
     proto = text_format.Parse(configurations()[model], ConfigProto())
     complete(proto, Path(model))
-    config = ModelConfig.from_proto(proto)
-    lives = [replace(life, fields={**life.fields}) for life in lives]
-    play(work_queue(config, Path(model)), lives, len(config.instances))
+    return ModelConfig.from_proto(proto)
+
+
+def simulated(model: str, lives: Sequence[Life]) -> Outcome:
+    """Play the requests on the reference server's queue with a simulated clock."""
+    shrinks = [life.arrives for life in lives if life.name == _CHANGE]
+    lives = [replace(life, fields={**life.fields}) for life in lives if life.name != _CHANGE]
+    if model in PAIRS:
+        _play_limited(model, lives)
+    else:
+        config = _completed(model)
+        play(work_queue(config, Path(model)), lives, len(config.instances), shrinks)
     batches: dict[int, list[str]] = {}
     for life in lives:
         batches.setdefault(life.batch, []).append(life.name)
@@ -150,6 +188,57 @@ def simulated(model: str, lives: Sequence[Life]) -> Outcome:
         said = " ".join(batches[life.batch]) if life.error is None else life.error
         outcome[life.name] = round(life.answered), said
     return _without_cancelled(lives, outcome)
+
+
+def _play_limited(pair: str, lives: Sequence[Life]) -> None:
+    """Play the requests to a pair of models as their schedulers and the rate limiter do."""
+    limiter = ResourceManager(None)
+    configs = {f"{pair}_{letter}": _completed(f"{pair}_{letter}") for letter in "ab"}
+    queues = {name: work_queue(config, Path(name)) for name, config in configs.items()}
+    limited = {name: limiter.add(config.instances)[0] for name, config in configs.items()}
+    names = {id(each): name for name, each in limited.items()}
+    known = {life.name: life for life in lives}
+    coming = sorted(lives, key=lambda life: life.arrives)
+    cancels = sorted((life.cancels, life.name) for life in lives if life.cancels is not None)
+    requests: dict[str, InferRequest] = {}
+    running: dict[str, tuple[float, Sequence[InferRequest]]] = {}
+    requesting: set[str] = set()
+
+    def start(granted: Sequence[RateLimitedInstance], now: float) -> None:
+        for each in granted:
+            name = names[id(each)]
+            batch = queues[name].take(0, round(now * 1e6))
+            requesting.discard(name)
+            if batch:
+                life = known[batch[0].id]
+                life.batch = len(requests) * 100 + int(life.name)
+                running[name] = now + life.lasts, batch
+            else:
+                each.grants -= 1
+                start(limiter.release(each), now)
+
+    def request(name: str, now: float) -> None:
+        if name not in running and name not in requesting and len(queues[name]):
+            requesting.add(name)
+            start(limiter.request(limited[name]), now)
+
+    while coming or running or cancels:
+        moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
+        now = min([*moments, *(at for at, _ in cancels)])
+        while cancels and cancels[0][0] == now:
+            requests[cancels.pop(0)[1]].cancellation.cancel()
+        for name, (end, batch) in list(running.items()):
+            if end == now:
+                del running[name]
+                known[batch[0].id].answered = now
+                request(name, now)
+                start(limiter.release(limited[name]), now)
+        while coming and coming[0].arrives == now:
+            life = coming.pop(0)
+            name = _member(pair, life.name)
+            requests[life.name] = InferRequest(name, {}, NullSink(), id=life.name, **life.fields)
+            queues[name].offer(requests[life.name], round(now * 1e6))
+            request(name, now)
 
 
 def _without_cancelled(lives: Sequence[Life], outcome: Outcome) -> Outcome:
@@ -191,6 +280,8 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
     events = [(life.arrives, life, False) for life in lives]
     events += [(life.cancels, life, True) for life in lives if life.cancels is not None]
     calls: dict[str, triton.CallContext] = {}
+    if model == SHRINKS:
+        _set_count(server, model, 2)
     with triton.InferenceServerClient(server.grpc) as client:
         client.is_server_live()  # connects
         start = time.monotonic()
@@ -213,18 +304,30 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             if cancels:
                 calls[life.name].cancel()
                 continue
+            if life.name == _CHANGE:
+                threading.Thread(target=_set_count, args=(server, model, 1)).start()
+                continue
             rows = life.fields.get("batch_size", 8)
             tensor = triton.InferInput("X", [rows, 1], "FP32")
             tensor.set_data_from_numpy(np.full((rows, 1), life.lasts, np.float32))
             settings = {"priority": life.fields.get("priority", 0)}
             if "timeout_us" in life.fields:
                 settings["timeout"] = life.fields["timeout_us"]
+            name = _member(model, life.name) if model in PAIRS else model
             calls[life.name] = client.async_infer(
-                model, [tensor], noted(life.name), request_id=life.name, **settings
+                name, [tensor], noted(life.name), request_id=life.name, **settings
             )
-        for _ in lives:
+        for _ in calls:
             answered.acquire()
     return _without_cancelled(lives, answers)
+
+
+def _set_count(server: Server, model: str, count: int) -> None:
+    """Change the number of a model's instances."""
+    message = text_format.Parse(configurations()[model], ConfigProto())
+    message.instance_group[0].count = count
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.load_model(model, config=json_format.MessageToJson(message))
 
 
 def write(repository: Path) -> None:
@@ -262,21 +365,37 @@ def _record(scenarios: Scenarios, outcomes: Outcomes) -> None:
     RECORDING.write_text("\n".join([*lines, ""]))
 
 
+#: With the rate limiter, instances get no prepared batches, so pairs have their own server.
+_SERVERS: dict[str, Flag] = {"model_control_mode": "explicit", "load_model": "*"}
+_LIMITED: dict[str, Flag] = {"rate_limit": "execution_count"}
+
+
 def _played(start: Callable[..., Any], scenarios: Scenarios) -> Outcomes:
-    """Play all scenarios on a new server, those with the same number at once."""
+    """Play all scenarios on new servers, those with the same number at once."""
     outcomes: Outcomes = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(32) as threads:
         repository = Path(folder) / "repository"
         write(repository)
-        with start(repository, model_load_thread_count=8, **COMPLETE) as server:
-            list(threads.map(lambda model: played(server, model, [Life("1", 0, 1)]), MODELS))
-            for number in range(_PER_MODEL):
-                running = {
-                    key: threads.submit(played, server, key[0], lives)
-                    for key, lives in scenarios.items()
-                    if key[1] == number
-                }
-                outcomes |= {key: future.result() for key, future in running.items()}
+        for limited in (False, True):
+            some = {key: lives for key, lives in scenarios.items() if (key[0] in PAIRS) is limited}
+            flags = COMPLETE | _SERVERS | (_LIMITED if limited else {})
+            if some:
+                with start(repository, model_load_thread_count=8, **flags) as server:
+                    outcomes |= _played_by(server, threads, some)
+    return outcomes
+
+
+def _played_by(server: Server, threads: ThreadPoolExecutor, scenarios: Scenarios) -> Outcomes:
+    outcomes: Outcomes = {}
+    first = [Life("1", 0, 1), Life("2", 0, 1)]
+    list(threads.map(lambda model: played(server, model, first), {key[0] for key in scenarios}))
+    for number in range(_PER_MODEL):
+        running = {
+            key: threads.submit(played, server, key[0], lives)
+            for key, lives in scenarios.items()
+            if key[1] == number
+        }
+        outcomes |= {key: future.result() for key, future in running.items()}
     return outcomes
 
 
@@ -295,14 +414,16 @@ def _report(scenarios: Scenarios, expected: Outcomes, outcomes: Outcomes) -> int
     return count
 
 
-def _main(mode: str) -> int:
+def _main(mode: str, pattern: str) -> int:
+    kept, expected = recorded()
     if mode != "record":
         start = start_reference_server if mode == "reference" else start_tritonserver
-        scenarios, expected = recorded()
-        return _report(scenarios, expected, _played(start, scenarios))
+        return _report(kept, expected, _played(start, kept))
+    names = [*MODELS, *(f"{name}_free" for name in FREE), *PAIRS]
     scenarios = {
         (model, number): scenario(model, number)
-        for model in configurations()
+        for model in names
+        if re.search(pattern, model)
         for number in range(_PER_MODEL)
     }
     first, second = (_played(start_tritonserver, scenarios) for _ in range(2))
@@ -310,9 +431,10 @@ def _main(mode: str) -> int:
     stable = {
         key: outcome for key, outcome in first.items() if not differences(outcome, second[key])
     }
-    _record(scenarios, stable)
+    others = {key: answers for key, answers in expected.items() if key not in scenarios}
+    _record(kept | scenarios, others | stable)
     return _report(scenarios, {key: simulated(key[0], scenarios[key]) for key in stable}, stable)
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    sys.exit(_main(*[*sys.argv[1:], "", ""][:2]))
