@@ -58,7 +58,7 @@ class _Answer:
 def play(
     work: WorkQueue, lives: Sequence[Life], instances: int = 1, shrinks: Sequence[float] = ()
 ) -> Sequence[Life]:
-    """Let requests come to a queue with so many instances; fills in what becomes of them.
+    """Offer requests to the queue of a model; fill in their times, batches and errors.
 
     A batch lasts as long as the longest of its requests. At each time in `shrinks` an instance is
     removed.
@@ -141,7 +141,7 @@ def _singles() -> list[Life]:
 
 
 def delay() -> dict[str, Sequence[Life]]:
-    """The same eight requests with and without something to wait for."""
+    """Play eight requests without and with a queue delay."""
     return {
         "dynamic_batching { }": play(DynamicBatcher(8, (), 0), _singles()),
         "preferred_batch_size: [4]  max_queue_delay_microseconds: 60000": play(
@@ -151,7 +151,7 @@ def delay() -> dict[str, Sequence[Life]]:
 
 
 def priorities() -> dict[str, Sequence[Life]]:
-    """Two levels; at the second nobody waits for more than 100 ms."""
+    """Play two priority levels; a request of the second one waits for at most 100 ms."""
     settings = DynamicBatching(
         (), 0, levels=2, default_level=2, policies={2: QueuePolicy(timeout_us=100_000)}
     )

@@ -155,16 +155,16 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         and "logging" not in restricted,
     )
     served = [
-        ("HTTP", given.allow_http, http),
-        ("GRPC", given.allow_grpc, grpc),
-        ("metrics", given.allow_metrics, metrics),
+        ("HTTP", given.allow_http, f"{http.address}:{http.port}"),
+        ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
+        ("metrics", given.allow_metrics, f"{metrics.address}:{metrics.port}"),
     ]
-    places = [(name, front.address, front.port) for name, allowed, front in served if allowed]
-    for (name, *place), (other, *same) in itertools.combinations(places, 2):
+    places = [(name, place) for name, allowed, place in served if allowed]
+    for (name, place), (other, same) in itertools.combinations(places, 2):
         if place == same:
             parser.error(
                 f"The server cannot listen to {name} requests and {other} requests at the same "
-                f"address and port {place[0]}:{place[1]}"
+                f"address and port {place}"
             )
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
