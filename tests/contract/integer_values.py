@@ -42,6 +42,9 @@ FLAGS: dict[str, Flag] = {
 }
 #: The recorded answer to a value that ends the real server or is never answered.
 ENDS = "no answer"
+#: Values of configurations' fields, of which some have all values, one of each type.
+_LIMITS = ("-1", "0", "2147483648", "4294967296", "9223372036854775807", "18446744073709551615")
+_EACH_TYPE = ("max_batch_size", "dims", "latest", "delay", "model_version", "default level")
 #: The value of a field in a template; no other value has these digits.
 HOLE = "77"
 _ANSWER_SECONDS = 60
@@ -453,7 +456,8 @@ def fields(folder: Path) -> list[Field]:
     ]
     for field in CONFIGS:
         for kind, in_json, values in (("text", False, TEXT_VALUES), ("JSON", True, _CONFIG_VALUES)):
-            small = tuple(value for value in values if _is_small(field, value))
+            used = values if field in _EACH_TYPE else _LIMITS
+            small = tuple(value for value in used if _is_small(field, value))
             ask = functools.partial(_loaded, field, in_json, folder)
             found.append(Field(f"{kind} {field}", small, ask))
     for field in CALLS:
