@@ -126,7 +126,8 @@ def _http_fields() -> Iterator[tuple[str, str, str]]:
 
 
 def _over_http(path: str, body: str, server: Any, value: str) -> str:
-    return _posted(server, path, body.replace(HOLE, value))
+    answer = _posted(server, path, body.replace(HOLE, value))
+    return answer[:3] if path.endswith("/index") and answer.startswith("200") else answer
 
 
 def _posted(server: Any, path: str, body: str | None = None, method: str = "POST") -> str:
@@ -422,6 +423,8 @@ def _called(field: str, server: Any, value: str) -> str:
     answer = _posted(server, "/v2/models/asks/infer", json.dumps({"inputs": [one]}))
     content = json.loads(answer[4:])
     text = content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
+    # NumPy 2 shows scalars with their types; the real server needs NumPy 1.26.
+    text = re.sub(r"np\.(?:\w+\(([\w.-]+)\)|(True)_)", r"\1\2", text).replace("bool_'", "bool'")
     # Only the class of what pybind11 refuses is compared, as in the matrix of arguments.
     return re.sub(
         r"^(TypeError|RuntimeError|OverflowError|ValueError): .*", r"\1", text, flags=re.S
@@ -472,6 +475,34 @@ def write(folder: Path) -> None:
 
 
 Answers = dict[str, dict[str, str]]
+#: In the recording it stands for long values in answers.
+_VALUE = "VALUE"
+_LONG = 4
+
+
+def read() -> Answers:
+    """Return the recorded answers by field and value."""
+    if not RECORDING.exists():
+        return {}
+    table: dict[str, dict[str, list[str]]] = json.loads(RECORDING.read_text(encoding="utf-8"))
+    return {
+        name: {
+            value: answer.replace(_VALUE, value)
+            for answer, values in groups.items()
+            for value in values
+        }
+        for name, groups in table.items()
+    }
+
+
+def _save(answers: Answers) -> None:
+    table: dict[str, dict[str, list[str]]] = {}
+    for name, by_value in answers.items():
+        groups = table.setdefault(name, {})
+        for value, answer in by_value.items():
+            text = answer.replace(value, _VALUE) if len(value) >= _LONG else answer
+            groups.setdefault(text, []).append(value)
+    RECORDING.write_text(json.dumps(table, indent=0) + "\n", encoding="utf-8")
 
 
 def answers(server: Server | InProcessServer, field: Field) -> dict[str, str]:
@@ -496,7 +527,7 @@ def _recorded(server: Server, field: Field) -> dict[str, str]:
 
 
 def _main(pattern: str) -> None:
-    kept: Answers = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
+    kept = read()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "repository"
         folder.mkdir()
@@ -506,8 +537,7 @@ def _main(pattern: str) -> None:
             for name, field in known.items():
                 if re.search(pattern, name) if pattern else name not in kept:
                     kept[name] = _recorded(server, field)
-                    lines = {each: kept[each] for each in known if each in kept}
-                    RECORDING.write_text(json.dumps(lines, indent=0) + "\n")
+                    _save({each: kept[each] for each in known if each in kept})
 
 
 if __name__ == "__main__":
