@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from contract.faulty_folders import FAULTS, FLAGS, NEEDS_CODE, Row, recorded, rows, write_step
+from contract.faulty_folders import FLAGS, Row, recorded, rows, write_step
+from contract.folder_faults import FAULTS, NEEDS_CODE
 from contract.wire import exchange
 from support.in_process import start_in_process
 
