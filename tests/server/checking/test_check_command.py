@@ -637,6 +637,8 @@ def package(folder):
     folder.mkdir()
     (folder / "__init__.py").write_text("name = 1\n")
     (folder / "part.py").touch()
+    (folder.parent / "data").mkdir()
+    (folder.parent / "json.py").write_text("unknown")  # the standard library's module is meant
 
 
 HELPER = "def __getattr__(name): return 1\n"
@@ -660,6 +662,13 @@ COMPLETES = "    @staticmethod\n    def auto_complete_config(c):\n        {}\n"
         "from __future__ import annotations\nx: unknown\ndef f(a: unknown): pass\n" + MODEL,
         "g = (unknown for x in [])\nh = True or unknown\ni = 1 if True else unknown\n" + MODEL,
         "if __name__ == '__main__': unknown\n" + MODEL,
+        "import contextlib\nwith contextlib.suppress(NameError): unknown\n" + MODEL,
+        "x = [unknown for y in []]\n" + MODEL,
+        "import json\nif not json: del json\nprint(json)\n" + MODEL,
+        "from . import data\n" + MODEL,
+        "class T(type): pass\n"
+        + MODEL.replace(":", "(metaclass=T):", 1)
+        + "    def initialize(self): pass\n",
         "import json.decoder\nprint(json.decoder)\n" + MODEL,
         "from .helper import anything\n" + MODEL,
         "import helper\nfrom helper import anything\n" + MODEL,
@@ -670,7 +679,6 @@ COMPLETES = "    @staticmethod\n    def auto_complete_config(c):\n        {}\n"
         MODEL
         + "    def initialize(self, args):\n        if args: return\n        raise ValueError\n",
         MODEL + COMPLETES.format("return c if c else None"),
-        MODEL + COMPLETES.format("def f(): return 1\n        return c"),
         MODEL + "    initialize = print\n    initialize = 5\n    def initialize(self, a): pass\n",
     ],
 )
@@ -685,7 +693,8 @@ def test_code_that_can_be_imported_has_no_faults(capsys, tmp_path, source):
     [
         ("x = 1\ndel x\nprint(x)\n" + MODEL, 3, "NameError: name 'x'"),
         ("x += 1\n" + MODEL, 1, "NameError: name 'x'"),
-        ("print(unknown, unknown)\n" + MODEL, 1, "NameError: name 'unknown'"),
+        ("print(unknown)\nprint(unknown)\n" + MODEL, 1, "NameError: name 'unknown'"),
+        ("x: int\nprint(x)\n" + MODEL, 2, "NameError: name 'x'"),
         ("print([x for x in unknown])\n" + MODEL, 1, "NameError: name 'unknown'"),
         ("f = lambda x=unknown: x\n" + MODEL, 1, "NameError: name 'unknown'"),
         ("try: pass\nfinally: unknown\n" + MODEL, 2, "NameError: name 'unknown'"),
@@ -695,6 +704,7 @@ def test_code_that_can_be_imported_has_no_faults(capsys, tmp_path, source):
         ("from .package import gone\n" + MODEL, 1, "cannot import name 'gone' from '1.package'"),
         (MODEL + COMPLETES.replace("def", "async def").format("return c"), 5, "pb.ModelConfig"),
         (MODEL + COMPLETES.format("return {'a': 1}"), 5, "pb.ModelConfig"),
+        (MODEL + COMPLETES.format("def f(): return c\n        f()"), 5, "pb.ModelConfig"),
         ("class B: pass\n" + MODEL.replace(":", "(B):", 1) + "    def initialize(self): pass\n",
          5, "initialize() takes 1 positional argument"),
     ],
@@ -708,9 +718,16 @@ def test_code_that_cannot_be_imported_has_a_fault(capsys, tmp_path, source, line
     assert text in lines[0]
 
 
-def test_the_fault_of_an_imported_module_is_reported_in_its_file(capsys, tmp_path):
-    folder = repository(tmp_path, m__1__model_py="import helper\n" + MODEL, m__config=VALID)
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [
+        ("import helper\n", "error"),
+        ("try: import helper\nexcept NameError: pass\n", "warning"),
+    ],
+)
+def test_the_fault_of_an_imported_module_is_reported_in_its_file(capsys, tmp_path, source, level):
+    folder = repository(tmp_path, m__1__model_py=source + MODEL, m__config=VALID)
     repository(folder, m__helper_py="import other\nx = y\n", m__1__other_py="import helper\n")
     code, lines = checked(capsys, folder)
-    assert code == 1
-    assert lines[0] == "m/helper.py:2: error: NameError: name 'y' is not defined"
+    assert code == (level == "error")
+    assert lines[0] == f"m/helper.py:2: {level}: NameError: name 'y' is not defined"
