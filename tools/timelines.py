@@ -65,6 +65,7 @@ def play(
     """
     clock = [0.0]
     shrinks = sorted(shrinks)
+    idle = [*range(instances)]
     known = {life.name: life for life in lives}
     coming = sorted(lives, key=lambda life: life.arrives)
     cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
@@ -87,6 +88,7 @@ def play(
         for number, (end, batch) in list(running.items()):
             if end == now:
                 del running[number]
+                idle += [number] if number < instances else []
                 for request in batch:
                     known[request.id].ends = now
                     request.sink.send(InferResponse("m", 1, request.id))
@@ -103,9 +105,11 @@ def play(
         if shrinks[:1] == [now]:
             shrinks = shrinks[1:]
             instances -= 1
+            idle = [number for number in idle if number < instances]
             work.resize((), [instances], now_ns)
-        for number in range(instances):
-            if number not in running and (taken := work.take(number, now_ns)):
+        for number in idle[::-1]:  # the last busy one first, as the server does
+            if taken := work.take(number, now_ns):
+                idle.remove(number)
                 for request in taken:
                     known[request.id].begins, known[request.id].batch = now, batches
                 running[number] = now + max(known[r.id].lasts for r in taken), taken

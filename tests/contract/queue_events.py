@@ -10,9 +10,9 @@ durations and cancellations, all drawn from a seed. Scenarios are selected whose
 depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
 the schedulers' queues with a simulated clock, which takes no time.
 
-Two models of a pair share a resource of the rate limiter. An instance of the model `shrinks` is
-removed while requests wait; an added instance is a process, whose start takes varying time. Here
-a client that disconnects cancels its requests, and over HTTP the real server executes them.
+An instance of the model `shrinks` is removed while requests wait. Not played: an added instance, a
+process whose start takes varying time; the rate limiter, whose choice depends on hundredths of a
+second; and HTTP clients that disconnect, whose requests the real server executes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,12 @@ import numpy as np
 import tritonclient.grpc as triton
 from contract.recordings import FOLDER
 from google.protobuf import json_format, text_format
-from server.support.requests import NullSink
 from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config.complete import complete
 from reference_server.config.schema import ModelConfig
-from reference_server.core.request import InferRequest
 from reference_server.repository.schedulers import work_queue
-from reference_server.scheduling.rate_limiter import RateLimitedInstance, ResourceManager
 from tools.timelines import Life, play
 
 RECORDING = FOLDER / "queues.jsonl"
@@ -82,31 +79,19 @@ MODELS = {
     "ordered": (2, "preserve_ordering: true", _TWO),
     "shrinks": (1, "", _TWO),
 }
-#: The priorities of two models with one instance each, which share a resource.
-PAIRS = {"shared": (1, 1), "ranked": (1, 3)}
 #: A model of which a request removes an instance.
 SHRINKS = "shrinks"
 #: Also with an input of any size, for which Triton looks at its queue at each arrival.
 FREE = ("delays", "rejects", "levels_mixed")
 #: With executions that last long.
-BUSY = ("plain", "ordered", "shrinks", *PAIRS)
+BUSY = ("plain", "ordered", "shrinks")
 
 
 def configurations() -> dict[str, str]:
     """Return the config.pbtxt of each model."""
     texts = {name: _configuration(*settings, dim=1) for name, settings in MODELS.items()}
     texts |= {f"{name}_free": _configuration(*MODELS[name], dim=-1) for name in FREE}
-    for name, priorities in PAIRS.items():
-        for letter, priority in zip("ab", priorities, strict=True):
-            group = f"""instance_group {{ kind: KIND_CPU rate_limiter {{ priority: {priority}
-                resources {{ name: "R_{name}" count: 1 }} }} }}"""
-            texts[f"{name}_{letter}"] = _configuration(1, "", group, dim=1)
     return texts
-
-
-def _member(pair: str, name: str) -> str:
-    """Return the model of a pair to which a request is sent."""
-    return f"{pair}_{'ab'[int(name) % 2]}"
 
 
 def _configuration(rows: int, batching: str, more: str, dim: int) -> str:
@@ -122,7 +107,7 @@ Outcome = dict[str, tuple[int, str]]
 
 def scenario(model: str, number: int) -> list[Life]:
     """Draw the requests of a scenario."""
-    largest = 1 if model in PAIRS else MODELS[model.removesuffix("_free")][0]
+    largest = MODELS[model.removesuffix("_free")][0]
     draw = random.Random(f"{model} {number}")
     while True:
         lives = _drawn(draw, model, min(5, largest))
@@ -134,9 +119,9 @@ def scenario(model: str, number: int) -> list[Life]:
 
 def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
     lives: list[Life] = []
-    text = configurations().get(model, "")
+    text = configurations()[model]
     limited, levels = "timeout_override" in text, "levels" in text
-    crowded = model in (SHRINKS, *PAIRS)
+    crowded = model == SHRINKS
     span, fewest = (700, 4) if crowded else (draw.choice((700, 1800)), 3)
     moments = sorted(draw.sample(range(0, span, 100), draw.randint(fewest, 6)))
     for number, arrives in enumerate(moments, 1):
@@ -146,6 +131,8 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
         if levels:
             fields["priority"] = draw.randint(0, 3)
         cancels = arrives + draw.randrange(150, 1000, 100) if draw.random() < 0.15 else None
+        if crowded:  # the real server executes cancelled requests, also in the next scenario
+            cancels = None
         # Between two looks at its queue while an instance is busy, Triton waits up to 0.5 s.
         durations = (330, 730) if crowded else (30, 330, 730)
         lasts = draw.choice(durations) if model in BUSY else 30
@@ -163,21 +150,14 @@ def _late(draw: random.Random, life: Life) -> Life:
     return replace(life, arrives=late(life.arrives), lasts=late(life.lasts), cancels=cancels)
 
 
-def _completed(model: str) -> ModelConfig:
-    proto = text_format.Parse(configurations()[model], ConfigProto())
-    complete(proto, Path(model))
-    return ModelConfig.from_proto(proto)
-
-
 def simulated(model: str, lives: Sequence[Life]) -> Outcome:
     """Play the requests on the reference server's queue with a simulated clock."""
     shrinks = [life.arrives for life in lives if life.name == _CHANGE]
     lives = [replace(life, fields={**life.fields}) for life in lives if life.name != _CHANGE]
-    if model in PAIRS:
-        _play_limited(model, lives)
-    else:
-        config = _completed(model)
-        play(work_queue(config, Path(model)), lives, len(config.instances), shrinks)
+    proto = text_format.Parse(configurations()[model], ConfigProto())
+    complete(proto, Path(model))
+    config = ModelConfig.from_proto(proto)
+    play(work_queue(config, Path(model)), lives, len(config.instances), shrinks)
     batches: dict[int, list[str]] = {}
     for life in lives:
         batches.setdefault(life.batch, []).append(life.name)
@@ -188,57 +168,6 @@ def simulated(model: str, lives: Sequence[Life]) -> Outcome:
         said = " ".join(batches[life.batch]) if life.error is None else life.error
         outcome[life.name] = round(life.answered), said
     return _without_cancelled(lives, outcome)
-
-
-def _play_limited(pair: str, lives: Sequence[Life]) -> None:
-    """Play the requests to a pair of models as their schedulers and the rate limiter do."""
-    limiter = ResourceManager(None)
-    configs = {f"{pair}_{letter}": _completed(f"{pair}_{letter}") for letter in "ab"}
-    queues = {name: work_queue(config, Path(name)) for name, config in configs.items()}
-    limited = {name: limiter.add(config.instances)[0] for name, config in configs.items()}
-    names = {id(each): name for name, each in limited.items()}
-    known = {life.name: life for life in lives}
-    coming = sorted(lives, key=lambda life: life.arrives)
-    cancels = sorted((life.cancels, life.name) for life in lives if life.cancels is not None)
-    requests: dict[str, InferRequest] = {}
-    running: dict[str, tuple[float, Sequence[InferRequest]]] = {}
-    requesting: set[str] = set()
-
-    def start(granted: Sequence[RateLimitedInstance], now: float) -> None:
-        for each in granted:
-            name = names[id(each)]
-            batch = queues[name].take(0, round(now * 1e6))
-            requesting.discard(name)
-            if batch:
-                life = known[batch[0].id]
-                life.batch = len(requests) * 100 + int(life.name)
-                running[name] = now + life.lasts, batch
-            else:
-                each.grants -= 1
-                start(limiter.release(each), now)
-
-    def request(name: str, now: float) -> None:
-        if name not in running and name not in requesting and len(queues[name]):
-            requesting.add(name)
-            start(limiter.request(limited[name]), now)
-
-    while coming or running or cancels:
-        moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
-        now = min([*moments, *(at for at, _ in cancels)])
-        while cancels and cancels[0][0] == now:
-            requests[cancels.pop(0)[1]].cancellation.cancel()
-        for name, (end, batch) in list(running.items()):
-            if end == now:
-                del running[name]
-                known[batch[0].id].answered = now
-                request(name, now)
-                start(limiter.release(limited[name]), now)
-        while coming and coming[0].arrives == now:
-            life = coming.pop(0)
-            name = _member(pair, life.name)
-            requests[life.name] = InferRequest(name, {}, NullSink(), id=life.name, **life.fields)
-            queues[name].offer(requests[life.name], round(now * 1e6))
-            request(name, now)
 
 
 def _without_cancelled(lives: Sequence[Life], outcome: Outcome) -> Outcome:
@@ -313,9 +242,8 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             settings = {"priority": life.fields.get("priority", 0)}
             if "timeout_us" in life.fields:
                 settings["timeout"] = life.fields["timeout_us"]
-            name = _member(model, life.name) if model in PAIRS else model
             calls[life.name] = client.async_infer(
-                name, [tensor], noted(life.name), request_id=life.name, **settings
+                model, [tensor], noted(life.name), request_id=life.name, **settings
             )
         for _ in calls:
             answered.acquire()
@@ -365,37 +293,24 @@ def _record(scenarios: Scenarios, outcomes: Outcomes) -> None:
     RECORDING.write_text("\n".join([*lines, ""]))
 
 
-#: With the rate limiter, instances get no prepared batches, so pairs have their own server.
-_SERVERS: dict[str, Flag] = {"model_control_mode": "explicit", "load_model": "*"}
-_LIMITED: dict[str, Flag] = {"rate_limit": "execution_count"}
+_FLAGS: dict[str, Flag] = COMPLETE | {"model_control_mode": "explicit", "load_model": "*"}
 
 
 def _played(start: Callable[..., Any], scenarios: Scenarios) -> Outcomes:
-    """Play all scenarios on new servers, those with the same number at once."""
+    """Play all scenarios on a new server, those with the same number at once."""
     outcomes: Outcomes = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(32) as threads:
         repository = Path(folder) / "repository"
         write(repository)
-        for limited in (False, True):
-            some = {key: lives for key, lives in scenarios.items() if (key[0] in PAIRS) is limited}
-            flags = COMPLETE | _SERVERS | (_LIMITED if limited else {})
-            if some:
-                with start(repository, model_load_thread_count=8, **flags) as server:
-                    outcomes |= _played_by(server, threads, some)
-    return outcomes
-
-
-def _played_by(server: Server, threads: ThreadPoolExecutor, scenarios: Scenarios) -> Outcomes:
-    outcomes: Outcomes = {}
-    first = [Life("1", 0, 1), Life("2", 0, 1)]
-    list(threads.map(lambda model: played(server, model, first), {key[0] for key in scenarios}))
-    for number in range(_PER_MODEL):
-        running = {
-            key: threads.submit(played, server, key[0], lives)
-            for key, lives in scenarios.items()
-            if key[1] == number
-        }
-        outcomes |= {key: future.result() for key, future in running.items()}
+        with start(repository, model_load_thread_count=8, **_FLAGS) as server:
+            list(threads.map(lambda model: played(server, model, [Life("1", 0, 1)]), MODELS))
+            for number in range(_PER_MODEL):
+                running = {
+                    key: threads.submit(played, server, key[0], lives)
+                    for key, lives in scenarios.items()
+                    if key[1] == number
+                }
+                outcomes |= {key: future.result() for key, future in running.items()}
     return outcomes
 
 
@@ -419,10 +334,9 @@ def _main(mode: str, pattern: str) -> int:
     if mode != "record":
         start = start_reference_server if mode == "reference" else start_tritonserver
         return _report(kept, expected, _played(start, kept))
-    names = [*MODELS, *(f"{name}_free" for name in FREE), *PAIRS]
     scenarios = {
         (model, number): scenario(model, number)
-        for model in names
+        for model in configurations()
         if re.search(pattern, model)
         for number in range(_PER_MODEL)
     }
