@@ -55,12 +55,17 @@ class _Answer:
         self.life.answered = self.clock[0]
 
 
-def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence[Life]:
-    """Let requests come to a queue with so many instances; fills in what becomes of them.
+def play(
+    work: WorkQueue, lives: Sequence[Life], instances: int = 1, shrinks: Sequence[float] = ()
+) -> Sequence[Life]:
+    """Offer requests to the queue of a model; fill in their times, batches and errors.
 
-    A batch lasts as long as the longest of its requests.
+    A batch lasts as long as the longest of its requests. At each time in `shrinks` an instance is
+    removed.
     """
     clock = [0.0]
+    shrinks = sorted(shrinks)
+    idle = [*range(instances)]
     known = {life.name: life for life in lives}
     coming = sorted(lives, key=lambda life: life.arrives)
     cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
@@ -69,7 +74,7 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
     batches = 0
     while True:
         moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
-        moments += [at for at, _ in cancels]
+        moments += [*shrinks[:1], *(at for at, _ in cancels)]
         deadline = work.next_deadline_ns()
         if deadline is not None:
             moments.append(max(deadline / _MS, clock[0]))
@@ -83,6 +88,7 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
         for number, (end, batch) in list(running.items()):
             if end == now:
                 del running[number]
+                idle += [number] if number < instances else []
                 for request in batch:
                     known[request.id].ends = now
                     request.sink.send(InferResponse("m", 1, request.id))
@@ -96,8 +102,14 @@ def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence
                 work.offer(request, now_ns)
             except ServerError as error:
                 life.answered, life.error = now, error.message
-        for number in range(instances):
-            if number not in running and (taken := work.take(number, now_ns)):
+        if shrinks[:1] == [now]:
+            shrinks = shrinks[1:]
+            instances -= 1
+            idle = [number for number in idle if number < instances]
+            work.resize((), [instances], now_ns)
+        for number in idle[::-1]:  # the last busy one first, as the server does
+            if taken := work.take(number, now_ns):
+                idle.remove(number)
                 for request in taken:
                     known[request.id].begins, known[request.id].batch = now, batches
                 running[number] = now + max(known[r.id].lasts for r in taken), taken
@@ -133,7 +145,7 @@ def _singles() -> list[Life]:
 
 
 def delay() -> dict[str, Sequence[Life]]:
-    """The same eight requests with and without something to wait for."""
+    """Play eight requests without and with a queue delay."""
     return {
         "dynamic_batching { }": play(DynamicBatcher(8, (), 0), _singles()),
         "preferred_batch_size: [4]  max_queue_delay_microseconds: 60000": play(
@@ -143,7 +155,7 @@ def delay() -> dict[str, Sequence[Life]]:
 
 
 def priorities() -> dict[str, Sequence[Life]]:
-    """Two levels; at the second nobody waits for more than 100 ms."""
+    """Play two priority levels; a request of the second one waits for at most 100 ms."""
     settings = DynamicBatching(
         (), 0, levels=2, default_level=2, policies={2: QueuePolicy(timeout_us=100_000)}
     )

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reference_server.backends.python_host.model_code import HELD_BACK
-from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.checking.import_time import CodeFault, ImportTime, parsed, syntax_fault
 from reference_server.checking.layout import misplaced_code_hint
 from reference_server.core.portability import ROWS
 
@@ -17,16 +16,6 @@ _SUFFIX = ".py"
 #: The functions of the module that call the server.
 _SERVER_CALLS = frozenset({"load_model", "unload_model", "is_model_ready"})
 _REQUEST_CALLS = frozenset({"exec", "async_exec"})
-
-
-class CodeFault(NamedTuple):
-    """A fault: its position (line 0: the whole file), text, certainty of failure, and cure."""
-
-    line: int
-    text: str
-    is_certain: bool = True
-    hint: str = ""
-    column: int = 0
 
 
 def code_faults(file: Path) -> Iterator[CodeFault]:
@@ -39,40 +28,36 @@ def code_faults(file: Path) -> Iterator[CodeFault]:
         yield CodeFault(0, f"Python model file not found in '{file}'", hint=hint)
         return
     try:
-        tree = _parsed(file)
+        tree = parsed(file)
     except SyntaxError as error:
-        line, column = error.lineno or 0, error.offset or 0
-        yield CodeFault(line, f"SyntaxError: {error.msg}", column=column)
+        yield syntax_fault(error)
         return
     except (OSError, ValueError) as error:
         yield CodeFault(0, f"{file} cannot be read: {error}")
         return
-    visitor = _ImportTime(tree)
-    yield from visitor.faults
-    if _CLASS not in _names(tree):
+    imported = ImportTime(tree, file)
+    yield from imported.faults
+    if not imported.may_have(_CLASS):
         line, hint = _other_class(tree)
         yield CodeFault(line, f"module '{file.stem}' has no attribute '{_CLASS}'", hint=hint)
+    yield from _value_faults(tree.body, _CLASS)
     model = _defined(tree)
     if model is not None:
         yield from _class_faults(model, file)
-    yield from _unportable_calls(tree, model, visitor.modules)
+    yield from _unportable_calls(tree, model, imported.utils)
 
 
 def completes_config(file: Path) -> bool:
     """Return True if the model may complete its configuration, by its code or its imports."""
     try:
-        tree = _parsed(file)
+        tree = parsed(file)
     except (OSError, SyntaxError, ValueError):
         return False
     model = _defined(tree)
     if model is None or model.bases:  # it may be defined elsewhere, or in part
-        return _CLASS in _names(tree)
+        return ImportTime(tree, file).may_have(_CLASS)
     methods = (part.name for part in model.body if isinstance(part, ast.FunctionDef))
     return "auto_complete_config" in methods
-
-
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_bytes(), str(file))
 
 
 def _defined(tree: ast.Module) -> ast.ClassDef | None:
@@ -90,143 +75,120 @@ def _other_class(tree: ast.Module) -> tuple[int, str]:
     return 0, ""
 
 
-def _names(tree: ast.Module) -> set[str]:
-    """Return all names that the module may define; includes the class name after `import *`."""
-    found: set[str] = set()
-    for part in ast.walk(tree):
-        if isinstance(part, ast.ClassDef | ast.FunctionDef):
-            found.add(part.name)
-        elif isinstance(part, ast.ImportFrom | ast.Import):
-            names = [alias.asname or alias.name for alias in part.names]
-            found.update([*names, _CLASS] if "*" in names else names)
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            found.add(part.id)
-    return found
-
-
-# -- names that are read while the file is imported
-
-
-class _ImportTime(ast.NodeVisitor):
-    """Visits the code that runs at import, and collects reads of names that are added later.
-
-    A fault is certain unless a condition or an exception handler surrounds it.
-    """
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.faults: list[CodeFault] = []
-        #: The names of the module `triton_python_backend_utils` in the file.
-        self.modules = {
-            alias.asname or alias.name
-            for part in ast.walk(tree)
-            if isinstance(part, ast.Import)
-            for alias in part.names
-            if alias.name == UTILS
-        }
-        self._is_certain = True
-        self._reads_annotations = not any(
-            isinstance(part, ast.ImportFrom)
-            and part.module == "__future__"
-            and any(alias.name == "annotations" for alias in part.names)
-            for part in tree.body
-        )
-        self.visit(tree)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
-            self._visit(part)
-        if self._reads_annotations:
-            arguments = node.args
-            for argument in (
-                *(*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs),
-                *(arguments.vararg, arguments.kwarg),
-            ):
-                self._visit(argument and argument.annotation)
-            self._visit(node.returns)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        for part in (*node.args.defaults, *node.args.kw_defaults):
-            self._visit(part)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._visit(node.value)
-        if self._reads_annotations:
-            self._visit(node.annotation)
-
-    def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" in ast.unparse(node.test):
-            self._visit_uncertain(node.orelse)
-            return
-        self._visit(node.test)
-        self._visit_uncertain([*node.body, *node.orelse])
-
-    def visit_Try(self, node: ast.Try) -> None:
-        self._visit_uncertain([*node.body, *node.handlers, *node.orelse])
-        for part in node.finalbody:
-            self.visit(part)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            if node.module == UTILS and alias.name in HELD_BACK:
-                self._add(node, f"ImportError: cannot import name '{alias.name}' from '{UTILS}'")
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if (
-            isinstance(node.value, ast.Name)
-            and node.value.id in self.modules
-            and node.attr in HELD_BACK
-            and isinstance(node.ctx, ast.Load)
-        ):
-            self._add(node, f"AttributeError: module '{UTILS}' has no attribute '{node.attr}'")
-        self.generic_visit(node)
-
-    def _visit(self, node: ast.AST | None) -> None:
-        if node is not None:
-            self.visit(node)
-
-    def _visit_uncertain(self, nodes: Sequence[ast.AST]) -> None:
-        before, self._is_certain = self._is_certain, False
-        for node in nodes:
-            self.visit(node)
-        self._is_certain = before
-
-    def _add(self, node: ast.stmt | ast.expr, text: str) -> None:
-        text = f"{text}: {ROWS['import-names'].here}; read it in a function (import-names)"
-        self.faults.append(CodeFault(node.lineno, text, self._is_certain))
-
-
 # -- the methods that Triton calls
 
 
 def _class_faults(model: ast.ClassDef, file: Path) -> Iterator[CodeFault]:
     """Yield the methods that cannot be called as Triton does."""
+    if model.keywords or model.decorator_list:
+        return  # the methods may be changed
     methods = {
         part.name: part
         for part in model.body
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    if model.bases or model.keywords or model.decorator_list:
-        return  # other methods may be inherited or added
+    abstract = [name for name, part in methods.items() if _is_abstract(part)]
+    if abstract and any(ast.unparse(base) in ("ABC", "abc.ABC") for base in model.bases):
+        plural = "" if len(abstract) == 1 else "s"
+        names = ", ".join(sorted(abstract))
+        text = f"TypeError: Can't instantiate abstract class {_CLASS} with abstract method"
+        yield CodeFault(model.lineno, f"{text}{plural} {names}")
     for name, values in (("__init__", 1), ("initialize", 2)):
         if name in methods:
             yield from _arity_fault(methods[name], values, is_bound=True)
+            yield from _raise_fault(methods[name])
+    yield from _value_faults(model.body, "initialize")
     if "auto_complete_config" in methods:
-        yield from _arity_fault(methods["auto_complete_config"], 1, is_bound=False)
+        method = methods["auto_complete_config"]
+        arity = list(_arity_fault(method, 1, is_bound=False))
+        yield from arity or _raise_fault(method) or _result_fault(method, file)
     if "execute" in methods:  # the model is loaded, and every request fails
         for fault in _arity_fault(methods["execute"], 2, is_bound=True):
             yield fault._replace(is_certain=False)
-    assigned = {
-        target.id
-        for part in model.body
-        if isinstance(part, ast.Assign)
-        for target in part.targets
-        if isinstance(target, ast.Name)
-    }
-    if "execute" not in methods.keys() | assigned:
+    assigned = {name for part in model.body for name in _targets(part)}
+    if not model.bases and "execute" not in methods.keys() | assigned:
         text = f"Python model {file} does not implement `execute` method: every request fails"
         yield CodeFault(model.lineno, text, is_certain=False)
+
+
+def _is_abstract(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = (ast.unparse(part) for part in method.decorator_list)
+    return any(name in ("abstractmethod", "abc.abstractmethod") for name in names)
+
+
+def _targets(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that an assignment sets."""
+    for target in statement.targets if isinstance(statement, ast.Assign) else ():
+        if isinstance(target, ast.Name):
+            yield target.id
+
+
+def _value_faults(body: Sequence[ast.stmt], name: str) -> Iterator[CodeFault]:
+    """Yield the fault of a name that Triton calls if its only value cannot be called."""
+    setting = [part for part in body if name in {*_targets(part), *_bound(part)}]
+    if len(setting) != 1:
+        return
+    (part,) = setting
+    kind = "module" if isinstance(part, ast.Import) else ""
+    if isinstance(part, ast.Assign) and isinstance(part.value, ast.Constant):
+        kind = type(part.value.value).__name__
+    if kind:
+        yield CodeFault(part.lineno, f"TypeError: '{kind}' object is not callable")
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds, other than by an assignment."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in statement.names)
+    elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield statement.name
+    elif not isinstance(statement, ast.Assign):
+        stored = (part for part in ast.walk(statement) if isinstance(part, ast.Name))
+        yield from (part.id for part in stored if isinstance(part.ctx, ast.Store))
+
+
+def _raise_fault(method: ast.FunctionDef | ast.AsyncFunctionDef) -> list[CodeFault]:
+    """Return the exception that each call of a function raises."""
+    if _is_lazy(method):
+        return []
+    for statement in method.body:
+        if isinstance(statement, ast.Raise):
+            return [CodeFault(statement.lineno, f"each call runs `{ast.unparse(statement)}`")]
+        if any(isinstance(part, ast.Return) for part in ast.walk(statement)):
+            break
+    return []
+
+
+def _is_lazy(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return True if a call runs nothing of a function: a coroutine or a generator."""
+    yields = (isinstance(part, ast.Yield | ast.YieldFrom) for part in _own_parts(function))
+    return isinstance(function, ast.AsyncFunctionDef) or any(yields)
+
+
+def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of the functions and classes in it."""
+    for part in ast.iter_child_nodes(function):
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+        if not isinstance(part, inner):
+            yield part
+            yield from _own_parts(part)
+
+
+def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) -> list[CodeFault]:
+    """Return the fault of an `auto_complete_config` that never returns a ModelConfig."""
+    results = [part.value for part in _own_parts(method) if isinstance(part, ast.Return)]
+    if not _is_lazy(method) and not all(each is None or _is_plain(each) for each in results):
+        return []
+    name = file.parent.parent.name if file.parent.name.isdecimal() else file.parent.name
+    text = f"auto_complete_config function in model '{name}' must return a valid"
+    return [CodeFault(method.lineno, f"{text} pb.ModelConfig object.")]
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Return True if an expression is certainly no ModelConfig."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        return value.func.attr == "as_dict"
+    return isinstance(value, ast.Constant | ast.Dict | ast.List | ast.Tuple | ast.JoinedStr)
 
 
 def _arity_fault(
@@ -323,7 +285,7 @@ def tensor_uses(file: Path) -> Iterator[TensorUse]:
     other models.
     """
     try:
-        tree = _parsed(file)
+        tree = parsed(file)
     except (OSError, SyntaxError, ValueError):
         return
     calls = [(call, method.attr) for call, method in _method_calls(tree)]

@@ -268,7 +268,7 @@ class ModelCheck:
                 Fault(
                     Level.ERROR if fault.is_certain else Level.WARNING,
                     self.folder.id,
-                    Place(file, Position(fault.line, fault.column)),
+                    Place(fault.file or file, Position(fault.line, fault.column)),
                     fault.text,
                     fault.hint,
                 )

@@ -39,6 +39,8 @@ from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.tensor import Array, DataType, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
+#: Triton counts the arrays in `data` alone and accepts 99; three levels surround an input's `data`.
+_DEEPEST = 3 + 99
 #: Longer JSON is not looked up in the cache: its numbers are most of the work.
 _LONGEST_CACHED = 1 << 16
 #: The kind and the size in bytes of the elements that a JSON array can have.
@@ -125,7 +127,7 @@ class InferRequestDecoder:
             if cached is not None:
                 return cached
         reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
-        request, form = rapid_json.decode(body[:length], reader.read, self._profile)
+        request, form = self._decoded(body[:length], reader)
         if template is None:
             self._cache.keep(parts, request, form, reader.spans)
         return request, form
@@ -144,7 +146,12 @@ class InferRequestDecoder:
             return decode_raw(signature, body, sink), _RAW_FORM
         self._limit.check_json(length)
         reader = RequestReader(signature, body, length, sink, regions, self._profile, self._limit)
-        return rapid_json.decode(body[:length], reader.read, self._profile)
+        return self._decoded(body[:length], reader)
+
+    def _decoded(
+        self, document: memoryview, reader: RequestReader
+    ) -> tuple[InferRequest, ResponseForm]:
+        return rapid_json.decode(document, reader.read, self._profile, deepest=_DEEPEST)
 
 
 # -- the cache

@@ -18,7 +18,11 @@ DEEPEST = 100
 
 
 def read(
-    document: bytes, repeated: set[tuple[int, str]] | None = None, *, iteratively: bool = False
+    document: bytes,
+    repeated: set[tuple[int, str]] | None = None,
+    *,
+    iteratively: bool = False,
+    deepest: int = DEEPEST,
 ) -> JsonValue:
     """Return the value of `document`, as `rapid_json.loads` does.
 
@@ -27,11 +31,12 @@ def read(
         repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
             the outermost object.
         iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
+        deepest: The deepest nesting of arrays and objects that is read.
 
     Raises:
         ServerError: The refusals that `rapid_json.loads` lists.
     """
-    return _Reader(document, set() if repeated is None else repeated, iteratively).read()
+    return _Reader(document, set() if repeated is None else repeated, iteratively, deepest).read()
 
 
 def integer(digits: bytes | str) -> int | float:
@@ -59,9 +64,12 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 class _Reader:
     """Reads one document in RapidJSON's order, to stop at the same byte."""
 
-    def __init__(self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool) -> None:
+    def __init__(
+        self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool, deepest: int
+    ) -> None:
         self._repeated = repeated
         self._iteratively = iteratively
+        self._deepest = deepest
         # RapidJSON ends a document at a NUL.
         self._text = document.partition(b"\0")[0]
         self._at = 0
@@ -101,7 +109,7 @@ class _Reader:
         match self._text[self._at : self._at + 1]:
             case b'"':
                 return self._string()
-            case b"{" | b"[" if depth == DEEPEST:
+            case b"{" | b"[" if depth == self._deepest:
                 raise invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({DEEPEST})")
             case b"{":
                 return self._object(depth + 1)

@@ -31,6 +31,7 @@ def loads(
     data: bytes | bytearray | memoryview,
     profile: TritonProfile = V2_51,
     repeated: set[tuple[int, str]] | None = None,
+    deepest: int = DEEPEST,
 ) -> JsonValue:
     """Return the value of a JSON document.
 
@@ -43,19 +44,22 @@ def loads(
         profile: The Triton release to imitate.
         repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
             the outermost object.
+        deepest: The deepest nesting of arrays and objects.
 
     Raises:
         ServerError: INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for what
-            RapidJSON refuses; INVALID_ARG for nesting deeper than 100.
+            RapidJSON refuses; INVALID_ARG for deeper nesting.
     """
     document = bytes(data)
     try:
-        return cast("JsonValue", json_fast_reader.read(document, DEEPEST, repeated))
+        return cast("JsonValue", json_fast_reader.read(document, deepest, repeated))
     except json_fast_reader.Unusual:
         pass
     # Names that the fast reader has added precede the place where it gave up, so the exact reader
     # adds them, too.
-    return json_exact_reader.read(document, repeated, iteratively=profile.newer_request_checks)
+    return json_exact_reader.read(
+        document, repeated, iteratively=profile.newer_request_checks, deepest=deepest
+    )
 
 
 def decode(
@@ -63,18 +67,19 @@ def decode(
     read: Callable[[JsonValue], _T],
     profile: TritonProfile = V2_51,
     repeated: set[tuple[int, str]] | None = None,
+    deepest: int = DEEPEST,
 ) -> _T:
-    """Return `read(loads(data, profile, repeated))`.
+    """Return `read(loads(data, profile, repeated, deepest))`.
 
     For a long document garbage collection is paused, and the value is freed slice by slice, so that
     other threads can run. `read` must not keep a part of the value.
     """
     if len(data) <= LONG:
-        return read(loads(data, profile, repeated))
+        return read(loads(data, profile, repeated, deepest))
     value: JsonValue = None
     with gil.without_gc():
         try:
-            value = loads(data, profile, repeated)
+            value = loads(data, profile, repeated, deepest)
             return read(value)
         finally:
             gil.free(value)

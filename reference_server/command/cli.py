@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -153,15 +154,18 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         _given_or(given.allow_page_log, metrics_address in _LOOPBACK)
         and "logging" not in restricted,
     )
-    if (
-        given.allow_http
-        and given.allow_metrics
-        and (http.address, http.port) == (metrics.address, metrics.port)
-    ):
-        parser.error(
-            "The server cannot listen to HTTP requests and metrics requests at the same address "
-            f"and port {http.address}:{http.port}"
-        )
+    served = [
+        ("HTTP", given.allow_http, f"{http.address}:{http.port}"),
+        ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
+        ("metrics", given.allow_metrics, f"{metrics.address}:{metrics.port}"),
+    ]
+    places = [(name, place) for name, allowed, place in served if allowed]
+    for (name, place), (other, same) in itertools.combinations(places, 2):
+        if place == same:
+            parser.error(
+                f"The server cannot listen to {name} requests and {other} requests at the same "
+                f"address and port {place}"
+            )
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         model_namespacing=given.model_namespacing,

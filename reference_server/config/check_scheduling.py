@@ -389,7 +389,7 @@ def _check_initial_state(state: ModelSequenceBatching.State) -> Faults:
             )
             continue
         for size, dim in zip(initial.dims, state.dims, strict=True):
-            if size < 1:
+            if size < 0:
                 yield invalid_arg(
                     f"'initial_state' field for state input name '{state.input_name}' contains "
                     "variable dimensions.",

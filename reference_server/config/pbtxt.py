@@ -54,7 +54,10 @@ def unreadable(path: Path, error: text_format.ParseError) -> ServerError:
     """Return the error of a text that is not a configuration."""
     field = suggested_field(str(error))
     suggestion = f" Did you mean '{field}'?" if field else ""
-    return internal(f"failed to read text proto from {path}: {error}{suggestion}")
+    # Characters such as a byte order mark cannot be seen.
+    shown = (c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in str(error))
+    reason = "".join(shown)
+    return internal(f"failed to read text proto from {path}: {reason}{suggestion}")
 
 
 def datatype(number: int) -> DataType | None:

@@ -108,14 +108,14 @@ _ROWS = (
     Row(
         "send-and-return",
         "execute returned a response to a request that a sender had already answered",
-        "may hang or crash",
+        "fails the request with another text; its HTTP body has the response as well",
         Found.RUN,
         works=False,
     ),
     Row(
         "final-flag-first",
         "a model that is not decoupled sent the final flag without a response",
-        "may crash later",
+        "raises an exception as here; if the model catches it, never answers the client",
         Found.RUN,
         works=False,
     ),
@@ -156,7 +156,7 @@ _ROWS = (
     Row(
         "completion-calls",
         "auto_complete_config calls the server",
-        "never ends the load",
+        "never ends the load; exec() raises an exception",
         Found.CHECK,
         works=False,
     ),
@@ -181,7 +181,12 @@ _ROWS = (
     ),
     Row("pythonpath", "the model needs PYTHONPATH", "ignores it", Found.NEVER),
     Row("stdout-encoding", "the model prints text beyond ASCII", "raises an error", Found.NEVER),
-    Row("numpy-2", "the model runs with NumPy 2", "sends empty outputs", Found.NEVER),
+    Row(
+        "numpy-2",
+        "the model runs with NumPy 2",
+        "refuses the outputs as empty; BYTES inputs end the model's process",
+        Found.NEVER,
+    ),
     Row(
         "newer-api",
         "the model uses response parameters, cancel() of an iterator, or is_ready()",

@@ -2,19 +2,24 @@
 
     PYTHONPATH=.:tests python -m contract.queue_events           compares the real server's answers
                                                                  with the recording
-    PYTHONPATH=.:tests python -m contract.queue_events record    records them anew
+    PYTHONPATH=.:tests python -m contract.queue_events record [PATTERN]    records them anew
     PYTHONPATH=.:tests python -m contract.queue_events reference compares the reference server's
 
 A scenario is a few requests to one model, with arrival times, rows, priorities, time limits,
 durations and cancellations, all drawn from a seed. Scenarios are selected whose outcome does not
 depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
 the schedulers' queues with a simulated clock, which takes no time.
+
+An instance of the model `shrinks` is removed while requests wait. Not played: an added instance, a
+process whose start takes varying time; the rate limiter, whose choice depends on hundredths of a
+second; and HTTP clients that disconnect, whose requests the real server executes.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import tempfile
 import threading
@@ -28,8 +33,8 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 from contract.recordings import FOLDER
-from google.protobuf import text_format
-from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from google.protobuf import json_format, text_format
+from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config.complete import complete
@@ -54,6 +59,8 @@ _MIXED = f"""default_queue_policy {{ }}
     priority_queue_policy {{ key: 1 value {{ timeout_action: DELAY {_LIMITS} }} }}
     priority_queue_policy {{ key: 3 value {{ {_LIMITS} }} }}"""
 _TWO = "instance_group { count: 2 }"
+#: The name of the event that removes an instance.
+_CHANGE = "0"
 
 #: The models by name: the largest batch, the dynamic batcher, and more of the configuration.
 MODELS = {
@@ -70,11 +77,14 @@ MODELS = {
         "",
     ),
     "ordered": (2, "preserve_ordering: true", _TWO),
+    "shrinks": (1, "", _TWO),
 }
+#: A model of which a request removes an instance.
+SHRINKS = "shrinks"
 #: Also with an input of any size, for which Triton looks at its queue at each arrival.
 FREE = ("delays", "rejects", "levels_mixed")
 #: With executions that last long.
-BUSY = ("plain", "ordered")
+BUSY = ("plain", "ordered", "shrinks")
 
 
 def configurations() -> dict[str, str]:
@@ -111,7 +121,9 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
     lives: list[Life] = []
     text = configurations()[model]
     limited, levels = "timeout_override" in text, "levels" in text
-    moments = sorted(draw.sample(range(0, draw.choice((700, 1800)), 100), draw.randint(3, 6)))
+    crowded = model == SHRINKS
+    span, fewest = (700, 4) if crowded else (draw.choice((700, 1800)), 3)
+    moments = sorted(draw.sample(range(0, span, 100), draw.randint(fewest, 6)))
     for number, arrives in enumerate(moments, 1):
         fields = {"batch_size": draw.randint(1, most_rows)}
         if limited and draw.random() < 0.6:
@@ -119,9 +131,14 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
         if levels:
             fields["priority"] = draw.randint(0, 3)
         cancels = arrives + draw.randrange(150, 1000, 100) if draw.random() < 0.15 else None
+        if crowded:  # the real server executes cancelled requests, also in the next scenario
+            cancels = None
         # Between two looks at its queue while an instance is busy, Triton waits up to 0.5 s.
-        lasts = draw.choice((30, 330, 730)) if model in BUSY else 30
+        durations = (330, 730) if crowded else (30, 330, 730)
+        lasts = draw.choice(durations) if model in BUSY else 30
         lives.append(Life(str(number), arrives, lasts, fields, cancels))
+    if model == SHRINKS:
+        lives.append(Life(_CHANGE, draw.randrange(50, 900, 100)))
     return lives
 
 
@@ -135,11 +152,12 @@ def _late(draw: random.Random, life: Life) -> Life:
 
 def simulated(model: str, lives: Sequence[Life]) -> Outcome:
     """Play the requests on the reference server's queue with a simulated clock."""
+    shrinks = [life.arrives for life in lives if life.name == _CHANGE]
+    lives = [replace(life, fields={**life.fields}) for life in lives if life.name != _CHANGE]
     proto = text_format.Parse(configurations()[model], ConfigProto())
     complete(proto, Path(model))
     config = ModelConfig.from_proto(proto)
-    lives = [replace(life, fields={**life.fields}) for life in lives]
-    play(work_queue(config, Path(model)), lives, len(config.instances))
+    play(work_queue(config, Path(model)), lives, len(config.instances), shrinks)
     batches: dict[int, list[str]] = {}
     for life in lives:
         batches.setdefault(life.batch, []).append(life.name)
@@ -191,6 +209,8 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
     events = [(life.arrives, life, False) for life in lives]
     events += [(life.cancels, life, True) for life in lives if life.cancels is not None]
     calls: dict[str, triton.CallContext] = {}
+    if model == SHRINKS:
+        _set_count(server, model, 2)
     with triton.InferenceServerClient(server.grpc) as client:
         client.is_server_live()  # connects
         start = time.monotonic()
@@ -213,6 +233,9 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             if cancels:
                 calls[life.name].cancel()
                 continue
+            if life.name == _CHANGE:
+                threading.Thread(target=_set_count, args=(server, model, 1)).start()
+                continue
             rows = life.fields.get("batch_size", 8)
             tensor = triton.InferInput("X", [rows, 1], "FP32")
             tensor.set_data_from_numpy(np.full((rows, 1), life.lasts, np.float32))
@@ -222,9 +245,17 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             calls[life.name] = client.async_infer(
                 model, [tensor], noted(life.name), request_id=life.name, **settings
             )
-        for _ in lives:
+        for _ in calls:
             answered.acquire()
     return _without_cancelled(lives, answers)
+
+
+def _set_count(server: Server, model: str, count: int) -> None:
+    """Change the number of a model's instances."""
+    message = text_format.Parse(configurations()[model], ConfigProto())
+    message.instance_group[0].count = count
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.load_model(model, config=json_format.MessageToJson(message))
 
 
 def write(repository: Path) -> None:
@@ -262,13 +293,16 @@ def _record(scenarios: Scenarios, outcomes: Outcomes) -> None:
     RECORDING.write_text("\n".join([*lines, ""]))
 
 
+_FLAGS: dict[str, Flag] = COMPLETE | {"model_control_mode": "explicit", "load_model": "*"}
+
+
 def _played(start: Callable[..., Any], scenarios: Scenarios) -> Outcomes:
     """Play all scenarios on a new server, those with the same number at once."""
     outcomes: Outcomes = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(32) as threads:
         repository = Path(folder) / "repository"
         write(repository)
-        with start(repository, model_load_thread_count=8, **COMPLETE) as server:
+        with start(repository, model_load_thread_count=8, **_FLAGS) as server:
             list(threads.map(lambda model: played(server, model, [Life("1", 0, 1)]), MODELS))
             for number in range(_PER_MODEL):
                 running = {
@@ -295,14 +329,15 @@ def _report(scenarios: Scenarios, expected: Outcomes, outcomes: Outcomes) -> int
     return count
 
 
-def _main(mode: str) -> int:
+def _main(mode: str, pattern: str) -> int:
+    kept, expected = recorded()
     if mode != "record":
         start = start_reference_server if mode == "reference" else start_tritonserver
-        scenarios, expected = recorded()
-        return _report(scenarios, expected, _played(start, scenarios))
+        return _report(kept, expected, _played(start, kept))
     scenarios = {
         (model, number): scenario(model, number)
         for model in configurations()
+        if re.search(pattern, model)
         for number in range(_PER_MODEL)
     }
     first, second = (_played(start_tritonserver, scenarios) for _ in range(2))
@@ -310,9 +345,10 @@ def _main(mode: str) -> int:
     stable = {
         key: outcome for key, outcome in first.items() if not differences(outcome, second[key])
     }
-    _record(scenarios, stable)
+    others = {key: answers for key, answers in expected.items() if key not in scenarios}
+    _record(kept | scenarios, others | stable)
     return _report(scenarios, {key: simulated(key[0], scenarios[key]) for key in stable}, stable)
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    sys.exit(_main(*[*sys.argv[1:], "", ""][:2]))

@@ -14,12 +14,14 @@ _RESTS = "after a batch Triton looks at the other requests up to 0.5 s later"
 _EMPTIED = "after all requests have expired Triton waits for as many rows as they lacked"
 _TWO = "Triton looks for the second instance's batch before the first instance has begun"
 _PREPARED = "Triton executes a cancelled request of a prepared batch"
-#: Scenarios in which this server answers earlier, by the reason.
+_REMOVED = "an instance that is removed may execute one more request in Triton"
+#: Scenarios with other answers, by the reason.
 DIFFERENCES: dict[tuple[str, int], str] = {
     ("delays_free", 9): _RESTS,
     ("plain", 11): _PREPARED,
     ("rejects", 1): _EMPTIED,
     ("rejects", 6): _EMPTIED,
+    ("shrinks", 1): _REMOVED,
     ("small", 0): _RESTS,
     ("small", 6): _RESTS,
     ("two_delay", 2): _TWO,

@@ -75,6 +75,15 @@ def test_the_greatest_strict_json_length():
 # --------------------------------------------------------------------------------------- inputs
 
 
+def test_data_may_be_nested_99_deep():
+    def nested(depth):
+        return document(x(data="?", shape=[1])).replace('"?"', "[" * depth + "1" + "]" * depth)
+
+    assert request(nested(99)).inputs["X"].array().tolist() == [1]
+    too_deep = (Code.INVALID_ARG, "JSON nesting depth exceeds maximum allowed limit (100)")
+    assert fault(nested(100)) == too_deep
+
+
 def test_binary_inputs_are_views_of_the_body():
     head = document(binary(8)).encode()
     body = memoryview(bytearray(head + bytes(8)))

@@ -338,6 +338,16 @@ def test_an_option_may_be_abbreviated_as_in_triton():
             " Please provide one or the other.",
         ),
         (
+            ["--http-port=7", "--grpc-port=7", "--metrics-port=7"],
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and "
+            "port 0.0.0.0:7",
+        ),
+        (
+            ["--grpc-port=7", "--metrics-port=7"],
+            "The server cannot listen to GRPC requests and metrics requests at the same address "
+            "and port 0.0.0.0:7",
+        ),
+        (
             ["--http-port=7", "--metrics-port=7"],
             "The server cannot listen to HTTP requests and metrics requests at the same address "
             "and port 0.0.0.0:7",

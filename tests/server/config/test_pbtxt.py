@@ -46,6 +46,11 @@ def test_no_file_is_an_empty_configuration(path):
             id="misspelt field inside another",
         ),
         pytest.param(
+            "\ufeffxyzzy: 1",
+            "1:1 : '<U+FEFF>xyzzy: 1': Expected identifier or number, got <U+FEFF>.",
+            id="byte order mark",
+        ),
+        pytest.param(
             "xyzzy: 1",
             '1:1 : Message type "inference.ModelConfig" has no field named "xyzzy".',
             id="nothing is like it",
