@@ -134,6 +134,8 @@ class Study:
     """Inputs that may mark the end of the data, but did not in an experiment."""
     constants: dict[str, float] = field(default_factory=dict)
     """Input to the value of all its elements."""
+    _shapes: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Shapes of outputs; see `output_shapes`."""
 
     def __post_init__(self) -> None:
         """Propose the content of each input."""
@@ -193,7 +195,21 @@ class Study:
 
     def works(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the graph executes at these sizes."""
-        return self.run(sizes) is not None
+        return self.output_shapes(sizes) is not None
+
+    def output_shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
+        """Return the shapes of outputs at these sizes of symbols; None if the graph fails.
+
+        Successful executions are not repeated. Once axes are known, each one has other random
+        values, so that a size that depends on values follows no relation.
+        """
+        key = (*sizes.items(), self.integers, *self.constants.items())
+        if key not in self._shapes:
+            answer = self.run(sizes, seed=len(self._shapes) if self.axes else 0)
+            if answer is None:
+                return None
+            self._shapes[key] = {name: array.shape for name, array in answer.items()}
+        return self._shapes[key]
 
     def _tensor(
         self,
