@@ -161,8 +161,7 @@ def find_ids(study: Study) -> None:
         if largest is None:
             continue
         for axis in study.axes:
-            is_smaller = sizes[axis.symbols[0]] < axis.base
-            larger = axis.base if is_smaller else min(2 * axis.base, axis.largest)
+            larger = min(2 * sizes[axis.symbols[0]], axis.largest)
             values = study.values({**sizes, **dict.fromkeys(axis.symbols, larger)})
             ends = [_accepts(study, values, port.name, largest + more) for more in (0, 1)]
             if ends != [True, False]:
