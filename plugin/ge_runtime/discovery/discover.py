@@ -210,7 +210,7 @@ class Discovery:
                 continue
             dims = [dim for place, dim in enumerate(port.dims) if place != at]
             dims = [_fixed(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
-            optional = study.contents[port.name] is Content.TYPES
+            optional = study.contents[port.name] in (Content.TYPES, Content.INVERTED)
             tensor = Tensor(port.name, port.dtype, written_dims(dims), optional=optional)
             if _add_axes(port.name, dims, "Dims that differ between requests.", found):
                 tensor = replace(tensor, ragged=study.rows.batched)

@@ -33,6 +33,8 @@ class Content(Enum):
     """Random values."""
     MASK = "mask"
     """1 for data, 0 behind it."""
+    INVERTED = "inverted mask"
+    """0 for data, 1 behind it."""
     LENGTH = "length"
     """The number of elements with data."""
     POSITIONS = "positions"
@@ -236,6 +238,8 @@ class Study:
         inside = _inside(port, shape, true)
         if content is Content.MASK:
             return inside.astype(port.dtype.numpy)
+        if content is Content.INVERTED:
+            return (~inside).astype(port.dtype.numpy)
         data = self.random(port, shape, (seed, at))
         if inside.all():
             return data
