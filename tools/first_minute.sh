@@ -16,7 +16,7 @@ run() { echo "\$ $*" | stamped; "$@" 2>&1 | stamped; }
 
 run python3 -m venv .venv
 PATH="$folder/.venv/bin:$PATH"
-run pip install -q "$project" "$project/plugin[serve]"
+run pip install -qq "$project" "$project/plugin[serve]"
 echo "\$ ge-runtime serve $(basename "$graph")" | stamped
 ge-runtime serve "$graph" >out 2>&1 &
 server=$!

@@ -126,9 +126,18 @@ def complete(
     """
     wanted = lacking(config)
     graph = _graph(config, version_dir)
-    if not wanted or graph is None:
+    if not wanted:
         return
     name, lacks = config["name"], f"config.pbtxt lacks {', '.join(wanted)}"
+    if graph is None:
+        compiled = [*version_dir.glob("*.om"), *version_dir.glob("*.air")]
+        if compiled and not {"inputs", "outputs"}.isdisjoint(wanted):
+            raise ArtifactFault(
+                f"{name}: {lacks}: found {compiled[0].name}, expected model.onnx or model.pt2, "
+                "from which they are derived. Put the graph beside it, or copy the lines that "
+                "`ge-runtime init model.onnx` writes"
+            )
+        return
     found = _kept(version_dir, config)
     if found is None:
         log(f"{name}: {lacks}: deriving it from executions of {graph.name}")

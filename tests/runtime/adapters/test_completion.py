@@ -234,8 +234,16 @@ def test_models_that_are_not_one_graph_are_left_alone(more, folder, derivations)
 
 
 def test_a_folder_without_an_onnx_graph_is_left_alone(folder, derivations):
-    (folder / "model.onnx").rename(folder / "model.om")
+    (folder / "model.onnx").rename(folder / "model.bin")
     assert completed(folder) == (EMPTY, [])
+
+
+def test_a_compiled_model_alone_is_refused_with_the_cure(folder, derivations):
+    (folder / "model.onnx").rename(folder / "model.om")
+    with pytest.raises(ArtifactFault, match=r"lacks inputs, outputs: found model\.om, "):
+        completed(folder)
+    inputs = {**EMPTY, "input": [IDS], "output": [tensor("embedding", "FP32", [4])]}
+    assert completed(folder, inputs) == (inputs, [])
 
 
 @pytest.mark.parametrize(
