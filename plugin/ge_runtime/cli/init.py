@@ -221,6 +221,10 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
             keep_states=not given.no_states,
         )
         found, proof = proven(discovery, model, file.name)
+        found.notes.append(
+            f"One instance, whose executions use all cores ({cores_of_process()} on this machine): "
+            "the defaults of instance_group and intra_op_threads."
+        )
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
         is_labelled = labels is not None and labels.attach(found)
         if export:
