@@ -11,7 +11,7 @@ folder=$(mktemp -d)
 start=$(date +%s.%N)
 trap 'kill "$server" 2>/dev/null || true; wait; rm -rf "$folder"' EXIT INT TERM
 cd "$folder"
-stamped() { while IFS= read -r line; do printf '%6.1f  %s\n' "$(echo "$(date +%s.%N) - $start" | bc)" "$line"; done; }
+stamped() { while IFS= read -r line || [ -n "$line" ]; do printf '%6.1f  %s\n' "$(echo "$(date +%s.%N) - $start" | bc)" "$line"; done; }
 run() { echo "\$ $*" | stamped; "$@" 2>&1 | stamped; }
 
 run python3 -m venv .venv
