@@ -27,7 +27,7 @@ _GROWTH_MOST: Final = 128 * 2**20
 tried."""
 _SHARE: Final = 4
 """All rows together may need a quarter of the machine's free memory."""
-_SECONDS_MOST: Final = 0.5
+_SECONDS_MOST: Final = 0.25
 """CPU seconds of an execution, beyond which no larger size is tried."""
 _TOTAL_MOST: Final = 1.0
 """CPU seconds of all executions at larger sizes of one axis."""
