@@ -58,7 +58,9 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
     axis.smallest = (fails_below + 1) * step
 
     def reaches(steps: int) -> bool:
-        if works(steps * step):
+        # Executed again if the size was tried earlier, because the budget measures its cost.
+        sizes = {**study.sizes, **dict.fromkeys(axis.symbols, steps * step)}
+        if study.works(sizes, again=True):
             return True
         axis.stopped = study.graph.last_error
         return False

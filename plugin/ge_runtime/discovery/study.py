@@ -195,18 +195,20 @@ class Study:
         largest = {one: axis.largest for axis in self.axes for one in axis.symbols}
         return {**self.sizes, **largest}
 
-    def works(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph executes at these sizes."""
-        return self.output_shapes(sizes) is not None
+    def works(self, sizes: Mapping[str, int], *, again: bool = False) -> bool:
+        """Return whether the graph executes at these sizes; see `output_shapes`."""
+        return self.output_shapes(sizes, again=again) is not None
 
-    def output_shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
+    def output_shapes(
+        self, sizes: Mapping[str, int], *, again: bool = False
+    ) -> dict[str, tuple[int, ...]] | None:
         """Return the shapes of outputs at these sizes of symbols; None if the graph fails.
 
-        Successful executions are not repeated. Once axes are known, each one has other random
-        values, so that a size that depends on values follows no relation.
+        Successful executions are not repeated, unless `again` is true. Once axes are known, each
+        one has other random values, so that a size that depends on values follows no relation.
         """
         key = (*sizes.items(), self.integers, *self.constants.items())
-        if key not in self._shapes:
+        if again or key not in self._shapes:
             answer = self.run(sizes, seed=len(self._shapes) if self.axes else 0)
             if answer is None:
                 return None
