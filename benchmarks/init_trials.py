@@ -105,9 +105,13 @@ def tried(folder: Path, requests: int) -> Result:
             result.reason = one_line(text, 300)
             return result
         written = Path(into) / folder.name
-        proof = re.search(r"in (\d+) execution\(s\): equal to .* within (\S+)\.$", run.stdout, re.M)
+        proof = re.search(
+            r"^Proven: (\d+) .* in (\d+) execution\(s\): equal to .* within (\S+)\.$",
+            run.stdout,
+            re.M,
+        )
         assert proof is not None
-        result.proof = f"6 requests in {proof[1]} executions, within {proof[2]}"
+        result.proof = f"{proof[1]} requests in {proof[2]} executions, within {proof[3]}"
         result.decided = decided(written)
         _lower_limits(written / "config.pbtxt")
         played = in_process(play, written, requests, 0, True)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.child_process import run_graph_process
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.scheduling.kept_costs import CacheFile, cache_root
 
@@ -38,14 +36,8 @@ _BY_HAND: Final = ("aipp", "jpeg", "prepared", "resident", "rows", "stages", "st
 """Parameters, or their families, of models whose inputs are not those of one graph."""
 _ENTRIES_MOST: Final = 256
 _TIMEOUT_S: Final = 600
-_BOOT: Final = """\
-import sys
-sys.path[:] = sys.argv[1:]
-from ge_runtime.cli.complete import main
-sys.exit(main())
-"""
-"""Code of the process that executes the graph, with the import path of this process. It names
-`ge_runtime.cli` in a text, because this package may not import the package above it."""
+_DERIVING: Final = "ge_runtime.cli.complete"
+"""The module whose `main` derives a completion; this package may not import the one above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +126,18 @@ def complete(
     """
     wanted = lacking(config)
     graph = _graph(config, version_dir)
-    if not wanted or graph is None:
+    if not wanted:
         return
     name, lacks = config["name"], f"config.pbtxt lacks {', '.join(wanted)}"
+    if graph is None:
+        compiled = [*version_dir.glob("*.om"), *version_dir.glob("*.air")]
+        if compiled and not {"inputs", "outputs"}.isdisjoint(wanted):
+            raise ArtifactFault(
+                f"{name}: {lacks}: found {compiled[0].name}, expected model.onnx or model.pt2, "
+                "from which they are derived. Put the graph beside it, or copy the lines that "
+                "`ge-runtime init model.onnx` writes"
+            )
+        return
     found = _kept(version_dir, config)
     if found is None:
         log(f"{name}: {lacks}: deriving it from executions of {graph.name}")
@@ -197,33 +198,17 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     lacks = (
         f"{name}: config.pbtxt lacks {', '.join(wanted)}, and deriving it from {graph.name} failed"
     )
-    paths = [str(Path(path).absolute()) for path in sys.path]
-    try:
-        # The folder is removed even if the process crashes.
-        with TemporaryDirectory(prefix="ge_runtime_complete_") as scratch:
-            child = subprocess.run(
-                [sys.executable, "-c", _BOOT, *paths],
-                input=json.dumps({"graph": str(graph.absolute()), "config": config}),
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-                env={**os.environ, "TMPDIR": scratch},
-            )
-        answer = json.loads(child.stdout) if child.returncode >= 0 else {}
+    request = json.dumps({"graph": str(graph.absolute()), "config": config})
+    child = run_graph_process(_DERIVING, timeout_s=_TIMEOUT_S, stdin=request)
+    with suppress(ValueError):  # no JSON, or of another form
+        answer = json.loads(child.stdout)
         if "error" in answer:
             raise ArtifactFault(f"{lacks}: {answer['error']}")
         return Completion.of_json(answer)
-    except subprocess.TimeoutExpired:
-        reason = f"the process that executes the graph took longer than {_TIMEOUT_S} s"
-    except OSError as error:
-        reason = f"{error.filename or sys.executable}: {error.strerror}"
-    except ValueError:
-        code = child.returncode
-        end = f"ended with {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        last = child.stderr.strip().splitlines()[-1:]
-        reason = ": ".join((f"the process that executes the graph {end}", *last))
-    raise ArtifactFault(f"{lacks}: {reason}; write these lines by hand (docs/runtime.md)")
+    raise ArtifactFault(
+        f"{lacks}: found no result of the process that executes the graph ({child.outcome.value}: "
+        f"{child.error or sys.executable}); write these lines by hand (docs/runtime.md)"
+    )
 
 
 def _file(version_dir: Path, config: Json) -> CacheFile | None:

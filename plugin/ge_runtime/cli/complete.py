@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ge_runtime.adapters.completion import Completion, Json, dims_of, texts
-from ge_runtime.cli.child_process import limit_memory
 from ge_runtime.cli.command import EXIT_NO
 from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.cli.proving import Unproven, proven
@@ -48,10 +47,9 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _WRITTEN: Final = "Written in config.pbtxt."
 
 
-def main() -> int:
+def main(_: Sequence[str] = ()) -> int:
     """Read a request, write a Completion or an error, and return the exit code."""
     request = json.load(sys.stdin)
-    limit_memory()
     try:
         print(json.dumps(derive(Path(request["graph"]), request["config"]).as_json()))
     except RuntimeFault as fault:

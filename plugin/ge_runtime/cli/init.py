@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -13,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from ge_runtime.child_process import Outcome, cleanup_on_termination, run_graph_process
 from ge_runtime.cli.backend import MODEL
-from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.proving import proven, proven_pipeline
 from ge_runtime.discovery.discover import Discovery
@@ -165,8 +163,7 @@ def model_name(source: Path) -> str:
 def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
     """Write the folder of a model and print its configuration.
 
-    Another process does it, since a graph may crash ONNX Runtime at sizes that it does not expect,
-    or need more memory than the machine has.
+    Another process executes the graph.
 
     Args:
         file: The .onnx file, or the exported folder.
@@ -178,20 +175,17 @@ def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
         The exit code: 0 if the folder was written; otherwise the reason is printed.
     """
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
-        command = [
-            *(sys.executable, "-m", "ge_runtime.cli", "init", str(file), _IN_PROCESS),
-            *(f"--into={scratch}", f"--name={folder.name}", *options),
-        ]
-        code = subprocess.run(command, check=False, preexec_fn=limit_memory).returncode
-        if code < 0:
-            end = signal.Signals(-code).name
+        arguments = ["init", str(file), _IN_PROCESS, f"--into={scratch}", f"--name={folder.name}"]
+        child = run_graph_process("ge_runtime.cli", [*arguments, *options], shows_stderr=True)
+        print(child.stdout, end="")
+        if child.outcome is Outcome.CRASHED:
             print(
-                f"ge-runtime: {file}: found an engine that ended with {end} during an "
+                f"ge-runtime: {file}: found an engine that ended with {child.error} during an "
                 "execution, expected outputs or an error; write config.pbtxt by hand",
                 file=sys.stderr,
             )
-        if code:
-            return max(code, EXIT_NO)
+        if child.outcome is not Outcome.DONE:
+            return child.exit_code or EXIT_NO
         folder.parent.mkdir(parents=True, exist_ok=True)
         models = [folder.with_name(model.name) for model in sorted(Path(scratch).iterdir())]
         for model in models:
@@ -227,6 +221,10 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
             keep_states=not given.no_states,
         )
         found, proof = proven(discovery, model, file.name)
+        found.notes.append(
+            f"One instance, whose executions use all cores ({cores_of_process()} on this machine): "
+            "the defaults of instance_group and intra_op_threads."
+        )
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
         is_labelled = labels is not None and labels.attach(found)
         if export:

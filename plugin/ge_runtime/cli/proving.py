@@ -38,7 +38,7 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
     reasons: list[str] = []
     for restriction, configuration in _candidates(discovery):
         if reasons:
-            configuration.notes.append(f"{restriction}: {reasons[-1]}")
+            configuration.notes.append(f"{restriction}: {reasons[-1].partition(': ')[2]}")
         text = configuration.text(source)
         (model / "config.pbtxt").write_text(text, encoding="utf-8")
         discovery.progress(f"load and compare{f', {restriction}' if restriction else ''}")
@@ -46,9 +46,11 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
             config = {"name": model.name, **parse(text)}
             return configuration, prove(discovery.study, model / "1", config)
         except RuntimeFault as fault:
-            reasons.append(_one_line(fault))
-    engine = discovery.graph.engine
-    raise Unproven(f"found no configuration that answers like {engine}: {reasons[-1]}")
+            reasons.append(f"{restriction or 'without restrictions'}: {_one_line(fault)}")
+    raise Unproven(
+        f"found no configuration that answers like {discovery.graph.engine}, tried "
+        f"{len(reasons)}: {'; '.join(reasons)}"
+    )
 
 
 def _candidates(discovery: Discovery) -> Iterator[tuple[str, Configuration]]:

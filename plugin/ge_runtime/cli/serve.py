@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from ge_runtime.cli.child_process import cleanup_on_termination
+from ge_runtime.child_process import cleanup_on_termination
 from ge_runtime.cli.command import Command
 from ge_runtime.cli.config_pbtxt import read_model_config, read_runtime_config
 from ge_runtime.cli.init import add_init_options, init_arguments, model_name, write_model

@@ -106,7 +106,7 @@ _SEQUENCES_LEAST: Final = 16
 """Maximum number of concurrent sequences, also for a model that executes one request at a time."""
 _FAMILIES: Final = (
     *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
-    *("range", "batch_axis", "padding", "gears", "warmup", "cost"),
+    *("range", "batch_axis", "pad", "padding", "gears", "warmup", "cost"),
 )
 """The order in which the parameters are written."""
 

@@ -164,18 +164,7 @@ class Discovery:
             Unfitted: The graph has rows, and no relation gives the size of an output.
         """
         study, rows = self.study, self.study.rows
-        measured: dict[tuple[int, ...], dict[str, tuple[int, ...]]] = {}
-
-        def shapes(own: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-            """Return the shapes of outputs at these sizes of axes; nothing if the graph fails."""
-            key = tuple(own[axis.name] for axis in study.axes)
-            if key not in measured:
-                at = {one: own[axis.name] for axis in study.axes for one in axis.symbols}
-                answer = study.run({**study.sizes, **at}, seed=len(measured)) or {}
-                measured[key] = {name: array.shape for name, array in answer.items()}
-            return measured[key]
-
-        base = shapes({axis.name: axis.base for axis in study.axes})
+        base = study.output_shapes(study.sizes) or {}
         for port in self.graph.outputs:
             dims: list[int | str] = []
             for at in range(len(base[port.name])):
@@ -185,7 +174,9 @@ class Discovery:
                 def measure(
                     own: Mapping[str, int], name: str = port.name, at: int = at
                 ) -> int | None:
-                    return shapes(own)[name][at] if shapes(own) else None
+                    sizes = {one: own[axis.name] for axis in study.axes for one in axis.symbols}
+                    shapes = study.output_shapes({**study.sizes, **sizes})
+                    return None if shapes is None else shapes[name][at]
 
                 try:
                     dims.append(fit(study.axes, measure))
@@ -219,7 +210,7 @@ class Discovery:
                 continue
             dims = [dim for place, dim in enumerate(port.dims) if place != at]
             dims = [_fixed(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
-            optional = study.contents[port.name] is Content.TYPES
+            optional = study.contents[port.name] in (Content.TYPES, Content.INVERTED)
             tensor = Tensor(port.name, port.dtype, written_dims(dims), optional=optional)
             if _add_axes(port.name, dims, "Dims that differ between requests.", found):
                 tensor = replace(tensor, ragged=study.rows.batched)

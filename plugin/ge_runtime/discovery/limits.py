@@ -27,11 +27,13 @@ _GROWTH_MOST: Final = 128 * 2**20
 tried."""
 _SHARE: Final = 4
 """All rows together may need a quarter of the machine's free memory."""
-_SECONDS_MOST: Final = 0.5
+_SECONDS_MOST: Final = 0.25
 """CPU seconds of an execution, beyond which no larger size is tried."""
 _TOTAL_MOST: Final = 1.0
 """CPU seconds of all executions at larger sizes of one axis."""
 _IDS_MOST: Final = 2**31 - 1
+_SMALLER: Final = 8
+"""Trials of ids have sizes this much smaller than the base: dozens are needed for each input."""
 
 
 def find_limits(study: Study, axis: Axis, rows: int) -> None:
@@ -51,10 +53,14 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
     axis.multiple = _multiple(axis.base, works)
     step = axis.multiple
     base = axis.base // step
-    axis.smallest = (last_true(0, base, lambda steps: not works(steps * step)) + 1) * step
+    # Most graphs execute the smallest multiple.
+    fails_below = 0 if works(step) else last_true(1, base, lambda steps: not works(steps * step))
+    axis.smallest = (fails_below + 1) * step
 
     def reaches(steps: int) -> bool:
-        if works(steps * step):
+        # Executed again if the size was tried earlier, because the budget measures its cost.
+        sizes = {**study.sizes, **dict.fromkeys(axis.symbols, steps * step)}
+        if study.works(sizes, again=True):
             return True
         axis.stopped = study.graph.last_error
         return False
@@ -137,22 +143,30 @@ def find_ids(study: Study) -> None:
     """Find the largest value of each integer input that the graph accepts.
 
     An input that accepts all values is not an index into a table and gets no entry. A graph fails
-    with ids outside its table, so the largest accepted id is found by bisection. If it differs at
-    other sizes of an axis, the input is an index into another input, stored in `bounded_ids`.
+    with ids outside its table, so the largest accepted id is found by bisection, at small sizes. If
+    it differs at a larger size of an axis, the input is an index into another input, stored in
+    `bounded_ids`.
     """
+    small = {
+        one: max(axis.smallest, axis.base // _SMALLER // axis.multiple * axis.multiple)
+        for axis in study.axes
+        for one in axis.symbols
+    }
+    sizes = {**study.sizes, **small}
     for port in study.graph.inputs:
         looked_up = study.contents[port.name] in (Content.VALUES, Content.TYPES)
         if not port.dtype.is_integer or not looked_up or port.name in study.constants:
             continue
         if port.dtype in (DType.INT8, DType.UINT8):
             continue  # usually pixels; the range of the type is small enough
-        largest = _largest_id(study, port, study.values())
+        largest = _largest_id(study, port, study.values(sizes))
         if largest is None:
             continue
         for axis in study.axes:
-            larger = dict.fromkeys(axis.symbols, min(2 * axis.base, axis.largest))
-            other = _largest_id(study, port, study.values({**study.sizes, **larger}))
-            if other != largest:
+            larger = min(2 * sizes[axis.symbols[0]], axis.largest)
+            values = study.values({**sizes, **dict.fromkeys(axis.symbols, larger)})
+            ends = [_accepts(study, values, port.name, largest + more) for more in (0, 1)]
+            if ends != [True, False]:
                 study.bounded_ids[port.name] = axis.name
         if port.name not in study.bounded_ids:
             study.ids[port.name] = largest

@@ -42,6 +42,8 @@ def decide_marks(study: Study, found: Configuration) -> set[str]:
             why = f"Confirmed by experiment: {verdict.evidence}."
             found.add(f"{family}.{port.name}", names, why)
             continue
+        if content is Content.MASK and not unnamed and _is_inverted(study, port, own, found):
+            continue
         study.contents[port.name] = Content.VALUES if unnamed else named
         study.rejected.add(port.name)
         if not unnamed and named is content:
@@ -51,11 +53,26 @@ def decide_marks(study: Study, found: Configuration) -> set[str]:
     return generated
 
 
+def _is_inverted(study: Study, port: Port, axes: Sequence[Axis], found: Configuration) -> bool:
+    """Confirm that a mask is 1 on padding; then requests may omit it, and padding is neutral."""
+    before = study.contents[port.name]
+    study.contents[port.name] = Content.INVERTED
+    verdict = _confirm(study, axes)
+    if not verdict.confirmed:
+        study.contents[port.name] = before
+        return False
+    why = f"'{port.name}' is 1 on padding. Confirmed by experiment: {verdict.evidence}."
+    found.add(f"pad.{port.name}", "1", why)
+    for axis in axes:
+        found.add(f"padding.{axis.name}", "neutral", why)
+    return True
+
+
 def decide_neutral(study: Study, found: Configuration) -> None:
     """Find axes without a mask along which padding changes no answer."""
     marked = {
         axis for own in found.parameters if own.family in MARKS for axis in own.value.split(", ")
-    }
+    } | {own.name for own in found.parameters if own.family == "padding"}
     # Experiments invent values for an input that may mark the end of the data: no verdict.
     if found.max_batch_size < 2 or study.rows.fixed == 1 or study.rejected:
         return

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from ge_runtime.discovery.states import named_pairs
 from ge_runtime.discovery.study import Rows, Study, Undecided, first_sizes
-from ge_runtime.specs import Array
 
 
 def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
@@ -75,9 +74,9 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
     ):
         names = ", ".join(guessed)
         return Rows(evidence=f"Rows: none; the first dims ({names}) may differ from each other.")
-    one = study.run(sizes) or {}
+    one = study.output_shapes(sizes) or {}
     for count in (2, 3):
-        more = study.run({**sizes, **dict.fromkeys(guessed, count)})
+        more = study.output_shapes({**sizes, **dict.fromkeys(guessed, count)})
         if more is None:
             continue
         outputs = {name: _multiplied(one[name], more[name], count) for name in one}
@@ -97,7 +96,7 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
             )
         evidence = f"Rows: with {count} rows in inputs, outputs have {count} times as many."
         return Rows(tuple(guessed), inputs, outputs, evidence=evidence)
-    if any(array.shape[:1] != (1,) for array in one.values()):
+    if any(shape[:1] != (1,) for shape in one.values()):
         return Rows(evidence="Rows: none; the graph fails with 2 rows and with 3.")
     return Rows(
         tuple(guessed),
@@ -112,9 +111,9 @@ def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> 
 def _fixed_rows(study: Study, sizes: Mapping[str, int]) -> Rows:
     """Return the rows of a graph whose inputs begin with fixed sizes."""
     ports = [port for port in study.graph.inputs if port.name not in study.constants]
-    one = study.run(sizes) or {}
+    one = study.output_shapes(sizes) or {}
     firsts = {port.dims[0] for port in ports if port.dims}
-    results = {array.shape[0] if array.ndim else 0 for array in one.values()}
+    results = {shape[0] if shape else 0 for shape in one.values()}
     if len(firsts) == 1 and firsts == results and all(port.dims for port in ports):
         (count,) = firsts
         return Rows(
@@ -127,7 +126,7 @@ def _fixed_rows(study: Study, sizes: Mapping[str, int]) -> Rows:
     return Rows(evidence="Rows: none; the first dims are not one batch.")
 
 
-def _multiplied(few: Array, many: Array, count: int) -> int | None:
-    """Return the dim that is `count` times as large in `many`."""
-    sizes = zip(few.shape, many.shape, strict=False)
+def _multiplied(few: Sequence[int], many: Sequence[int], count: int) -> int | None:
+    """Return the dim that is `count` times as large in the second shape."""
+    sizes = zip(few, many, strict=False)
     return next((at for at, (one, more) in enumerate(sizes) if more == count * one), None)

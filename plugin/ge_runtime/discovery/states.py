@@ -90,7 +90,7 @@ def _find_states(study: Study) -> list[State]:
     depends on the data and on its value. The graph must have other inputs and other outputs.
     """
     named = dict(named_pairs(study.graph))
-    shapes = {name: array.shape for name, array in (study.run() or {}).items()}
+    shapes = study.output_shapes(study.sizes) or {}
     pairs = [
         (given, result)
         for given in study.graph.inputs

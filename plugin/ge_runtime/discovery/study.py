@@ -33,6 +33,8 @@ class Content(Enum):
     """Random values."""
     MASK = "mask"
     """1 for data, 0 behind it."""
+    INVERTED = "inverted mask"
+    """0 for data, 1 behind it."""
     LENGTH = "length"
     """The number of elements with data."""
     POSITIONS = "positions"
@@ -134,6 +136,8 @@ class Study:
     """Inputs that may mark the end of the data, but did not in an experiment."""
     constants: dict[str, float] = field(default_factory=dict)
     """Input to the value of all its elements."""
+    _shapes: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Shapes of outputs; see `output_shapes`."""
 
     def __post_init__(self) -> None:
         """Propose the content of each input."""
@@ -191,9 +195,25 @@ class Study:
         largest = {one: axis.largest for axis in self.axes for one in axis.symbols}
         return {**self.sizes, **largest}
 
-    def works(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph executes at these sizes."""
-        return self.run(sizes) is not None
+    def works(self, sizes: Mapping[str, int], *, again: bool = False) -> bool:
+        """Return whether the graph executes at these sizes; see `output_shapes`."""
+        return self.output_shapes(sizes, again=again) is not None
+
+    def output_shapes(
+        self, sizes: Mapping[str, int], *, again: bool = False
+    ) -> dict[str, tuple[int, ...]] | None:
+        """Return the shapes of outputs at these sizes of symbols; None if the graph fails.
+
+        Successful executions are not repeated, unless `again` is true. Once axes are known, each
+        one has other random values, so that a size that depends on values follows no relation.
+        """
+        key = (*sizes.items(), self.integers, *self.constants.items())
+        if again or key not in self._shapes:
+            answer = self.run(sizes, seed=len(self._shapes) if self.axes else 0)
+            if answer is None:
+                return None
+            self._shapes[key] = {name: array.shape for name, array in answer.items()}
+        return self._shapes[key]
 
     def _tensor(
         self,
@@ -220,6 +240,8 @@ class Study:
         inside = _inside(port, shape, true)
         if content is Content.MASK:
             return inside.astype(port.dtype.numpy)
+        if content is Content.INVERTED:
+            return (~inside).astype(port.dtype.numpy)
         data = self.random(port, shape, (seed, at))
         if inside.all():
             return data

@@ -30,8 +30,9 @@ def decide_constants(study: Study, given: Mapping[str, str], found: Configuratio
     """
     for name, text in given.items():
         found.add(f"constant.{name}", text, "Given.")
-    one = study.run() or {}
-    for name, value in [each for each in study.constants.items() if each[0] not in given]:
+    invented = [each for each in study.constants.items() if each[0] not in given]
+    one = study.run() or {} if invented else {}
+    for name, value in invented:
         others = RATES if name.lower() in SAMPLING_RATES else SCALARS
         results = {}
         for other in others:
@@ -82,7 +83,6 @@ def decide_constants(study: Study, given: Mapping[str, str], found: Configuratio
 def decide_positions(study: Study, found: Configuration) -> set[str]:
     """Return the inputs whose positions are generated."""
     generated = set()
-    one = study.run() or {}
     for port in study.graph.inputs:
         own = [axis for axis in study.axes if {*axis.symbols} & {*port.symbols}]
         if (
@@ -94,7 +94,7 @@ def decide_positions(study: Study, found: Configuration) -> set[str]:
             continue
         values = study.values()
         changed = study.graph.run({**values, port.name: np.zeros_like(values[port.name])})
-        if changed is None or equal_answers(changed, one):
+        if changed is None or equal_answers(changed, study.run() or {}):
             continue
         generated.add(port.name)
         why = (

@@ -22,6 +22,7 @@ from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import onnx_model
 from runtime.support.triton import InferenceRequest, PbUtils, Tensor
 
+from ge_runtime import child_process
 from ge_runtime.adapters import completion
 from ge_runtime.adapters.completion import Completion, complete, lacking, restore
 from ge_runtime.adapters.triton import GraphModel
@@ -233,21 +234,29 @@ def test_models_that_are_not_one_graph_are_left_alone(more, folder, derivations)
 
 
 def test_a_folder_without_an_onnx_graph_is_left_alone(folder, derivations):
-    (folder / "model.onnx").rename(folder / "model.om")
+    (folder / "model.onnx").rename(folder / "model.bin")
     assert completed(folder) == (EMPTY, [])
+
+
+def test_a_compiled_model_alone_is_refused_with_the_cure(folder, derivations):
+    (folder / "model.onnx").rename(folder / "model.om")
+    with pytest.raises(ArtifactFault, match=r"lacks inputs, outputs: found model\.om, "):
+        completed(folder)
+    inputs = {**EMPTY, "input": [IDS], "output": [tensor("embedding", "FP32", [4])]}
+    assert completed(folder, inputs) == (inputs, [])
 
 
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("import os; os.kill(os.getpid(), 11)", "ended with SIGSEGV; write these lines by hand"),
-        ("raise MemoryError('too large')", "exit code 1: MemoryError: too large"),
-        ("print('{\"lines\": 3}')", "exit code 0"),
+        ("import os; os.kill(os.getpid(), 11)", "(crashed: signal 11); write these lines by hand"),
+        ("raise MemoryError('too large')", "(failed: MemoryError: too large)"),
+        ("print('{\"lines\": 3}')", "(done: "),
         ('print(\'{"error": "found no rows"}\')', "failed: found no rows"),
     ],
 )
 def test_errors_of_the_other_process_are_one_sentence(code, error, folder, cache, monkeypatch):
-    monkeypatch.setattr(completion, "_BOOT", code)
+    monkeypatch.setattr(child_process, "_BOOT", code)
     with pytest.raises(ArtifactFault) as caught:
         completed(folder)
     text = str(caught.value)
@@ -260,15 +269,15 @@ def test_a_crash_leaves_no_files(folder, cache, monkeypatch, tmp_path):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     code = "import os, tempfile; tempfile.mkdtemp(); os.kill(os.getpid(), 9)"
-    monkeypatch.setattr(completion, "_BOOT", code)
-    with pytest.raises(ArtifactFault, match="ended with SIGKILL"):
+    monkeypatch.setattr(child_process, "_BOOT", code)
+    with pytest.raises(ArtifactFault, match="crashed: signal 9"):
         completed(folder)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_an_interpreter_that_cannot_be_started_is_an_error(folder, cache, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(folder / "nothing"))
-    with pytest.raises(ArtifactFault, match="nothing: No such file or directory"):
+    with pytest.raises(ArtifactFault, match=r"absent: .*nothing"):
         completed(folder)
 
 

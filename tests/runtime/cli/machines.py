@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor import Model
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Machine, SharedMemory
 from ge_runtime.memory.machine import MemoryLimit

@@ -22,7 +22,7 @@ from runtime.cli.machines import (
     without_package,
 )
 
-from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor import examine, required_by
 from ge_runtime.cli.doctor.findings import NEEDS, State, faults_of
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, SharedMemory

@@ -8,7 +8,7 @@ import pytest
 from runtime.support.ascend import ENVIRONMENT
 from runtime.support.fakes import FAKES
 
-from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor.machine import Cann, module_facts, read_machine
 
 pytestmark = pytest.mark.brute_force

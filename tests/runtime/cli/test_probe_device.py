@@ -16,7 +16,7 @@ from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
-from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.cli.probe_device import run_checks, session
 from ge_runtime.cli.probe_device.checks import CHECKS, PROBES

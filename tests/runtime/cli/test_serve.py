@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from ge_runtime import cli
-from ge_runtime.cli import child_process, serve
-from ge_runtime.cli.child_process import cleanup_on_termination, limit_memory
+from ge_runtime import child_process, cli
+from ge_runtime.child_process import cleanup_on_termination, limit_memory
+from ge_runtime.cli import serve
 from ge_runtime.memory.machine import MemoryLimit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

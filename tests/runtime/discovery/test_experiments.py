@@ -122,12 +122,15 @@ def test_a_mask_that_lets_padding_through_is_an_input(discover):
     assert any("not generated as a mask" in note for note in found.notes)
 
 
-def test_an_inverted_mask_is_rejected(discover):
+def test_an_inverted_mask_is_padded_with_1(discover):
     inverted = [
         node("Cast", ["mask"], ["number"], to=FLOAT),
         node("Sub", ["one", "number"], ["weights"]),
     ]
-    assert "mask.mask" not in parameters(discover(masked(inverted)))
+    found = discover(masked(inverted))
+    assert parameters(found).items() >= {"pad.mask": "1", "padding.tokens": "neutral"}.items()
+    assert "mask.mask" not in parameters(found)
+    assert [own.name for own in found.inputs if own.optional] == ["mask"]
 
 
 def test_frames_that_are_independent_make_padding_neutral(discover):

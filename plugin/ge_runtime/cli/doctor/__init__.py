@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.cli.child_process import ChildResult, Outcome, run_command
+from ge_runtime.child_process import ChildResult, Outcome, run_command
 from ge_runtime.cli.command import EXIT_NO, Command
 from ge_runtime.cli.config_pbtxt import read_model_config
 from ge_runtime.cli.doctor.ascend_checks import (

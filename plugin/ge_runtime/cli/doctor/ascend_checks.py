@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
-from ge_runtime.cli.child_process import Outcome
+from ge_runtime.child_process import Outcome
 from ge_runtime.cli.doctor.findings import Finding
 from ge_runtime.cli.doctor.machine import Cann, Machine
 from ge_runtime.cli.doctor.package_checks import VersionRange, failure, version_numbers

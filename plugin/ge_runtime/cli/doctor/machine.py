@@ -20,7 +20,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.cli.child_process import TIMEOUT_S, ChildResult, Outcome, run_command
+from ge_runtime.child_process import TIMEOUT_S, ChildResult, Outcome, run_command
 from ge_runtime.memory.machine import MemoryLimit, read_limits
 from ge_runtime.npu.driver.installation import cann_version, read_text_or_none
 from ge_runtime.npu.service.launcher import runtime_folder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from ge_runtime.cli.child_process import ChildResult, Outcome
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor.findings import ALWAYS, Finding
 from ge_runtime.cli.doctor.machine import Machine
 

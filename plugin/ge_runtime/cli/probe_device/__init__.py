@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_runtime.cli.child_process import Outcome
+from ge_runtime.child_process import Outcome
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.doctor.machine import module_facts
 from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.cli.child_process import Outcome, run_command
+from ge_runtime.child_process import Outcome, run_command
 from ge_runtime.cli.probe_device.exact_graphs import (
     ExactGraph,
     Gear,

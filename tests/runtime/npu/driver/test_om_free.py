@@ -14,8 +14,8 @@ from runtime.support.graphs import ENCODER, NONZERO, TABLE, copy_of, write
 
 from ascend_simulator.models.loaded import models
 from ge_runtime import ArtifactFault, PlanFault, Runtime
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli import main
-from ge_runtime.cli.child_process import ChildResult, Outcome
 from ge_runtime.cli.doctor import Model, check_models
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.engines.artifact import Artifact

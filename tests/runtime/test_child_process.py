@@ -7,7 +7,7 @@ import sys
 import pytest
 from runtime.support.services import wait_for_end
 
-from ge_runtime.cli.child_process import ChildResult, Outcome, run_command
+from ge_runtime.child_process import ChildResult, Outcome, run_command
 
 pytestmark = pytest.mark.brute_force
 
@@ -23,9 +23,9 @@ def test_ctrl_c_ends_all_processes_of_the_command(monkeypatch):
     grandchildren = []
     communicate = subprocess.Popen.communicate
 
-    def interrupted(process, **timeout):
+    def interrupted(process, *stdin, **timeout):
         if grandchildren:
-            return communicate(process, **timeout)
+            return communicate(process, *stdin, **timeout)
         grandchildren.append(int(process.stdout.readline()))
         raise KeyboardInterrupt
 

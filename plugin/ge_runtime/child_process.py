@@ -1,4 +1,4 @@
-"""Run a command in a child process that may crash or hang."""
+"""Run commands and executions of graphs in child processes, which may crash or hang."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from ge_runtime.memory.machine import own_resident_bytes, read_limits
@@ -20,6 +23,17 @@ TIMEOUT_S: Final = 60.0
 
 _KILL_TIMEOUT_S: Final = 5.0
 """A process that waits inside a driver cannot be killed; it is abandoned after this time."""
+
+_BOOT: Final = """\
+import sys
+from importlib import import_module
+module, paths, *arguments = sys.argv[1:]
+sys.path[:] = paths.split("\\n")
+from ge_runtime.child_process import limit_memory
+limit_memory()
+sys.exit(import_module(module).main(arguments))
+"""
+"""Code of a process that executes a graph, with the import path of this process."""
 
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """The start of a traceback's line that names the exception."""
@@ -46,34 +60,50 @@ class ChildResult:
     outcome: Outcome
     facts: Mapping[str, str] = field(default_factory=dict)
     """Named values read from the output, if the caller reads any."""
+    exit_code: int = 0
     error: str = ""
     """The most useful line of the error output; empty if `outcome` is DONE."""
     stdout: str = ""
     stderr: str = ""
 
 
-def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildResult:
+def run_command(
+    command: Sequence[str],
+    timeout_s: float | None = TIMEOUT_S,
+    *,
+    stdin: str = "",
+    shows_stderr: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> ChildResult:
     """Run a command to its end. Never raises for the command's own failure.
 
     The command runs in its own process group. At the time limit, and if this thread is
     interrupted, all processes of the group are killed.
+
+    Args:
+        command: The executable and its arguments.
+        timeout_s: Seconds until the command is killed; None for no limit.
+        stdin: The standard input.
+        shows_stderr: True if the error output goes to that of this process.
+        env: The environment; that of this process by default.
     """
     try:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=None if shows_stderr else subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,
+            env=env,
         )
     except FileNotFoundError:
         return ChildResult(Outcome.ABSENT)
     except OSError as failure:
         return ChildResult(Outcome.FAILED, error=str(failure))
     try:
-        stdout, stderr = process.communicate(timeout=timeout_s)
+        stdout, stderr = process.communicate(stdin or None, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         stdout, stderr = _kill(process)
         error = f"no end after {timeout_s:g} s"
@@ -81,6 +111,7 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
     except BaseException:  # the terminal sends Ctrl-C to this process group, not the child's
         _kill(process)
         raise
+    stderr = stderr or ""  # None if it was shown
     code = process.returncode
     if code == 0:
         return ChildResult(Outcome.DONE, stdout=stdout, stderr=stderr)
@@ -88,7 +119,32 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> ChildRe
         outcome, error = Outcome.CRASHED, f"signal {-code}"
     else:
         outcome, error = Outcome.FAILED, _error_line(stderr, stdout) or f"exit code {code}"
-    return ChildResult(outcome, error=error, stdout=stdout, stderr=stderr)
+    return ChildResult(outcome, error=error, stdout=stdout, stderr=stderr, exit_code=code)
+
+
+def run_graph_process(
+    module: str,
+    arguments: Sequence[str] = (),
+    timeout_s: float | None = None,
+    *,
+    stdin: str = "",
+    shows_stderr: bool = False,
+) -> ChildResult:
+    """Run a module's `main(arguments)` in a process that executes a graph.
+
+    A graph may crash the engine at sizes that it does not expect, or need more memory than the
+    machine has. The process can allocate only free memory. Its temporary files are removed even if
+    it crashes. For other arguments and the result see `run_command`.
+    """
+    paths = "\n".join(str(Path(path).absolute()) for path in sys.path)
+    with TemporaryDirectory(prefix="ge_runtime_graph_") as scratch:
+        return run_command(
+            [sys.executable, "-c", _BOOT, module, paths, *arguments],
+            timeout_s,
+            stdin=stdin,
+            shows_stderr=shows_stderr,
+            env={**os.environ, "TMPDIR": scratch},
+        )
 
 
 @contextmanager
