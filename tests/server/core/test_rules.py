@@ -399,12 +399,20 @@ def test_admitted(model, request_):
     [
         (BATCHED, a_request(fp32("X", 5, 4)), 5),
         (FIXED, a_request(fp32("X", 4, 2)), 1),
-        (signature(max_batch_size=4), a_request(), 1),
     ],
-    ids=["first dimension", "model does not batch", "no inputs"],
+    ids=["first dimension", "model does not batch"],
 )
 def test_batch_size(model, request_, rows):
     assert admitted(model, request_).batch_size == rows
+
+
+def test_a_model_that_batches_fails_without_inputs_unlike_an_ensemble():
+    model, request = signature(max_batch_size=4), a_request()
+    with pytest.raises(BackendError) as fault:
+        RequestRules(model).admit(request)
+    assert fault.value.message == f"{ANON} out of bounds index 0: request has 0 inputs"
+    RequestRules(model, reads_strings=False).admit(request)
+    assert request.batch_size == 1
 
 
 CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
