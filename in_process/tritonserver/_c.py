@@ -75,19 +75,19 @@ class ModelControlMode(_Constant):
 
 
 class RateLimitMode(_Constant):
-    """Whether executions wait for resources."""
+    """The rate limiter: off, or executions wait for resources."""
 
     OFF, EXEC_COUNT = range(2)
 
 
 class ModelBatchFlag(enum.IntFlag):
-    """Whether the first dimension of a model's tensors is the batch dimension."""
+    """FIRST_DIM if the first dimension of a model's tensors is the batch dimension."""
 
     UNKNOWN, FIRST_DIM = 1, 2
 
 
 class ModelTxnPropertyFlag(enum.IntFlag):
-    """Whether a model sends one response per request, or any number."""
+    """The number of responses to a request: one, or any number."""
 
     ONE_TO_ONE, DECOUPLED = 1, 2
 

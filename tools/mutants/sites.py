@@ -13,6 +13,7 @@ from pathlib import Path
 
 #: A package's own tests: only these count for its mutants.
 PACKAGES = {
+    "in_process": "tests/in_process",
     "plugin/ge_runtime": "tests/runtime",
     "reference_server": "tests/server",
     "replay/triton_replay": "tests/replay",
