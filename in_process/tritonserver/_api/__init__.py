@@ -625,9 +625,11 @@ class _CallbackHandler(logging.Handler):
         self._callback = callback
         self._calls = threading.local()
 
-    def createLock(self) -> None:
-        """Use no lock: a callback may wait for a thread that logs."""
-        self.lock = None
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Pass a record on, without the lock: a callback may wait for a thread that logs."""
+        if shown := bool(self.filter(record)):
+            self.emit(record)
+        return shown
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(self._calls, "active", False):
