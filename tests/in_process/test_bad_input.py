@@ -295,12 +295,12 @@ def test_inputs_of_any_layout_arrive(server):
 
 
 def test_bytes_lie_at_the_address_in_wire_form(server):
-    (response,) = server.model("echo").infer(inputs={"TEXT": [["héllo"]]})
+    (response,) = server.model("echo").infer(inputs={"TEXT": [["héllo\0"]]})
     tensor = response.outputs["TEXT_OUT"]
-    text = "héllo".encode()
+    text = "héllo\0".encode()
     memory = (np.ctypeslib.ctypes.c_char * tensor.size).from_address(tensor.data_ptr)
     assert bytes(memory) == len(text).to_bytes(4, "little") + text
-    assert tensor.to_string_array().tolist() == [["héllo"]]
+    assert tensor.to_bytes_array().tolist() == [[text]]
 
 
 def test_the_text_model_of_the_page_answers_at_once_or_word_by_word():

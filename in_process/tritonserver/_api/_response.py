@@ -406,16 +406,27 @@ def _tensor(tensor: CoreTensor) -> Tensor:
     return from_memory(kind, np.array(tensor.shape, np.int64), memory)  # type: ignore[arg-type]
 
 
-class ResponseIterator(Iterator[InferenceResponse]):
-    """The responses to one request, in the order of their arrival.
-
-    Use it from one thread at a time.
-    """
+class _Responses:
+    """The responses to one request, in the order of their arrival."""
 
     def __init__(self, stream: _Stream, raise_on_error: bool) -> None:
         self._stream = stream
         self._raise_on_error = raise_on_error
         self._complete = False
+
+    def _checked(self, response: InferenceResponse) -> InferenceResponse:
+        self._complete = response.final
+        if response.error is not None and self._raise_on_error:
+            raise response.error
+        return response
+
+    def cancel(self) -> None:
+        """Cancel the request. No effect after the last response."""
+        self._stream.cancellation.cancel()
+
+
+class ResponseIterator(_Responses, Iterator[InferenceResponse]):
+    """The responses to one request. Use it from one thread at a time."""
 
     def __next__(self) -> InferenceResponse:
         """Wait for the next response, and return it. Raises TritonError, StopIteration."""
@@ -427,37 +438,14 @@ class ResponseIterator(Iterator[InferenceResponse]):
         except BaseException:  # Ctrl-C: the next call gets the response
             future.cancel()
             raise
-        self._complete = response.final
-        if response.error is not None and self._raise_on_error:
-            raise response.error
-        return response
-
-    def cancel(self) -> None:
-        """Cancel the request. No effect after the last response."""
-        self._stream.cancellation.cancel()
+        return self._checked(response)
 
 
-class AsyncResponseIterator(AsyncIterator[InferenceResponse]):
-    """The responses to one request, in the order of their arrival, for `async for`.
-
-    Any event loop may wait for them, one task at a time.
-    """
-
-    def __init__(self, stream: _Stream, raise_on_error: bool) -> None:
-        self._stream = stream
-        self._raise_on_error = raise_on_error
-        self._complete = False
+class AsyncResponseIterator(_Responses, AsyncIterator[InferenceResponse]):
+    """The responses to one request, for `async for` in any event loop, in one task at a time."""
 
     async def __anext__(self) -> InferenceResponse:
         """Wait for the next response, and return it. Raises TritonError, StopAsyncIteration."""
         if self._complete:
             raise StopAsyncIteration
-        response = await asyncio.wrap_future(self._stream.next_response())
-        self._complete = response.final
-        if response.error is not None and self._raise_on_error:
-            raise response.error
-        return response
-
-    def cancel(self) -> None:
-        """Cancel the request. No effect after the last response."""
-        self._stream.cancellation.cancel()
+        return self._checked(await asyncio.wrap_future(self._stream.next_response()))

@@ -265,7 +265,10 @@ class Tensor:
         """Return the tensor of an input. Raises InvalidArgumentError."""
         if type(value) is list:
             try:
-                return _from_array(np.array(value))
+                array = np.array(value)
+                if array.dtype.kind in "SU":  # whose elements lose trailing zeros
+                    array = np.array(value, np.object_)
+                return _from_array(array)
             except Exception as error:
                 raise InvalidArgumentError(
                     f"Conversion from {value} to tensor not supported."
