@@ -243,6 +243,7 @@ def test_the_log_is_as_before_when_the_server_has_stopped(root, tmp_path):
         ({"log_callback": 1}, TypeError, "log_callback: found 1; expected a function or None"),
         ({"startup_models": "stream"}, TypeError, "startup_models: found str 'stream'"),
         ({"cache_config": {"local": 1}}, TypeError, "value of cache_config: found int 1"),
+        ({"exit_timeout": 2**32}, TypeError, "exit_timeout: found 4294967296; expected an integer"),
         ({"metrics_interval": 2.5}, TypeError, "metrics_interval: found 2.5; expected an integer"),
         ({"cache_config": {"redis": {"size": 1}}}, ts.InvalidArgumentError, "libtritoncache_redis"),
         ({"startup_models": ["nothing"]}, ts.InternalError, "failed to load all models"),

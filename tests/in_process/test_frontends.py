@@ -1,5 +1,6 @@
 """The ports of `tritonfrontend`: served with their options, and closed in every order."""
 
+import dataclasses
 import re
 import urllib.request
 
@@ -11,6 +12,7 @@ from in_process.cases import write_models
 from support.servers import free_ports
 
 import tritonserver as ts
+from reference_server.core import forks
 from tritonfrontend import KServeGrpc, KServeHttp, Metrics
 
 LOCAL = {"address": "127.0.0.1"}
@@ -58,12 +60,58 @@ def test_all_ports_serve_with_their_options(server):
             assert 'nv_inference_count{model="echo",version="1"} 2' in page.read().decode()
 
 
-def test_a_port_opens_and_closes_once(server):
+#: The options of NVIDIA's package, with their defaults.
+DEFAULTS = {
+    KServeHttp: {
+        "address": "0.0.0.0",
+        "port": 8000,
+        "reuse_port": False,
+        "thread_count": 8,
+        "header_forward_pattern": "",
+    },
+    KServeGrpc: {
+        "address": "0.0.0.0",
+        "port": 8001,
+        "reuse_port": False,
+        "use_ssl": False,
+        "server_cert": "",
+        "server_key": "",
+        "root_cert": "",
+        "use_mutual_auth": False,
+        "keepalive_time_ms": 7200000,
+        "keepalive_timeout_ms": 20000,
+        "keepalive_permit_without_calls": False,
+        "http2_max_pings_without_data": 2,
+        "http2_min_recv_ping_interval_without_data_ms": 300000,
+        "http2_max_ping_strikes": 2,
+        "max_connection_age_ms": 0,
+        "max_connection_age_grace_ms": 0,
+        "infer_compression_level": 0,
+        "infer_thread_count": 2,
+        "infer_allocation_pool_size": 8,
+        "max_response_pool_size": 2147483647,
+        "forward_header_pattern": "",
+    },
+    Metrics: {"address": "0.0.0.0", "port": 8002, "thread_count": 1},
+}
+
+
+@pytest.mark.parametrize("front", DEFAULTS)
+def test_options_are_those_of_the_real_package(front):
+    assert dataclasses.asdict(front.Options()) == DEFAULTS[front]
+    levels = {level.name: int(level) for level in KServeGrpc.Grpc_compression_level}
+    assert levels == {"NONE": 0, "LOW": 1, "MED": 2, "HIGH": 3, "COUNT": 4}
+
+
+def test_a_port_opens_and_closes_once(server, monkeypatch):
     (port,) = free_ports(1)
+    closed_in_forks = []
+    monkeypatch.setattr(forks, "close_port_in_forks", closed_in_forks.append)
     front = KServeHttp(server, KServeHttp.Options(**LOCAL, port=port))
     with pytest.raises(ts.UnavailableError, match="HTTP server is not running"):
         front.stop()
     front.start()
+    assert closed_in_forks == [port]
     with pytest.raises(ts.AlreadyExistsError, match="HTTP server is already running"):
         front.start()
     other = KServeHttp(server, KServeHttp.Options(**LOCAL, port=port))
