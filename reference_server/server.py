@@ -36,6 +36,7 @@ from reference_server.observability.logs import (
     model_table,
     terminal_width,
 )
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
     ControlMode,
@@ -62,13 +63,19 @@ class Server:
     """One server. `serve` loads the models, opens the ports, and returns after `stop`.
 
     Inside another program, without ports and signals: call `load`, use `http_handlers`,
-    `grpc_methods` and `metrics_handlers`, then call `close`.
+    `grpc_methods` and `metrics_handlers`, then call `close`. `registry` is given where several
+    servers share the metrics of models.
     """
 
-    def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock | None = None,
+        registry: MetricRegistry | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._registry = new_registry()
+        self._registry = registry or new_registry()
         cache_bytes = options.response_cache_bytes
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
         self._turns = LoopTurns()
@@ -134,7 +141,7 @@ class Server:
             await self.load_on(loop)
             # Metrics first, so that they are available as soon as the server is ready.
             if self._options.metrics is not None:
-                listeners["metrics service"] = self._metrics_listener(self._options.metrics)
+                listeners["metrics service"] = self.metrics_listener(self._options.metrics)
             if self._options.grpc is not None:
                 listeners["GRPC service"] = self.grpc_listener(self._options.grpc, loop)
             if self._options.http is not None:
@@ -341,7 +348,7 @@ class Server:
         self._executions.look()
         self._shared_memory.release_buffers()
 
-    def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
+    def metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)
         return HttpListener(
             *("Metrics Service", options.address, options.port),

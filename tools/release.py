@@ -1,4 +1,4 @@
-"""Version, compatibility and distributions of the four packages, from one place each.
+"""Version, compatibility and distributions of the five packages, from one place each.
 
 python -m tools.release version            the version, if all places agree
 python -m tools.release version 0.2.0      write it to all places, and the day to CHANGELOG.md
@@ -23,7 +23,10 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The folders of the distributions, in the order in which they are built.
-PROJECTS = (ROOT, ROOT / "plugin", ROOT / "simulator", ROOT / "replay")
+PROJECTS = (
+    ROOT,
+    *(ROOT / name for name in ("plugin", "simulator", "replay", "in_process")),
+)
 CHANGELOG = ROOT / "CHANGELOG.md"
 #: What says the version, and how; the first group is all before it.
 _PLACES = (
@@ -31,6 +34,7 @@ _PLACES = (
         (project / "pyproject.toml", re.compile(r'^(version = ")([^"]+)', re.M))
         for project in PROJECTS
     ),
+    (ROOT / "in_process" / "pyproject.toml", re.compile(r'("reference-server==)([^"]+)')),
     (ROOT / "reference_server" / "__init__.py", re.compile(r'^(__version__ = ")([^"]+)', re.M)),
     (CHANGELOG, re.compile(r"^(## )(\S+)", re.M)),
 )

@@ -25,6 +25,8 @@ API: Mapping[str, str] = {
         "reference_server.backends.python_host.triton_python_backend_utils"
     ),
     "The simulated card": "ascend_simulator",
+    "tritonserver": "tritonserver._api",
+    "tritonfrontend": "tritonfrontend",
 }
 #: The pages outside docs/, and their names on the site.
 _BESIDE = {
@@ -66,7 +68,7 @@ class Site:
             page = self._pages / "api" / f"{module}.md"
             page.parent.mkdir(exist_ok=True)
             page.write_text(f"# {title}\n\n::: {module}\n", encoding="utf-8")
-        paths = [str(ROOT / name) for name in (".", "plugin", "simulator", "replay")]
+        paths = [str(ROOT / name) for name in (".", "plugin", "simulator", "replay", "in_process")]
         lines = [
             f"INHERIT: {os.path.relpath(ROOT / 'mkdocs.yml', self._config.parent)}",
             "plugins:",

@@ -198,8 +198,14 @@ class RequestRules:
                     f"{request.label} input '{tensor.name}' batch size does not match other "
                     f"inputs for '{self._name}'"
                 )
-        if size is None:  # a model without required inputs, called without inputs
-            return 1
+        if size is None:
+            if not self._reads_strings:  # an ensemble
+                return 1
+            # Triton's Python backend reads the batch size from the first input.
+            raise BackendError(
+                Code.INVALID_ARG,
+                f"{request.label} out of bounds index 0: request has 0 inputs",
+            )
         if size > self._signature.max_batch_size or (size < 0 and self._checks_sizes):
             raise invalid_arg(
                 f"{request.label} inference request batch-size must be <= "

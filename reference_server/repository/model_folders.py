@@ -89,6 +89,7 @@ log = logging.getLogger(__name__)
 #: Triton reads the leading digits of a folder's name as the version: `3x` is version 3. It ignores
 #: names with leading zeros, except `0`.
 _VERSION = re.compile(r"[1-9][0-9]*|0$")
+MISSING = "model not found in any model repository."
 DUPLICATE = "model appears in two or more repositories"
 
 
@@ -281,7 +282,7 @@ class Repositories:
             if namespace == model.namespace and (path := repository / model.name).is_dir()
         ]
         if not found:
-            raise invalid_arg("model not found in any model repository.")
+            raise invalid_arg(MISSING)
         if len(found) > 1:
             raise invalid_arg(f"{DUPLICATE}: {', '.join(map(str, found))}")
         return ModelFolder(model, found[0])

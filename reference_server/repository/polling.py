@@ -15,6 +15,7 @@ from reference_server.repository.ensembles import Steps
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_files import check_sent_libraries
 from reference_server.repository.model_folders import (
+    MISSING,
     FileDirectory,
     ModelFolder,
     ModelId,
@@ -130,7 +131,9 @@ class Poller:
                     explicit=is_explicit,
                 )
             except ServerError as error:
-                log.error("Poll failed for model directory '%s': %s", name, error)
+                is_missing = error.message == MISSING
+                failed = "failed to poll model" if is_missing else "Poll failed for model directory"
+                log.error("%s '%s': %s", failed, name, error)
                 found.failed[name] = error
                 continue
             found.read.add(name)

@@ -1,4 +1,4 @@
-"""The four wheels: what is in them, and that each works alone in a new environment."""
+"""The five wheels: what is in them, and that each works alone in a new environment."""
 
 import email
 import importlib.metadata
@@ -25,16 +25,20 @@ SOURCES = {
     "ascend_simulator": ROOT / "simulator",
     "reference_server": ROOT,
     "triton_replay": ROOT / "replay",
+    "reference_server_in_process": ROOT / "in_process",
 }
 PACKAGES = list(SOURCES)
 VERSION = "0.1.0"
-#: What a wheel holds beside the package of its name.
-BESIDE = {
-    "ge_runtime": [],
-    "ascend_simulator": [],
-    "reference_server": ["triton_python_backend_utils"],
-    "triton_replay": [],
+#: The packages in a wheel.
+HELD = {
+    "ge_runtime": ["ge_runtime"],
+    "ascend_simulator": ["ascend_simulator"],
+    "reference_server": ["reference_server", "triton_python_backend_utils"],
+    "triton_replay": ["triton_replay"],
+    "reference_server_in_process": ["tritonserver", "tritonfrontend"],
 }
+#: The wheel that has its packages in a folder, which a .pth file appends to `sys.path`.
+IN_FOLDER = "reference_server_in_process"
 #: The modules that are compiled where a C compiler is.
 COMPILED = {
     "reference_server": {
@@ -113,12 +117,15 @@ def test_the_page_of_releases_has_the_table_of_what_is_declared():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
-    held = (package, *BESIDE[package])
+    held = HELD[package]
     kinds = ("*.py", "*.pxd", "*.html", "*.binpb")
     files = (file for name in held for kind in kinds for file in (source / name).rglob(kind))
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    if package == IN_FOLDER:
+        assert f"{package}.pth" in found
+        found = {name.removeprefix(f"{package}/") for name in found - {f"{package}.pth"}}
     commands = {ATC} & {f"{package}/site/bin/atc" for package in held}
     compiled = COMPILED.get(package, set()) if shutil.which(COMPILER) else set()
     assert found == expected | {f"{name}/py.typed" for name in held} | commands | compiled
@@ -204,6 +211,27 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     usage = run(python.with_name("reference-server"), "--help")
     assert "--model-repository" in usage
     assert f"reference-server {VERSION} " in run(python.with_name("reference-server"), "--version")
+
+
+STEPS_ASIDE = """
+import tritonserver, tritonfrontend
+print(tritonserver.__name__, tritonfrontend.KServeHttp.__name__, hasattr(tritonserver, "Server"))
+"""
+
+
+@pytest.mark.slow
+def test_in_process_api_steps_aside_for_the_real_packages(wheels, tmp_path):
+    python = new_environment(tmp_path)
+    pip("install", "--no-deps", wheels["reference_server"], python=python)
+    install(python, wheels[IN_FOLDER], "reference-server")
+    import_all(python, "tritonserver")
+    assert run(python, "-I", "-c", STEPS_ASIDE).split() == ["tritonserver", "KServeHttp", "True"]
+    # As if NVIDIA's package were installed, before or after.
+    real = site_packages(python) / "tritonserver"
+    real.mkdir()
+    (real / "__init__.py").write_text("real = True\n")
+    ask = "import tritonserver; print(tritonserver.real)"
+    assert run(python, "-I", "-c", ask) == "True\n"
 
 
 @pytest.mark.slow

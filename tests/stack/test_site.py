@@ -52,6 +52,8 @@ NAMES = {
     "reference_server.testing": "open_model",
     "reference_server.backends.python_host.triton_python_backend_utils": "get_input_tensor_by_name",
     "ascend_simulator": "reset_for_tests",
+    "tritonserver._api": "poll_model_repository",
+    "tritonfrontend": "KServeGrpc",
 }
 
 

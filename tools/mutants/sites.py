@@ -13,6 +13,8 @@ from pathlib import Path
 
 #: A package's own tests: only these count for its mutants.
 PACKAGES = {
+    "in_process/tritonfrontend": ("tests/in_process",),
+    "in_process/tritonserver": ("tests/in_process",),
     "plugin/ge_runtime": ("tests/runtime",),
     "reference_server": ("tests/server", "tests/recorded"),
     "replay/triton_replay": ("tests/replay",),

@@ -117,6 +117,17 @@ def test_only_truncated_contents_are_an_error_of_the_backend(raw, count, is_of_b
     assert isinstance(caught.value, BackendError) is is_of_backend
 
 
+def test_a_model_that_batches_fails_without_inputs_unlike_an_ensemble():
+    model, request = signature(max_batch_size=4), a_request()
+    with pytest.raises(BackendError) as fault:
+        RequestRules(model).admit(request)
+    assert fault.value.message == (
+        "[request id: <id_unknown>] out of bounds index 0: request has 0 inputs"
+    )
+    RequestRules(model, reads_strings=False).admit(request)
+    assert request.batch_size == 1
+
+
 def test_rules_that_do_not_read_strings_admit_truncated_ones():
     RequestRules(WORDS, reads_strings=False).admit(a_request(words(CUT_CONTENT, 2)))
 

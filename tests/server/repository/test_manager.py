@@ -305,6 +305,13 @@ def test_is_complete_ignores_unreadable_models(models, load, source, config, ver
     assert load().is_complete is is_complete
 
 
+def test_a_missing_model_is_logged_as_in_triton(load, caplog):
+    with caplog.at_level(logging.ERROR, "reference_server"), pytest.raises(ServerError):
+        load().load("missing")
+    text = "failed to poll model 'missing': model not found in any model repository."
+    assert text in caplog.messages
+
+
 def test_reasons_are_logged(models, load, caplog):
     write_model(models, "typo", "max_batch_sise: 8")
     write_model(models, "broken", source=BROKEN)

@@ -1,0 +1,712 @@
+"""Servers in this process, their options, and custom metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+import typing
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from reference_server.codecs import management_json
+from reference_server.command import values
+from reference_server.core import telemetry
+from reference_server.core.profiles import NEWEST
+from reference_server.frontends.http.pages import encode_metrics
+from reference_server.gateway.gateway import Gateway, new_registry
+from reference_server.observability import logs
+from reference_server.options import (
+    ControlMode,
+    LogOptions,
+    MetricsOptions,
+    RateLimit,
+    ServerOptions,
+    parse_resources,
+)
+from reference_server.server import Server as CoreServer
+from reference_server.shutdown import ExitTimeout, Listener
+from tritonserver._api._response import Model, _Stream
+from tritonserver._c import (
+    InstanceGroupKind,
+    InternalError,
+    InvalidArgumentError,
+    LogFormat,
+    LogLevel,
+    MetricFormat,
+    MetricKind,
+    ModelControlMode,
+    RateLimitMode,
+    UnavailableError,
+    UnsupportedError,
+    check_type,
+    check_unsigned,
+    raising,
+)
+
+#: The Triton release that servers behave like.
+PROFILE = NEWEST
+#: The families of all servers in this process, and of `MetricFamily`.
+_REGISTRY = new_registry()
+#: Receives level, file name, line number, microseconds since 1970, and text of a log record.
+LogCallback = Callable[[LogLevel, str, int, int, str], object]
+T = TypeVar("T")
+
+Uint = Annotated[int, 32]
+Uint64 = Annotated[int, 64]
+
+
+@dataclass(slots=True)
+class RateLimiterResource:
+    """A resource of the rate limiter: its name, the available amount, and the device's number."""
+
+    name: str
+    count: Uint
+    device: Uint
+
+
+@dataclass(slots=True)
+class ModelLoadDeviceLimit:
+    """The share of a device's memory that loaded models may use. No effect in this server."""
+
+    kind: InstanceGroupKind
+    device: Uint
+    fraction: float
+
+
+@dataclass(slots=True)
+class Options:
+    """The options of a server, with the meaning of tritonserver's options of similar names.
+
+    Options of GPUs, buffers, host policies and repository agents are checked, and have no effect.
+    A level of the log includes the levels above it. The log belongs to the process: the server that
+    started last decides.
+
+    Attributes:
+        model_repository: the folder of the models, or several.
+        cache_config: settings by cache, such as `{"local": {"size": 1048576}}`.
+        exit_timeout: time limit of `Server.stop`, in seconds.
+        log_file: the log's file; by default stdout and stderr.
+        backend_configuration: settings by backend, such as `{"python": {"host": "process"}}`. The
+            backend "" is for all.
+        metrics_configuration: settings such as `{"": {"summary_latencies": "true"}}`.
+        log_callback: receives the log's records instead of file and streams, on any thread and
+            without a lock. Its exceptions are printed and suppressed.
+    """
+
+    model_repository: str | list[str] = field(default_factory=list)
+    server_id: str = "triton"
+    model_control_mode: ModelControlMode = ModelControlMode.NONE
+    startup_models: list[str] = field(default_factory=list)
+    strict_model_config: bool = False
+    rate_limiter_mode: RateLimitMode = RateLimitMode.OFF
+    rate_limiter_resources: list[RateLimiterResource] = field(default_factory=list)
+    pinned_memory_pool_size: Uint64 = 1 << 28
+    cuda_memory_pool_sizes: dict[int, Uint64] = field(default_factory=dict)
+    cache_config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cache_directory: str = values.CACHE_DIRECTORY
+    min_supported_compute_capability: float = 6.0
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    exit_timeout: Uint = 30
+    buffer_manager_thread_count: Uint = 0
+    model_load_thread_count: Uint = 4
+    model_load_retry_count: Uint = 0
+    model_namespacing: bool = False
+    enable_peer_access: bool = True
+    log_file: str | None = None
+    log_info: bool = False
+    log_warn: bool = False
+    log_error: bool = False
+    log_format: LogFormat = LogFormat.DEFAULT
+    log_verbose: Uint = 0
+    metrics: bool = True
+    gpu_metrics: bool = True
+    cpu_metrics: bool = True
+    metrics_interval: Uint64 = 2000
+    backend_directory: str = "/opt/tritonserver/backends"
+    repo_agent_directory: str = "/opt/tritonserver/repoagents"
+    model_load_device_limits: list[ModelLoadDeviceLimit] = field(default_factory=list)
+    backend_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
+    host_policies: dict[str, dict[str, str]] = field(default_factory=dict)
+    metrics_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
+    log_callback: LogCallback | None = None
+
+    def _for_core(self) -> ServerOptions:
+        """Return the options in the server's form. Raises InvalidArgumentError and TypeError."""
+        if self.model_repository is None:
+            raise InvalidArgumentError("Model repository must be specified.")
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for option in fields(self):
+            _check(option.name, getattr(self, option.name), hints[option.name])
+        given = self.model_repository
+        repositories = [given] if isinstance(given, str) else given
+        if not repositories:
+            raise InvalidArgumentError("--model-repository must be specified")
+        resources = [
+            f"{each.name}:{each.count}:{each.device}" for each in self.rate_limiter_resources
+        ]
+        limited = self.rate_limiter_mode is RateLimitMode.EXEC_COUNT
+        backends = list(_settings(self.backend_configuration))
+        with raising():
+            cache_bytes = values.cache_byte_size(
+                list(_settings(self.cache_config)), self.cache_directory
+            )
+        return ServerOptions(
+            model_repositories=tuple(map(Path, repositories)),
+            server_id=self.server_id,
+            http=None,
+            grpc=None,
+            metrics=MetricsOptions(
+                interval_ms=self.metrics_interval,
+                cpu=self.metrics and self.cpu_metrics,
+                page=False,  # of a port that a frontend opens
+                latencies=values.latency_metrics(
+                    [(name, value) for _, name, value in _settings(self.metrics_configuration)]
+                ),
+            ),
+            log=self._log_options(),
+            exit_on_error=self.exit_on_error,
+            strict_readiness=self.strict_readiness,
+            auto_complete_config=not self.strict_model_config,
+            control_mode=ControlMode[self.model_control_mode.name],
+            startup_models=tuple(dict.fromkeys(self.startup_models)),
+            model_load_threads=max(1, self.model_load_thread_count),
+            model_load_retries=self.model_load_retry_count,
+            rate_limit=RateLimit(parse_resources(resources)) if limited else None,
+            exit_timeout_s=float(self.exit_timeout),
+            exit_closes_idle=True,
+            response_cache_bytes=cache_bytes,
+            python_backend=values.python_backend(backends),
+            max_batch_sizes=values.max_batch_sizes(backends),
+            backend_directory=Path(self.backend_directory),
+            model_namespacing=self.model_namespacing,
+            profile=PROFILE,
+        )
+
+    def _log_options(self) -> LogOptions:
+        """Return the log's options. As in Triton's package, a level includes those above it."""
+        info = self.log_info or self.log_verbose > 0
+        warning = self.log_warn or info
+        return LogOptions(
+            *(self.log_verbose, info, warning, self.log_error or warning),
+            self.log_format is LogFormat.ISO8601,
+            self.log_file or "",
+        )
+
+
+def _settings(given: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    for name, settings in given.items():
+        for setting, value in settings.items():
+            yield name, setting, str(value)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:  # noqa: ANN401 - any value and annotation
+    """Raise TypeError unless an option's value fits its annotation."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        check_unsigned(name, value, parts[1])
+    elif origin in (list, dict):
+        check_type(name, value, origin)
+        for each in value:
+            _check(f"element of {name}", each, parts[0])
+        for each in value.values() if origin is dict else ():
+            _check(f"value of {name}", each, parts[1])
+    elif name == "log_callback":
+        if value is not None and not callable(value):
+            raise TypeError(f"{name}: found {value!r}; expected a function or None")
+    elif list[str] in parts and isinstance(value, list):
+        _check(name, value, list[str])
+    elif hint is not Any:
+        types = [part for part in parts or (hint,) if typing.get_origin(part) is None]
+        # As in Triton's package, numbers are accepted for switches and integers for floats.
+        check_type(name, value, *types, *([int] if hint in (bool, float) else []))
+
+
+class ModelDictionary(dict[tuple[str, int], Model]):
+    """Models by name and version; by a name alone, the latest version."""
+
+    def __init__(self, server: Server, models: list[Model]) -> None:
+        super().__init__({(model.name, model.version): model for model in models})
+        self._server = server
+
+    def __getitem__(self, key: tuple[str, int] | str) -> Model:
+        """Return a model. Raises KeyError if the repository has none of this name and version."""
+        found = self.get(key) if isinstance(key, tuple) else None
+        if found is None and isinstance(key, str) and any(name == key for name, _ in self):
+            found = Model(self._server, key)
+        if found is None:
+            raise KeyError(f"Unknown Model: {key}")
+        return found
+
+
+class Server:
+    """A server in this process. Thread-safe.
+
+    Several servers can run at the same time. A server that is not stopped runs until this object
+    and all its models are garbage-collected, or the process exits. Models are not finalized at
+    exit. A forked process cannot use the servers of its parent.
+
+    Args:
+        options: the options.
+        **kwargs: fields of `Options`, if `options` is None.
+
+    Raises:
+        TypeError: `kwargs` has an unknown field.
+    """
+
+    def __init__(self, options: Options | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - fields
+        self.options = Options(**kwargs) if options is None else options
+        self._lock = threading.RLock()  # a signal handler may stop the server
+        self._started: _Engine | None = None
+
+    @property
+    def _engine(self) -> _Engine:
+        if self._started is None:
+            raise InvalidArgumentError("Server not started")
+        return self._started
+
+    def start(
+        self,
+        wait_until_ready: bool = False,
+        polling_interval: float = 0.1,
+        timeout: float | None = None,
+    ) -> Server:
+        """Load the models and start the server. Blocks.
+
+        Args:
+            wait_until_ready: also wait until `ready` returns True.
+            polling_interval: seconds between calls of `ready`.
+            timeout: time limit of this wait in seconds; None: no limit.
+
+        Returns:
+            This server.
+
+        Raises:
+            InvalidArgumentError: the server is started, or an option is invalid.
+            TypeError: an option has another type.
+            InternalError: the repository cannot be read, or, with `exit_on_error`, a model failed.
+            UnavailableError: the server was not ready in time.
+        """
+        with self._lock:
+            if self._started is not None:
+                raise InvalidArgumentError("Server already started")
+            self._started = _Engine(_Running(self.options))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while wait_until_ready and not self.ready():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise UnavailableError("Timeout before ready")
+            time.sleep(polling_interval)
+        return self
+
+    def stop(self) -> None:
+        """Finish the accepted requests, unload the models, and end the server. Blocks.
+
+        Raises:
+            InvalidArgumentError: the server is not started.
+            InternalError: requests or models were left after `exit_timeout`. The server has stopped
+                all the same, and their iterators end with an error.
+            UnavailableError: see `Engine.gateway`.
+        """
+        self._engine.running.check()
+        with self._lock:
+            engine, self._started = self._engine, None
+        engine.running.stop()
+
+    def unregister_model_repository(self, repository_path: str) -> None:
+        """Raise UnsupportedError: this server has the repositories of its options."""
+        raise UnsupportedError(
+            f"model repository '{repository_path}': found a change of a started server; expected "
+            "none. Set Options.model_repository before the start"
+        )
+
+    def register_model_repository(
+        self, repository_path: str, name_mapping: dict[str, str] | None = None
+    ) -> None:
+        """Raise UnsupportedError: this server has the repositories of its options."""
+        self.unregister_model_repository(repository_path)
+
+    def poll_model_repository(self) -> None:
+        """Load new and changed models, in mode POLL. Raises UnavailableError in other modes."""
+        running = self._engine.running
+        running.check()
+        if self.options.model_control_mode is not ModelControlMode.POLL:
+            raise UnavailableError("polling is disabled")
+        with raising():
+            running.core.repository.load_all()
+
+    def metadata(self) -> dict[str, Any]:
+        """Return name, version and extensions of the server. Raises TritonError."""
+        metadata = self._engine.gateway.server_metadata()
+        decoded: dict[str, Any] = json.loads(management_json.server_metadata(metadata))
+        return decoded
+
+    def live(self) -> bool:
+        """Return True if the server has read its repositories. Raises TritonError."""
+        with raising():
+            return self._engine.gateway.live()
+
+    def ready(self) -> bool:
+        """Return True if the server can answer requests. Raises TritonError."""
+        with raising():
+            probes = self._engine.gateway.ready()
+        return probes is not None and all(probe() for probe in probes)
+
+    def model(self, model_name: str, model_version: int = -1) -> Model:
+        """Return a model, which need not be loaded yet. Raises InvalidArgumentError.
+
+        Args:
+            model_name: the model's name.
+            model_version: the version; -1 is the latest one that is loaded.
+        """
+        return Model(self, model_name, model_version)
+
+    def models(self, exclude_not_ready: bool = False) -> ModelDictionary:
+        """Return all versions of all models in the repositories, with their states.
+
+        Args:
+            exclude_not_ready: leave out versions that are not ready.
+
+        Raises:
+            TritonError: the server is not started or not ready.
+        """
+        running = self._engine.running
+        running.check()
+        with raising():
+            entries = running.core.control.index(ready_only=exclude_not_ready)
+        rows = (entry.fields for entry in entries)
+        models = [
+            Model(self, name, -1 if version is None else version, state, reason or None)
+            for name, version, state, reason in rows
+        ]
+        return ModelDictionary(self, models)
+
+    def load(
+        self, model_name: str, parameters: Mapping[str, str | int | bool | bytes] | None = None
+    ) -> Model:
+        """Load a model, or reload it if it has changed, in mode EXPLICIT. Blocks.
+
+        Args:
+            model_name: the model's name.
+            parameters: `config`, a configuration as JSON, and `file:<path>`, the content of a file.
+                With files, the model consists of them alone.
+
+        Returns:
+            The model.
+
+        Raises:
+            TritonError: the model cannot be loaded.
+            TypeError: a name or parameter has another type.
+        """
+        running = self._engine.running
+        running.check()
+        check_type("model_name", model_name, str)
+        given = dict(parameters or {})
+        for name, value in given.items():
+            check_type("name of a parameter", name, str)
+            check_type(f"parameter '{name}'", value, str, int, bool, bytes)
+            if not isinstance(value, str if name == "config" else bytes) or not (
+                name == "config" or name.startswith("file:")
+            ):
+                raise InternalError(
+                    f"failed to load '{model_name}', failed to poll from model repository"
+                )
+        with raising():
+            running.core.control.load(model_name, given)
+        return self.model(model_name)
+
+    def unload(
+        self,
+        model: str | Model,
+        unload_dependents: bool = False,
+        wait_until_unloaded: bool = False,
+        polling_interval: float = 0.1,
+        timeout: float | None = None,
+    ) -> None:
+        """Unload a model, in mode EXPLICIT. Requests in flight are answered first.
+
+        Args:
+            model: the model or its name. A model that is not loaded is no error.
+            unload_dependents: also unload the models of an ensemble.
+            wait_until_unloaded: wait until all versions are unloaded.
+            polling_interval: seconds between looks at the states.
+            timeout: time limit of this wait in seconds; None: no limit.
+
+        Raises:
+            TritonError: the operation is not possible.
+        """
+        running = self._engine.running
+        running.check()
+        name = model if isinstance(model, str) else model.name
+        with raising():
+            running.core.control.unload(name, unload_dependents=unload_dependents)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while wait_until_unloaded and any(
+            known == name and each.state not in (None, "UNAVAILABLE")
+            for (known, _), each in self.models().items()
+        ):
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            time.sleep(polling_interval)
+
+    def metrics(self, metric_format: MetricFormat = MetricFormat.PROMETHEUS) -> str:
+        """Return the metrics of the server, of models, and of `Metric`.
+
+        Raises:
+            InvalidArgumentError: the server is not started.
+            TypeError: `metric_format` is no MetricFormat.
+        """
+        check_type("metric_format", metric_format, MetricFormat)
+        running = self._engine.running
+        # On the loop: it is not thread-safe.
+        return running.on_loop(lambda: encode_metrics(running.metrics.families())).decode()
+
+
+class _Engine:
+    """The handle of a running server: when the last handle is gone, the server stops.
+
+    It implements the port `Engine`.
+    """
+
+    def __init__(self, running: _Running) -> None:
+        self.running = running
+        self.on_loop = running.on_loop
+        self.expect = running.pending.add
+        self.check_process = running.check_process
+        # Not at exit: threads cannot be started then, and all threads are daemons.
+        weakref.finalize(self, running.abandon).atexit = False
+
+    @property
+    def gateway(self) -> Gateway:
+        self.running.check()
+        return self.running.core.gateway
+
+
+class _Running:
+    """A running server, its event loop and its thread."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options._for_core()
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self.has_stopped = False
+        self.pending: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self.listeners: dict[str, Listener] = {}
+        with contextlib.ExitStack() as stack:
+            stack.callback(_configure_log(self.options.log, options.log_callback))
+            self.core = CoreServer(self.options, registry=_REGISTRY)
+            self.loop = asyncio.new_event_loop()
+            # A daemon, so that a server that is not stopped does not keep the process alive.
+            self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
+            self._thread.start()
+            stack.callback(self._end_loop)
+            assert self.options.metrics is not None
+            self.metrics = self.core.metrics_gateway(self.options.metrics)
+            try:
+                with raising():
+                    self.wait_for(self.core.load_on(self.loop))
+            except BaseException:
+                with contextlib.suppress(ExitTimeout):
+                    self.wait_for(self.core.shut_down({}))
+                raise
+            self._resources = stack.pop_all()
+
+    def check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UnavailableError(
+                f"server: found process {os.getpid()}; expected process {self._process}, which "
+                "started the server. Start another server in the forked process"
+            )
+
+    def check(self) -> None:
+        """Raise UnavailableError unless the caller may wait for the server."""
+        self.check_process()
+        if self.has_stopped:
+            raise UnavailableError("Server not ready")
+        if threading.current_thread() is self._thread:
+            raise UnavailableError(
+                "server: found a call on the thread of its event loop, such as from a log "
+                "callback; expected another thread"
+            )
+
+    def on_loop(self, call: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.check_process()  # before the lock, whose state a forked process has copied
+        with self._lock:  # so that the loop runs this before it ends
+            self.check()
+            self.loop.call_soon_threadsafe(run)
+        return done.result()
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine that runs on the event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def stop(self) -> None:
+        """Stop; see `Server.stop`. May be called once."""
+        try:
+            self.wait_for(self.core.shut_down(self.listeners))
+        except ExitTimeout:
+            raise InternalError("Exit timeout expired. Exiting immediately.") from None
+        finally:
+            with self._lock:
+                self.has_stopped = True
+            self._resources.close()
+            for stream in list(self.pending):
+                stream.abort()
+
+    def _end_loop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def abandon(self) -> None:
+        """Stop on another thread, since garbage is collected on any thread."""
+        if self.has_stopped or os.getpid() != self._process:
+            return
+
+        def stop() -> None:
+            with contextlib.suppress(InternalError):
+                self.stop()
+
+        threading.Thread(target=stop, name="stop of a lost server").start()
+
+
+def _configure_log(options: LogOptions, callback: LogCallback | None) -> Callable[[], None]:
+    """Configure the log; return a function that restores the log unless another server did."""
+    logger = logging.getLogger(logs.ROOT)
+    before, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    if callback is None:
+        try:
+            logs.configure(options, splits=PROFILE.splits_log)
+        except OSError as error:
+            raise InternalError(f"Failed to open log file: {error.strerror}") from None
+    else:
+        logger.handlers[:] = [_CallbackHandler(callback)]
+        logger.propagate = False
+        logs.apply(options)
+    own = logger.handlers[:]
+
+    def restore() -> None:
+        if logger.handlers == own:
+            logger.handlers[:], logger.propagate = before, propagate
+            logger.setLevel(level)
+        for handler in own:
+            handler.close()
+
+    return restore
+
+
+class _CallbackHandler(logging.Handler):
+    """Passes records to a log callback."""
+
+    _LEVELS: typing.ClassVar = {
+        logging.DEBUG: LogLevel.VERBOSE,
+        logging.INFO: LogLevel.INFO,
+        logging.WARNING: LogLevel.WARN,
+    }
+
+    def __init__(self, callback: LogCallback) -> None:
+        super().__init__()
+        self._callback = callback
+        self._calls = threading.local()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Pass a record on, without the lock: a callback may wait for a thread that logs."""
+        if shown := bool(self.filter(record)):
+            self.emit(record)
+        return shown
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(self._calls, "active", False):
+            return  # a record of the callback itself
+        self._calls.active = True
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+            level = self._LEVELS.get(record.levelno, LogLevel.ERROR)
+            when = int(record.created * 1_000_000)
+            self._callback(level, record.filename, record.lineno, when, text)
+        except Exception:
+            self.handleError(record)
+        finally:
+            self._calls.active = False
+
+
+class MetricFamily:
+    """A family of custom metrics, which all servers of this process report.
+
+    Args:
+        kind: the type.
+        name: the name in the metrics.
+        description: the help text.
+
+    Raises:
+        InvalidArgumentError: the name is invalid, or belongs to a family of another type.
+        TypeError: an argument has another type.
+    """
+
+    def __init__(self, kind: MetricKind, name: str, description: str) -> None:
+        check_type("kind", kind, MetricKind)
+        check_type("name", name, str)
+        check_type("description", description, str)
+        with raising():
+            self._hold = _REGISTRY.hold(name, description, telemetry.MetricKind[kind.name])
+        weakref.finalize(self, self._hold.release).atexit = False
+
+
+class Metric:
+    """One custom metric of a family. Thread-safe.
+
+    Args:
+        family: the family.
+        labels: labels by name, which distinguish the metrics of a family.
+
+    Raises:
+        InvalidArgumentError: a label has an invalid name or is no string.
+        TypeError: `family` is no MetricFamily.
+    """
+
+    def __init__(self, family: MetricFamily, labels: dict[str, str] | None = None) -> None:
+        check_type("family", family, MetricFamily)
+        given = labels or {}
+        if not all(isinstance(text, str) for pair in given.items() for text in pair):
+            raise InvalidArgumentError(f"labels: found {given}; expected strings by name")
+        self._family = family  # releases the metric when it is freed
+        with raising():
+            self._series = family._hold.series(given)
+
+    @property
+    def value(self) -> float:
+        """The current value."""
+        return self._series.value()
+
+    @property
+    def kind(self) -> MetricKind:
+        """The type."""
+        return MetricKind[self._series.kind.name]
+
+    def increment(self, value: float) -> None:
+        """Add `value`. Raises InvalidArgumentError if a counter would decrease."""
+        with raising():
+            self._series.increment(float(value))
+
+    def set_value(self, value: float) -> None:
+        """Set the value. Raises UnsupportedError for a counter."""
+        with raising():
+            self._series.set(float(value))
