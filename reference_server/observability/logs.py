@@ -134,7 +134,7 @@ class _LogFile(logging.FileHandler):
             print(text, file=sys.stderr, flush=True)
 
 
-class _TwoStreams(logging.StreamHandler[TextIO]):
+class _TwoStreams(logging.StreamHandler):  # type: ignore[type-arg]  # a subscript needs 3.11
     """Writes INFO and verbose lines to stdout, and other lines to stderr."""
 
     def __init__(self) -> None:
