@@ -113,6 +113,11 @@ def use_stub(config: ConfigProto, function: str) -> Path:
     return _STUB
 
 
+def is_own_code(file: Path) -> bool:
+    """Return whether a model's code belongs to the server, whose packages it needs."""
+    return file in (SHIPPED, _STUB)
+
+
 def _move_to_cpu(config: ConfigProto) -> None:
     """Move GPU instances to the CPU, with a warning in the log."""
     for group in config.instance_group:
