@@ -108,6 +108,7 @@ class _Content:
         self._file = file
         self._limit = limits.content_bytes
         self._position = 0
+        self.last_read = b""
 
     def tell(self) -> int:
         return self._position
@@ -127,6 +128,7 @@ class _Content:
             data = self._file.read(size)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise _broken(error) from None
+        self.last_read = data
         self._position += len(data)
         if self._position > self._limit:
             raise ArchiveError(
@@ -163,6 +165,8 @@ class _Unpacking:
                 entry = tar.next()
         except (tarfile.TarError, ValueError, RecursionError, OverflowError) as error:
             raise _broken(error) from None  # a chain of headers is a recursion in tarfile
+        if any(self._content.last_read):  # tarfile takes an invalid header for the end
+            raise _broken("invalid header")
         for parts, target in self._links.items():
             self._make_link(parts, target)
 

@@ -31,7 +31,7 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _PYTHONS = ("python3", "python")
 #: The oldest Python and NumPy with which the code of the child process runs.
 _OLDEST_PYTHON = (3, 9)
-_OLDEST_NUMPY = (1, 22)
+_OLDEST_NUMPY = (1, 21)
 #: Prints a JSON list. Any Python can run it.
 _PROBE = """
 import json, platform, sys
@@ -95,6 +95,16 @@ def located(path: str) -> Path:
         raise internal(f"Failed to get the canonical path for {path}.") from None
 
 
+def check_folder(folder: Path) -> None:
+    """Check that a folder can be an environment. Raises ServerError."""
+    activate = folder / "bin" / "activate"
+    if not activate.exists():
+        raise internal(
+            f"Path {activate} does not exist. The Python environment should contain an 'activate' "
+            "script."
+        )
+
+
 class Environments:
     """Finds, unpacks and checks the environments of models. Thread-safe.
 
@@ -122,12 +132,7 @@ class Environments:
         path = located(named)
         with self._lock:
             folder = path if path.is_dir() else self._unpacked(path)
-            activate = folder / "bin" / "activate"
-            if not activate.exists():
-                raise internal(
-                    f"Path {activate} does not exist. The Python environment should contain an "
-                    "'activate' script."
-                )
+            check_folder(folder)
             environment = Environment(folder, _interpreter(folder))
             key = folder, environment.python.stat().st_mtime_ns
             if key not in self._checked:

@@ -11,6 +11,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -20,11 +21,7 @@ def start(package: str, libraries: str, *numbers: str) -> None:
     sys.argv[:] = [""]  # as in Triton
     _restore_library_path(libraries)
     _add_package(package)
-    if sys.version_info < (3, 10):  # noqa: UP036
-        main = _import_on_python_3_9()
-    else:
-        from reference_server.backends.process_host.child import main
-    main(*map(int, numbers))
+    _import_child()(*map(int, numbers))
 
 
 def _restore_library_path(libraries: str) -> None:
@@ -49,8 +46,12 @@ def _add_package(folder: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _import_on_python_3_9() -> Any:  # noqa: ANN401 - a function, on one release of Python
-    """Import the child's code without the arguments that 3.10 has added to two functions."""
+def _import_child() -> Callable[..., None]:
+    """Return `child.main`. Python 3.9 ignores the arguments that 3.10 has added to functions."""
+    if sys.version_info >= (3, 10):  # noqa: UP036
+        from reference_server.backends.process_host.child import main
+
+        return main
     real = dataclasses.dataclass
 
     def dataclass(cls: Any = None, *, slots: bool = False, **options: Any) -> Any:  # noqa: ANN401
@@ -59,7 +60,7 @@ def _import_on_python_3_9() -> Any:  # noqa: ANN401 - a function, on one release
     def zipped(*iterables: Any, strict: bool = False) -> Any:  # noqa: ANN401
         return zip(*iterables)  # noqa: B905
 
-    dataclasses.dataclass = dataclass  # type: ignore[assignment]
+    dataclasses.dataclass = dataclass
     try:
         from reference_server.backends.process_host.child import main
     finally:
