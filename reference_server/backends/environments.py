@@ -127,7 +127,7 @@ class Environments:
     def get(self, named: str) -> Environment:
         """Return the environment at a path after it is unpacked and checked. Blocks.
 
-        Raises ServerError if there is none, or if a model's process cannot run in it.
+        Raises ServerError if it does not exist, or if a model's process cannot run in it.
         """
         path = located(named)
         with self._lock:

@@ -232,7 +232,7 @@ def test_a_file_that_is_no_complete_archive_has_tritons_error(into, content, tex
 
 @pytest.mark.parametrize("seed", range(4))
 def test_changed_bytes_of_an_archive_have_no_effect_outside(into, seed):
-    """Whatever is changed, the archive is unpacked inside the folder or refused."""
+    """The archive is unpacked inside the folder, or refused."""
     choice = random.Random(seed)
     whole = gzip.decompress(
         archive(
