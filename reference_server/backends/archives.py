@@ -68,7 +68,8 @@ def unpack(archive: IO[bytes], into: Path, limits: Limits) -> str:
     compressed = archive.read(len(_GZIP)) == _GZIP
     archive.seek(0)
     hashed = _Hashed(archive)
-    content = _Content(gzip.GzipFile(fileobj=hashed) if compressed else hashed, limits)  # type: ignore[arg-type]
+    source = gzip.GzipFile(fileobj=hashed) if compressed else hashed  # type: ignore[call-overload]
+    content = _Content(source, limits)
     _Unpacking(content, into, limits).run()
     hashed.read_rest()
     return hashed.digest.hexdigest()
@@ -160,7 +161,7 @@ class _Unpacking:
         try:
             entry = tar.next()
             while entry is not None:
-                tar.members.clear()  # otherwise tarfile keeps all entries
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all entries
                 self._unpack(entry)
                 entry = tar.next()
         except (tarfile.TarError, ValueError, RecursionError, OverflowError) as error:

@@ -249,7 +249,7 @@ class ModelLoader:
                 health.forget(name)
 
         numbers = scheduler.change(instances, served.running.keys() - kept.keys(), added, left)
-        scheduler.join_removed()
+        scheduler.join_removed(group.loading)
         group.size += len(numbers)
         return replace(served, config=config, running=kept | dict(zip(numbers, added, strict=True)))
 
