@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reference_server.backends.environments import PARAMETER, Environment, Environments
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.process_host.instance import (
     ProcessInstance,
     Supervision,
     auto_complete_in_process,
 )
+from reference_server.backends.process_host.process import ChildProcess
 from reference_server.backends.python_host import model_code
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.cpp import leading_integer
@@ -113,6 +115,7 @@ class PythonHosts:
         metrics: The server's metrics.
         executions: A watch on the executions of inline instances.
         portability: Receives what tritonserver 2.51 would refuse.
+        environments: Finds the models' own Python environments.
     """
 
     def __init__(
@@ -122,12 +125,14 @@ class PythonHosts:
         metrics: Metrics,
         executions: ExecutionWatch | None = None,
         portability: Portability | None = None,
+        environments: Environments | None = None,
     ) -> None:
         # Checked at each load: in Triton an invalid value fails the models, not the server.
         self._given = given
         self._clock = clock
         self._metrics = metrics
         self._executions = executions
+        self._environments = environments or Environments()
         self.portability = portability or Portability()
         if self.portability.strict:
             self._given = {"stub-restart": "false", **given}
@@ -151,7 +156,7 @@ class PythonHosts:
         """
         settings = python_settings(self._given)
         report = partial(self.portability.report, spec.model_name)
-        if _host(settings, chosen) is Host.INLINE:
+        if _host(settings, chosen, spec.environment) is Host.INLINE:
             running = None
             if self._executions is not None:
                 running = self._executions.new(spec.name, spec.model_name, spec.model_version)
@@ -161,6 +166,7 @@ class PythonHosts:
             )
         return ProcessInstance(
             *(spec, settings.supervision, self._clock, self._metrics, calls, health),
+            processes=partial(ChildProcess, environment=self._environment(spec.environment)),
             prepare=prepare,
             report=report,
         )
@@ -172,14 +178,25 @@ class PythonHosts:
         model_name: str,
         config: dict[str, Any],
         chosen: str,
+        environment: str = "",
     ) -> str:
-        """Return the JSON of `config` completed by the model. Blocks as long as the model does."""
-        if _host(python_settings(self._given), chosen) is Host.INLINE:
+        """Return the JSON of `config` completed by the model. Blocks as long as the model does.
+
+        `environment` is the path of the model's own environment, or empty.
+        """
+        if _host(python_settings(self._given), chosen, environment) is Host.INLINE:
             with logs.speaking(model_name):
                 return model_code.auto_complete(
                     model_file, version_directory, model_name, config, process_advice
                 )
-        return auto_complete_in_process(model_file, version_directory, model_name, config)
+        return auto_complete_in_process(
+            *(model_file, version_directory, model_name, config),
+            self._environment(environment),
+        )
+
+    def _environment(self, path: str) -> Environment | None:
+        """Return the environment at `path`, None if it is empty. Blocks; raises ServerError."""
+        return self._environments.get(path) if path else None
 
 
 #: Texts of library errors whose cause is that models share a process and its threads.
@@ -214,8 +231,15 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _host(settings: PythonSettings, chosen: str) -> Host:
+def _host(settings: PythonSettings, chosen: str, environment: str) -> Host:
     host = settings.host_of(chosen)
+    if environment:
+        if chosen and host is Host.INLINE:
+            raise invalid_arg(
+                f"EXECUTION_HOST: found '{chosen}' beside {PARAMETER}; expected process, because "
+                "another Python cannot run in the server's process. Remove one of them."
+            )
+        host = Host.PROCESS
     if host is Host.PROCESS and sys.platform != "linux":
         raise unsupported(f"host: found process on {sys.platform}; expected inline")
     return host

@@ -40,6 +40,7 @@ class InstanceSpec:
         state_names: The outputs that the server keeps for the next request of a sequence.
         has_newer_api: As in TritonProfile.
         strict_portable: As in ServerOptions.
+        environment: The path in EXECUTION_ENV_PATH; empty for the server's own environment.
     """
 
     name: str
@@ -57,6 +58,7 @@ class InstanceSpec:
     state_names: frozenset[str] = frozenset()
     has_newer_api: bool = True
     strict_portable: bool = False
+    environment: str = ""
 
     @property
     def model_file(self) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.backends import environments
 from reference_server.checking import layout
 from reference_server.checking.code import code_faults, completes_config, tensor_uses
 from reference_server.checking.config_text import (
@@ -30,6 +31,7 @@ from reference_server.config import check, check_portable, complete, pbtxt, sche
 from reference_server.config.complete import PLATFORMS
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import FieldPath, NotHere, ServerError, invalid_arg, not_found
+from reference_server.core.paths import is_within
 from reference_server.core.portability import ROWS
 from reference_server.core.ports import SystemClock
 from reference_server.core.profiles import NEWEST, TritonProfile
@@ -166,6 +168,7 @@ class ModelCheck:
         if not certain and not tensors:
             self.config = ModelConfig.from_proto(proto)
         found += self._file_faults(self._without(proto, [*certain, *tensors]))
+        found += self._environment_faults(proto)
         found += self._portability_faults(proto)
         found += [
             replace(self._warning(path, text), hint="rename or remove one of them")
@@ -189,6 +192,23 @@ class ModelCheck:
         for field in fields - {"input", "output", "name"}:
             rest.ClearField(str(field))
         return ModelConfig.from_proto(rest)
+
+    def _environment_faults(self, proto: ConfigProto) -> list[Fault]:
+        """Return the fault of the model's own Python environment: a warning if it is elsewhere."""
+        value = schema.parameter(proto, environments.PARAMETER)
+        path = environments.expanded(value, self.folder.path)
+        if not path:
+            return []
+        try:
+            found = environments.located(path)
+            if found.is_dir():
+                environments.check_folder(found)
+        except ServerError as error:
+            error.path = ("parameters", environments.PARAMETER)
+            is_elsewhere = not is_within(self.folder.path, Path(path))
+            level = Level.WARNING if is_elsewhere else Level.ERROR
+            return [replace(self.fault(error), level=level)]
+        return []
 
     def _portability_faults(self, proto: ConfigProto) -> list[Fault]:
         """Return what works here, but not on tritonserver 2.51."""

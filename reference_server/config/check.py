@@ -37,7 +37,6 @@ from reference_server.core.telemetry import is_label_name
 
 _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _MAX_INT64 = 2**63 - 1
-_OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -138,7 +137,6 @@ def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults
 @rule
 def check_given(config: ConfigProto) -> Faults:
     """Check what auto-completion by the model cannot repair."""
-    name = config.name
     if config.platform == "ensemble":
         return
     yield from _check_groups(config)
@@ -155,12 +153,6 @@ def check_given(config: ConfigProto) -> Faults:
                 f"Incorrect value for {_INPUTS_ON_CPU}: {value}'",
                 *("parameters", _INPUTS_ON_CPU, "value", "string_value"),
             )
-    if _OTHER_ENVIRONMENT in config.parameters:
-        yield NotHere(
-            f"model {name}: found parameter {_OTHER_ENVIRONMENT}; expected none, because models "
-            "run in the server's Python environment. Install the model's packages there.",
-            *("parameters", _OTHER_ENVIRONMENT),
-        )
 
 
 @rule

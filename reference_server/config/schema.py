@@ -59,6 +59,8 @@ class ModelConfig:
         proto: The serialized message of `json`.
         execution_host: The parameter EXECUTION_HOST, which selects where a Python model runs; empty
             if it is not set.
+        environment: The path in EXECUTION_ENV_PATH, set when the model is loaded; empty for the
+            server's own Python environment.
         buckets: The bounds of custom histogram buckets, by metric family.
     """
 
@@ -79,6 +81,7 @@ class ModelConfig:
     json: str
     proto: bytes
     execution_host: str = ""
+    environment: str = ""
     buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
@@ -153,13 +156,12 @@ class ModelConfig:
             proto=config.SerializeToString(
                 deterministic=True
             ),  # otherwise the order of maps varies
-            execution_host=execution_host(config),
+            execution_host=parameter(config, "EXECUTION_HOST"),
         )
 
 
-def execution_host(config: ConfigProto) -> str:
-    """Return the parameter EXECUTION_HOST of a message; empty if it is not set."""
-    name = "EXECUTION_HOST"
+def parameter(config: ConfigProto, name: str) -> str:
+    """Return a parameter of a message; empty if it is not set."""
     return config.parameters[name].string_value if name in config.parameters else ""
 
 

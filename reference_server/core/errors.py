@@ -13,7 +13,7 @@ from types import TracebackType
 log = logging.getLogger(__name__)
 
 #: A field in a configuration, such as `("input", 0, "dims")`.
-FieldPath = tuple[str | int, ...]
+FieldPath = tuple["str | int", ...]
 
 
 class Code(enum.Enum):

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Union
 
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Contained, ServerError, unsupported
@@ -15,7 +15,7 @@ from reference_server.core.tensor import Tensor
 
 log = logging.getLogger(__name__)
 
-Parameter = bool | int | float | str
+Parameter = Union[bool, int, float, str]  # noqa: UP007 - for Python 3.9
 #: The version of a request that names none.
 LATEST = -1
 #: Keeps an error of a trace, such as a full disk, from affecting the request.

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from reference_server.core import forks
 from reference_server.options import LogOptions
@@ -134,13 +134,7 @@ class _LogFile(logging.FileHandler):
             print(text, file=sys.stderr, flush=True)
 
 
-if TYPE_CHECKING:
-    _TextHandler = logging.StreamHandler[TextIO]
-else:  # before Python 3.11, the class has no parameters at run time
-    _TextHandler = logging.StreamHandler
-
-
-class _TwoStreams(_TextHandler):
+class _TwoStreams(logging.StreamHandler):  # type: ignore[type-arg]  # a subscript needs 3.11
     """Writes INFO and verbose lines to stdout, and other lines to stderr."""
 
     def __init__(self) -> None:

@@ -192,7 +192,12 @@ class InstanceCalls:
         models = self._calls.explicit_models
         check_name(name, self._calls.profile)
         override = None if config is None else Override(config, given)
-        models.load(name, override)
+        loading = self._member.group.loading
+        loading.append(self._member.name)
+        try:
+            models.load(name, override)
+        finally:
+            loading.remove(self._member.name)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Start to unload a model. Raises ServerError if that is not allowed."""

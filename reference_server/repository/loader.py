@@ -12,6 +12,7 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.backends import environments
 from reference_server.backends.hosts import PythonHosts
 from reference_server.config import check, check_portable, complete, json_form, pbtxt, schema
 from reference_server.config.scheduler_settings import ControlKind
@@ -31,7 +32,13 @@ from reference_server.observability.latency_summaries import (
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import MAX_BATCH_SIZE, LatencyMetrics, ServerOptions
 from reference_server.repository.bls import BlsCalls
-from reference_server.repository.model_files import SHIPPED, labels_of, locate_code, use_stub
+from reference_server.repository.model_files import (
+    SHIPPED,
+    is_own_code,
+    labels_of,
+    locate_code,
+    use_stub,
+)
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
     InstanceMaker,
@@ -140,7 +147,7 @@ class ModelLoader:
             refuse_links_out(folder.path)
         proto = ConfigProto()
         proto.CopyFrom(source)
-        model_file = self._complete_by_model(proto, folder, version)
+        model_file, environment = self._complete_by_model(proto, folder, version)
         steps = [
             find(step.model_name, step.model_version) for step in proto.ensemble_scheduling.step
         ]
@@ -153,6 +160,7 @@ class ModelLoader:
         config = ModelConfig.from_proto(proto, newer_fields=self.profile.newer_config_fields)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
+        config = replace(config, environment=environment)
         labels = labels_of(config, folder.path, steps)
         statistics = self._new_statistics(config, version)
         group = (
@@ -220,7 +228,11 @@ class ModelLoader:
         proto.instance_group.extend(source.instance_group)
         check.check_given(proto)
         check.check_loaded(proto, self.profile)
-        config = replace(ModelConfig.from_proto(proto), model_filename=served.config.model_filename)
+        config = replace(
+            ModelConfig.from_proto(proto),
+            model_filename=served.config.model_filename,
+            environment=served.config.environment,
+        )
         kept, added = kept_and_added(served.running, config.instances)
         scheduler = served.scheduler
         if isinstance(scheduler, CachingScheduler):
@@ -237,14 +249,17 @@ class ModelLoader:
                 health.forget(name)
 
         numbers = scheduler.change(instances, served.running.keys() - kept.keys(), added, left)
-        scheduler.join_removed()
+        scheduler.join_removed(group.loading)
         group.size += len(numbers)
         return replace(served, config=config, running=kept | dict(zip(numbers, added, strict=True)))
 
     def _complete_by_model(
         self, proto: ConfigProto, folder: ModelFolder, version: int
-    ) -> Path | None:
-        """Complete `proto` by the model's code and check it. Return the code's file, if any."""
+    ) -> tuple[Path | None, str]:
+        """Complete `proto` by the model's code and check it.
+
+        Returns the code's file, if any, and the path of the model's own Python environment or "".
+        """
         model_file: Path | None
         if (function := self._options.stub_models.get(folder.name)) is not None:
             model_file = use_stub(proto, function)
@@ -253,6 +268,9 @@ class ModelLoader:
                 proto, folder.path / str(version), self._options.backend_directory
             )
         check.check_given(proto)
+        environment = ""
+        if not (model_file is None or is_own_code(model_file)):
+            environment = _environment(proto, folder)
         if model_file is not None and self._options.auto_complete_config:
             given = json_form.as_dict(proto)
             if model_file == SHIPPED:
@@ -262,7 +280,8 @@ class ModelLoader:
                 folder.path / str(version),
                 folder.name,
                 given,
-                schema.execution_host(proto),
+                schema.parameter(proto, "EXECUTION_HOST"),
+                environment,
             )
             adopted = complete.adopt_auto_completed(proto, completed)
             if not adopted and not self._config_file(folder).exists():
@@ -270,7 +289,7 @@ class ModelLoader:
             check.check_polled(proto, self.profile)
         check.check_loaded(proto, self.profile)
         self._check_portable(proto, folder.path)
-        return model_file
+        return model_file, environment
 
     def _check_portable(self, proto: ConfigProto, folder: Path) -> None:
         """Report what works here, but not on tritonserver 2.51. Raises ServerError if strict."""
@@ -322,3 +341,13 @@ class ModelLoader:
                 scheduler, self._cache, config.signature, version, statistics, self._clock
             )
         return scheduler
+
+
+def _environment(proto: ConfigProto, folder: ModelFolder) -> str:
+    """Return the path of a model's own Python environment, or ""."""
+    value = schema.parameter(proto, environments.PARAMETER)
+    path = environments.expanded(value, folder.path)
+    if path:
+        log.info("Using Python execution env %s", path)
+        log.info("model '%s' runs in processes of its own: it has an environment", proto.name)
+    return path

@@ -11,9 +11,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+from reference_server.backends.environments import PARAMETER, expanded
 from reference_server.config.complete import PYTHON_FILE
 from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
-from reference_server.config.schema import ModelConfig
+from reference_server.config.schema import ModelConfig, parameter
 from reference_server.core import byte_strings
 from reference_server.core.errors import NotHere, internal, invalid_arg, unsupported
 from reference_server.core.paths import is_within, within
@@ -113,6 +114,11 @@ def use_stub(config: ConfigProto, function: str) -> Path:
     return _STUB
 
 
+def is_own_code(file: Path) -> bool:
+    """Return whether a model's code belongs to the server, whose packages it needs."""
+    return file in (SHIPPED, _STUB)
+
+
 def _move_to_cpu(config: ConfigProto) -> None:
     """Move GPU instances to the CPU, with a warning in the log."""
     for group in config.instance_group:
@@ -196,11 +202,11 @@ def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]
 _EXTENSION = "CPU_EXTENSION_PATH"
 
 
-def check_sent_libraries(config: ConfigProto, folder: Path) -> None:
-    """Check that libraries named by the configuration of a load request are in the model's folder.
+def check_sent_code(config: ConfigProto, folder: Path) -> None:
+    """Check that code named by the configuration of a load request is in the model's folder.
 
-    The code of a library runs when the model is loaded. A config.pbtxt may name any library, as in
-    Triton: who can write it can add code anyway.
+    The code of a library or of an environment runs when the model is loaded. A config.pbtxt may
+    name any, as in Triton: its author can add code anyway.
 
     Raises:
         ServerError: INVALID_ARG, with the field and the path.
@@ -209,6 +215,8 @@ def check_sent_libraries(config: ConfigProto, folder: Path) -> None:
         within(folder, folder / library, "model_operations.op_library_filename")
     if _EXTENSION in config.parameters:
         within(folder, folder / config.parameters[_EXTENSION].string_value, _EXTENSION)
+    if environment := expanded(parameter(config, PARAMETER), folder):
+        within(folder, Path(environment), PARAMETER)
 
 
 def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[str, bytes]:

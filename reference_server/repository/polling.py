@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.repository.ensembles import Steps
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.model_files import check_sent_libraries
+from reference_server.repository.model_files import check_sent_code
 from reference_server.repository.model_folders import (
     MISSING,
     FileDirectory,
@@ -167,7 +167,7 @@ class Poller:
             config = self._loader.read_config(folder)
         else:
             sent = parse_config_override(override.config)
-            check_sent_libraries(sent, folder.path)
+            check_sent_code(sent, folder.path)
             config = self._loader.complete(folder, sent)
         return ModelSource(folder, config, stamp, explicit)
 

@@ -121,6 +121,7 @@ def _spec(
         is_decoupled=config.decoupled,
         has_newer_api=has_newer_api,
         strict_portable=strict_portable,
+        environment=config.environment,
     )
 
 

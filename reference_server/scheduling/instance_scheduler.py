@@ -179,15 +179,16 @@ class InstanceScheduler:
             self._carry_out(decision)
         return list(new_workers)
 
-    def join_removed(self) -> None:
+    def join_removed(self, loading: Collection[str] = ()) -> None:
         """Wait until the instances that the last `change` removed are closed.
 
-        Instances with sequences that go on are not waited for, nor is the calling thread.
+        Instances with sequences that go on are not waited for, nor are those named in `loading`,
+        whose code waits for a load.
         """
         with self._lock:
             removed = [worker for worker in self._removed if not self._work.keeps(worker.number)]
         for worker in removed:
-            if worker is not threading.current_thread():
+            if worker.name not in loading:
                 worker.join()
 
     def submit(self, request: InferRequest) -> None:

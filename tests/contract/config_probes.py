@@ -70,6 +70,11 @@ def forced(value: str) -> str:
     return f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ {value} }} }}\n'
 
 
+def environment(path: str) -> str:
+    value = f'string_value: "{path}"'
+    return f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ {value} }} }}\n'
+
+
 def scattered(targets: str) -> str:
     kind = "kind: BATCH_SCATTER_WITH_INPUT_SHAPE"
     return f'batch_output {{ {kind} source_input: "X" target_name: {targets} }}\n'
@@ -402,6 +407,24 @@ CONFIGS: dict[str, Configured] = {
     "batch_output_twice": Configured(BATCHED + scattered('["Y", "Y"]')),
     "batch_output_unknown": Configured(BATCHED + scattered('"Q"')),
     "ensemble_scheduling_alone": Configured(MODEL + "ensemble_scheduling { }\n"),
+    "environment_is_empty": Configured(MODEL + environment("")),
+    "environment_is_missing": Configured(
+        MODEL + environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
+    ),
+    "environment_in_the_middle": Configured(
+        MODEL + environment("ab/$$TRITON_MODEL_DIRECTORY/0123456789")
+    ),
+    "environment_without_activate": Configured(
+        MODEL + environment("$$TRITON_MODEL_DIRECTORY/env"), files={"env/bin/x": ""}
+    ),
+    "environment_without_python": Configured(
+        MODEL + environment("$$TRITON_MODEL_DIRECTORY/env"),
+        completes("c.set_max_batch_size(int(os.environ['SIZE']))", "import os"),
+        files={"env/bin/activate": "export SIZE=3\n"},
+    ),
+    "wrong_parameter_and_environment": Configured(
+        MODEL + forced('string_value: "maybe"') + environment("/no/env")
+    ),
     "forced_to_cpu": Configured(MODEL + forced('string_value: "yes"')),
     "forced_to_cpu_by_nothing": Configured(MODEL + forced("")),
     "forced_to_cpu_in_capitals": Configured(MODEL + forced('string_value: "YES"')),

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 #: The result of a job, and the parcel with its tensors.
-_Outcome = tuple[Any, Parcel | None]
+_Outcome = tuple[Any, "Parcel | None"]
 #: The type of the result message, and the work. "exit" ends the process.
 _Job = tuple[str, Callable[[], _Outcome]]
 

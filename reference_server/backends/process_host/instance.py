@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reference_server.backends.environments import Environment
 from reference_server.backends.instances import InstanceSpec, Readiness
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
@@ -391,14 +392,18 @@ class _LogDispatcher:
 
 
 def auto_complete_in_process(
-    model_file: Path, version_directory: Path, model_name: str, config: dict[str, Any]
+    model_file: Path,
+    version_directory: Path,
+    model_name: str,
+    config: dict[str, Any],
+    environment: Environment | None,
 ) -> str:
     """Return the JSON of `config` completed by the model's `auto_complete_config`, if it has one.
 
     Blocks as long as the model does. Raises ServerError as the inline host does, and if the process
     ends.
     """
-    child = ChildProcess(model_name, _LogDispatcher)
+    child = ChildProcess(model_name, _LogDispatcher, environment=environment)
     child.start()
     try:
         completed: str = child.run(

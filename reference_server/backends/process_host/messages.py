@@ -230,7 +230,7 @@ def unpack_response(parcel: ReceivedParcel, packed: Packed) -> InferResponse:
     kinds = (str, int, str, bool, bool)
     if tuple(map(type, (name, version, request_id, final, empty))) != kinds:
         raise TypeError(f"response: found {packed!r:.200}")
-    if any(type(key) is not str or isinstance(value, list | dict) for key, value in parameters):
+    if any(type(key) is not str or isinstance(value, (list, dict)) for key, value in parameters):
         raise TypeError(f"response parameters: found {parameters!r:.200}")
     return InferResponse(
         name,

@@ -12,9 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from reference_server.backends.environments import Environment
 from reference_server.backends.process_host import memory, messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
 from reference_server.backends.process_host.messages import ReceivedParcel
@@ -29,6 +31,9 @@ _BOOT = (
     "import sys; _, _, *numbers = sys.argv[:7]; sys.path[:] = sys.argv[7:]; sys.argv[:] = ['']; "
     "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
 )
+#: Starts the child in an environment.
+_BOOT_FILE = Path(__file__).with_name("boot.py")
+_PACKAGE = _BOOT_FILE.parents[2]
 #: The time limit for the exit of a process without work.
 _EXIT_S = 5.0
 #: The time limit between two parts of one message.
@@ -56,7 +61,8 @@ class ChildProcess:
     """A process that runs one job after the other.
 
     `new_dispatcher` creates the event handlers. `ended` is called once with a description of the
-    end, after the last message and before a waiting job fails.
+    end, after the last message and before a waiting job fails. The process runs in `environment`
+    instead of the server's.
     """
 
     def __init__(
@@ -64,8 +70,10 @@ class ChildProcess:
         name: str,
         new_dispatcher: Callable[[Connection], Dispatcher],
         ended: Callable[[str], None] = lambda _: None,
+        environment: Environment | None = None,
     ) -> None:
         self._name = name
+        self._environment = environment
         self._new_dispatcher = new_dispatcher
         self._on_end = ended
         # Held while a result is received, so that the connection stays open.
@@ -199,7 +207,7 @@ class ChildProcess:
             passed = *(end.fileno() for end in theirs), to_child, from_child
             numbers = map(str, (os.getpid(), *passed))
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, self._name, *numbers, *sys.path],
+                self._command(tuple(numbers)),
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=childs_out,
@@ -218,6 +226,14 @@ class ChildProcess:
             name=f"{self._name} output",
             daemon=True,
         ).start()
+
+    def _command(self, numbers: Sequence[str]) -> list[str]:
+        """Return the command of the process. `numbers` are the arguments of `child.main`."""
+        environment = self._environment
+        if environment is None:
+            return [sys.executable, "-c", _BOOT, self._name, *numbers, *sys.path]
+        folders = str(_PACKAGE), str(environment.libraries)
+        return environment.command(str(_BOOT_FILE), *folders, self._name, *numbers)
 
     def _died(self) -> None:
         self._printed.set()

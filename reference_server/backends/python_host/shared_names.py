@@ -199,7 +199,7 @@ class Finder(MetaPathFinder, Loader):
 
     def is_installed(self, name: str) -> bool:
         """Return whether a top-level module belongs to the process; namespaces do not count."""
-        if name in sys.stdlib_module_names:
+        if name in getattr(sys, "stdlib_module_names", ()):  # not in Python 3.9
             return True
         specs = (
             finder.find_spec(name, self._path) for finder in sys.meta_path if finder is not self

@@ -104,8 +104,8 @@ FAULTS = [
      "data_type: TYPE_INVALID #!\n}"),
     ("Incorrect value for FORCE_CPU", MODEL + 'parameters { key: "a" }\n'
      'parameters {\nkey: "FORCE_CPU_ONLY_INPUT_TENSORS"\nvalue {\nstring_value: "x" #!\n} }'),
-    ("model {}: found parameter EXECUTION_ENV_PATH", MODEL
-     + 'parameters { #!\nkey: "EXECUTION_ENV_PATH"\nvalue { string_value: "x" } }'),
+    ("Failed to get the canonical path for /no/env", MODEL
+     + 'parameters { #!\nkey: "EXECUTION_ENV_PATH"\nvalue { string_value: "/no/env" } }'),
     ("metric tag 'a b' of", MODEL + 'metric_tags { key: "ok" value: "1" }\n'
      'metric_tags { #!\nkey: "a b"\nvalue: "1" }'),
     # check_tensors

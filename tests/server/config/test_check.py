@@ -177,11 +177,6 @@ GIVEN = {
         X_TO_Y + batch_input(data_type=""),
         "unexpected batch input data type 'TYPE_INVALID'",
     ),
-    "an environment of its own": (
-        X_TO_Y + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env.tar.gz" } }',
-        "model m: found parameter EXECUTION_ENV_PATH; expected none, because models run in the "
-        "server's Python environment. Install the model's packages there.",
-    ),
 }
 
 LOADED = {

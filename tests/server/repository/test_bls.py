@@ -160,6 +160,36 @@ def test_no_request_is_lost_during_a_reload(asked, opened):
         reloading.result()
 
 
+#: Loads itself with one instance, on another thread.
+LOADS_ITSELF = """
+    import json
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+    from concurrent.futures import ThreadPoolExecutor
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.name = args["model_instance_name"]
+            self.config = json.loads(args["model_config"])
+
+        def execute(self, requests):
+            self.config["instance_group"] = [{"kind": "KIND_CPU", "count": 1}]
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(pb_utils.load_model, "asks", config=json.dumps(self.config)).result()
+            text = np.array([self.name], object)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])]
+"""
+
+
+def test_a_model_may_remove_the_instance_that_loads_it(asked, opened):
+    """The load does not wait until this instance is closed, which would never happen."""
+    (asked / "asks" / "1" / "model.py").write_text(textwrap.dedent(LOADS_ITSELF))
+    group = "instance_group { kind: KIND_CPU count: 2 }"
+    (asked / "asks" / "config.pbtxt").write_text(CONFIG + group)
+    repository, _ = opened()
+    assert [asked_answers(repository), asked_answers(repository)] == ["asks_0_1", "asks_0_0"]
+
+
 def test_models_can_load_models_only_with_explicit_control(opened):
     _, calls = opened(is_explicit=False)
     for change in (

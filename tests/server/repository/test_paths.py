@@ -158,6 +158,19 @@ def test_a_sent_configuration_names_no_library_outside_the_folder(
         models.load("m", config=inside)
 
 
+@pytest.mark.parametrize("path", ["/env", "env", "$$TRITON_MODEL_DIRECTORY/../env"])
+def test_a_sent_configuration_names_no_environment_outside_the_folder(folder, path, caplog):
+    (folder / "config.pbtxt").write_text('backend: "python"')
+    parameters = {"EXECUTION_ENV_PATH": {"string_value": path}}
+    with open_repository(folder.parent) as models:
+        with pytest.raises(ServerError, match="failed to poll from model repository"):
+            models.load("m", config={"backend": "python", "parameters": parameters})
+        assert "EXECUTION_ENV_PATH: found '" in caplog.text
+        parameters["EXECUTION_ENV_PATH"]["string_value"] = "$$TRITON_MODEL_DIRECTORY/env"
+        with pytest.raises(ServerError, match=r"Failed to get the canonical path for .*/m/env"):
+            models.load("m", config={"backend": "python", "parameters": parameters})
+
+
 def test_is_within_with_and_without_following_links(tmp_path):
     inner, other = tmp_path / "model", tmp_path / "other"
     inner.mkdir()

@@ -110,7 +110,7 @@ ATTACKS = {
             **{"file__1/model.py": FILE, "file__env.tar.gz": archive("../../../stolen")},
         ),
         400,
-        "model vector: found parameter EXECUTION_ENV_PATH; expected none",
+        "entry '../../../stolen' is refused: '../../../stolen' is no path inside the archive",
     ),
     "a model called ..": (
         http("/v2/repository/models/../load"),

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar, Union
 
 from reference_server.backends.python_host.api.native import (
     MODULE,
@@ -195,7 +195,7 @@ class ResponseIterator(BareIterator):
 
 
 #: The result of `exec`: a response, or an iterator of responses for `decoupled`.
-BlsResult = BareResponse | BareIterator
+BlsResult = Union[BareResponse, BareIterator]  # noqa: UP007 - for Python 3.9
 
 # A model sees one class with that name, and so do error texts.
 BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__

@@ -10,12 +10,15 @@ read-only flag.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reference_server.backends.python_host.api.native import TritonModelException
 from reference_server.core.tensor import Array, DataType
+
+if TYPE_CHECKING:
+    from typing import TypeAlias  # not in Python 3.9
 
 #: The type of capsules, for which Python has no name before 3.13.
 Capsule: TypeAlias = object

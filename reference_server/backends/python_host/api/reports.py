@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from reference_server.backends.python_host.api.native import (
     MODULE,
@@ -28,6 +28,9 @@ from reference_server.core import forks
 from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries
+
+if TYPE_CHECKING:
+    from typing import TypeAlias  # not in Python 3.9
 
 _log = logging.getLogger("reference_server.models")
 

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
 #: The parameters of a request or response that a model creates.
-Parameters = Mapping[str, bool | int | str]
+Parameters = Mapping[str, "bool | int | str"]
 
 
 def checked_parameters(parameters: object) -> dict[str, Parameter]:
