@@ -23,6 +23,7 @@ from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
@@ -265,6 +266,7 @@ class Server:
             page=options.page and self._shows_pages,
             metrics_port=None if metrics is None or not metrics.page else metrics.port,
             intake=self._intake,
+            origins=WebOrigins(self._options.web, options.address),
         )
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
@@ -326,7 +328,8 @@ class Server:
                 log=self._log_tail if options.page_log else None,
                 portability=self._portability,
             )
-        return MetricsHandlers(self.metrics_gateway(options), status)
+        origins = WebOrigins(self._options.web, options.address)
+        return MetricsHandlers(self.metrics_gateway(options), status, origins)
 
     def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
         return {

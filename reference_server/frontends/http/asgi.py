@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+from reference_server.frontends.http.origins import is_loopback
 from reference_server.frontends.http.request import (
     Header,
     Part,
@@ -69,6 +70,7 @@ class AsgiExchange:
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self._request = Request(self, head_of(scope))
+        self.is_local = is_loopback(str((scope.get("server") or ("",))[0]))
         self._receive = receive
         self._send = send
         self._outgoing: deque[Message] = deque()

@@ -18,6 +18,7 @@ import orjson
 
 from reference_server.core.telemetry import Distribution, Family, Labels, Quantiles
 from reference_server.frontends.http import routes, status_codes
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.request import Header, Request
 from reference_server.gateway.gateway import MetricsGateway
 from reference_server.gateway.status import StatusGateway
@@ -89,10 +90,16 @@ _AFTER = re.compile(rb"\?after=(\d{1,15})$")
 class MetricsHandlers:
     """The handlers of the metrics port. Used on the loop's thread.
 
-    Without `status` there is no live page.
+    Without `status` there is no live page. `origins` are the rules for requests of web pages.
     """
 
-    def __init__(self, gateway: MetricsGateway, status: StatusGateway | None = None) -> None:
+    def __init__(
+        self,
+        gateway: MetricsGateway,
+        status: StatusGateway | None = None,
+        origins: WebOrigins | None = None,
+    ) -> None:
+        self._origins = origins or WebOrigins()
         self._gateway = gateway
         self._status = status
         self._page = None if status is None else Page("page.html")
@@ -103,6 +110,8 @@ class MetricsHandlers:
             request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
             return
         path = routes.path_of(request.url)
+        if self._origins.refuses(request, for_operators=path in (_LIVE_PAGE, _STATUS, _LOG)):
+            return
         if path in _METRICS:
             page = encode_metrics(self._gateway.families())
             request.reply(status_codes.OK, [page], content_type=METRICS_TYPE)

@@ -64,8 +64,9 @@ _AMBIGUOUS = {
     "Unexpected space after start line",
 }
 _END_OF_HEAD = b"\r\n\r\n"
-#: Heads with these headers are parsed each time: they change how the body is read or answered.
-_NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade")
+#: Heads with these headers are parsed each time: they change how the body is read or answered, or
+#: the reply depends on the connection, too.
+_NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade", b"origin")
 #: Parsed heads, by their bytes, with the size of the body that each announces.
 KnownHeads = RequestCache[tuple[RequestHead, int]]
 

@@ -26,6 +26,10 @@ _ALIGNMENT = 64
 class Replies(Protocol):
     """The connection of a request: writes replies, and continues with the next request."""
 
+    @property
+    def is_local(self) -> bool:
+        """True if the client reached the server at a loopback address."""
+
     def reply(
         self,
         request: Request,
@@ -114,6 +118,11 @@ class Request:
             *(self.url, self.method, self.version, self.keep_alive),
             *(self.headers, self.fields, self.notes),
         )
+
+    @property
+    def is_local(self) -> bool:
+        """True if the client reached the server at a loopback address."""
+        return self._connection.is_local
 
     @property
     def size(self) -> int:

@@ -28,6 +28,7 @@ from reference_server.options import (
     TimeLimits,
     TlsOptions,
     TraceOptions,
+    WebOptions,
 )
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
@@ -72,6 +73,8 @@ OPTIONS = {
     "--http-header-forward-pattern=X-": ("http", HttpOptions(forwarded="X-")),
     "--http-max-input-size=9": ("http", HttpOptions(max_input_bytes=9)),
     "--http-max-input-size=100MB": ("http", HttpOptions(max_input_bytes=100)),
+    "--http-allowed-host=a.example": ("web", WebOptions(("a.example",))),
+    "--http-allow-cross-site=true": ("web", WebOptions(allow_cross_site=True)),
     "--allow-client-shm=ON": ("client_shared_memory", True),
     "--triton-version=newest": ("profile", NEWEST),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
