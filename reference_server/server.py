@@ -21,6 +21,7 @@ from reference_server.frontends.event_loop import LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
+from reference_server.frontends.http.asgi import BodyLimits
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
 from reference_server.frontends.http.origins import WebOrigins
@@ -268,6 +269,10 @@ class Server:
             intake=self._intake,
             origins=WebOrigins(self._options.web, options.address),
         )
+
+    def body_limits(self, options: HttpOptions) -> BodyLimits:
+        """Return the limits for bodies that another server's connections receive."""
+        return BodyLimits(options.max_input_bytes, self._intake, self._options.time_limits)
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
         return HttpListener(

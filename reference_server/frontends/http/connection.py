@@ -108,7 +108,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def is_local(self) -> bool:
         """True if the client reached the server at a loopback address."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
-        return bool(name) and is_loopback(str(name[0]))
+        return name is not None and is_loopback(str(name[0]))
 
     def close(self) -> None:
         """Accept no more requests, and close after the replies to those in flight."""
