@@ -17,7 +17,7 @@ from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
-from reference_server.frontends.event_loop import LoopTurns
+from reference_server.frontends.event_loop import Background, LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
@@ -333,8 +333,12 @@ class Server:
                 log=self._log_tail if options.page_log else None,
                 portability=self._portability,
             )
-        origins = WebOrigins(self._options.web, options.address)
-        return MetricsHandlers(self.metrics_gateway(options), status, origins)
+        assert self._loop is not None, "load() was not called"
+        return MetricsHandlers(
+            self.metrics_gateway(options),
+            Background(self._loop, most=1),
+            *(status, WebOrigins(self._options.web, options.address)),
+        )
 
     def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
         return {

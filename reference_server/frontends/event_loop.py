@@ -8,7 +8,8 @@ import logging
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 from reference_server.core.errors import unavailable
@@ -185,3 +186,43 @@ class Background:
     def _post(self, call: Callable[[R], None], argument: R) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, argument)
+
+
+class SharedWork(Generic[R]):
+    """Runs one function in the background, once for all callers that wait for its result.
+
+    A caller gets the result of a run that started after its call. Runs never overlap. Used on the
+    loop's thread.
+
+    Args:
+        background: runs the function.
+        work: the blocking function.
+    """
+
+    def __init__(self, background: Background, work: Callable[[], R]) -> None:
+        self._background = background
+        self._work = work
+        self._is_running = False
+        self._waiting: list[tuple[Callable[[R], None], Callable[[Exception], None]]] = []
+
+    def run(self, done: Callable[[R], None], failed: Callable[[Exception], None]) -> None:
+        """Call `done` with the next result, or `failed` with its exception."""
+        self._waiting.append((done, failed))
+        if not self._is_running:
+            self._start()
+
+    def _start(self) -> None:
+        self._is_running = True
+        callers, self._waiting = self._waiting, []
+        self._background.run(
+            self._work,
+            lambda result: self._ended([partial(done, result) for done, _ in callers]),
+            lambda error: self._ended([partial(failed, error) for _, failed in callers]),
+        )
+
+    def _ended(self, calls: Iterable[Callable[[], None]]) -> None:
+        self._is_running = False
+        if self._waiting:
+            self._start()
+        for call in calls:
+            call()

@@ -1,7 +1,7 @@
 """Requests of web pages: refused if another site may have sent them; other clients are not."""
 
 import pytest
-from server.support.frontend import gateway
+from server.support.frontend import Here, gateway
 from server.support.http import Client, HandCrankedLoop, get
 
 from reference_server.core.ports import SystemClock
@@ -150,7 +150,9 @@ class _Metrics:
 
 @pytest.mark.parametrize("path", ["/", "/status.json", "/log.json?after=3"])
 def test_pages_of_operators_are_refused_to_foreign_hosts_of_this_machine(path):
-    port = Client(MetricsHandlers(_Metrics(), _Status(), WebOrigins(address="0.0.0.0")).handle)
+    port = Client(
+        MetricsHandlers(_Metrics(), Here(), _Status(), WebOrigins(address="0.0.0.0")).handle
+    )
     remote = Client(RemotePage(_Status(), None, WebOrigins(address="127.0.0.1")).handle)
     for to in (port, remote):
         to.transport._extra = {"sockname": LOCAL}
