@@ -112,6 +112,10 @@ RunOnThread = Callable[
 ]
 
 
+#: A response of an inference; None stands for one that waited for a codec thread.
+Posted = tuple["Inference", InferResponse | None]
+
+
 class _TooLarge(Exception):
     """The inputs are too large to be read on the event loop."""
 
@@ -128,7 +132,7 @@ class Inferences:
         shared_memory: SharedMemory,
         clock: Clock,
         events: TraceEvents,
-        post: Callable[[tuple[Inference, InferResponse]], None],
+        post: Callable[[Posted], None],
         run_on_codec_thread: RunOnThread,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
@@ -282,7 +286,7 @@ class Inference:
         trace: RequestTrace | None,
         events: TraceEvents,
         shared_memory: SharedMemory,
-        post: Callable[[tuple[Inference, InferResponse]], None],
+        post: Callable[[Posted], None],
         run_on_codec_thread: RunOnThread,
     ) -> None:
         self._run_on_codec_thread = run_on_codec_thread
@@ -318,6 +322,8 @@ class Inference:
 
     def send(self, response: InferResponse) -> None:
         if self.backlog is not None:
+            if self.backlog.is_closed and not response.final:
+                return  # no client reads it, and no limit stops the model
             self.backlog.add(response.outputs)
         self._post((self, response))
 
@@ -345,37 +351,66 @@ class Inference:
 
     def deliver(self, response: InferResponse) -> None:
         """Give a response to the call, and clean up after the last; on the event loop's thread."""
-        if self._behind is not None:
-            self._behind.append(response)
-            return
-        call, trace = self._call, self._trace
-        if response.empty and call.end is not None:
-            self.release()
-            call.end()
-            if trace is not None and response.final:
-                trace.close()
-            return
-        if call.end is None and not response.final:
-            self._has_answer = True  # another response follows, which is one too many
-            return
-        if trace is not None:
-            trace.stamp(self._events.send_start)
-        if response.error is None and call.is_large_response(response):
-            self._behind = deque()
-            self._run_on_codec_thread(
-                lambda: self._encode(response),
-                lambda encoded: self._resume(response, *encoded),
-                lambda defect: self._resume(response, None, internal(str(defect))),
-            )
+        if self._behind is None:
+            self._deliver(response)
         else:
-            self._answer(response, *self._encode(response))
+            self._behind.append(response)
+
+    def deliver_waiting(self) -> None:
+        """Deliver the first response that waited for a codec thread."""
+        if self._behind:
+            self._deliver(self._behind.popleft())
+
+    def _deliver(self, response: InferResponse) -> None:
+        call, trace = self._call, self._trace
+        is_end = response.empty and call.end is not None
+        is_surplus = call.end is None and not response.final
+        if not is_end and not is_surplus:
+            if trace is not None:
+                trace.stamp(self._events.send_start)
+            if response.error is None and call.is_large_response(response):
+                if self._behind is None:
+                    self._behind = deque()
+                self._run_on_codec_thread(
+                    lambda: self._encode(response),
+                    lambda encoded: self._resume(response, *encoded),
+                    lambda defect: self._resume(response, None, internal(str(defect))),
+                )
+                return
+        try:
+            if is_end:
+                self._end(response)
+            elif is_surplus:
+                self._has_answer = True  # another response follows, which is one too many
+            else:
+                self._answer(response, *self._encode(response))
+        finally:
+            self._delivered()
+
+    def _end(self, response: InferResponse) -> None:
+        """End the stream of responses."""
+        self.release()
+        assert self._call.end is not None
+        self._call.end()
+        if self._trace is not None and response.final:
+            self._trace.close()
 
     def _resume(self, response: InferResponse, body: object, error: ServerError | None) -> None:
-        """Answer after a codec thread has encoded a response, and deliver those behind it."""
-        behind, self._behind = self._behind, None
-        self._answer(response, body, error)
-        for later in behind or ():
-            self.deliver(later)
+        """Answer after a codec thread has encoded a response."""
+        try:
+            self._answer(response, body, error)
+        finally:
+            self._delivered()
+
+    def _delivered(self) -> None:
+        """Count a response as delivered, and schedule the next one that waits behind it."""
+        if self.backlog is not None:
+            self.backlog.handled()
+        if self._behind:
+            # Through the mailbox, whose share of a loop iteration is limited.
+            self._post((self, None))
+        else:
+            self._behind = None
 
     def _encode(self, response: InferResponse) -> tuple[object, ServerError | None]:
         """Return the body of the response, or its error."""
@@ -412,11 +447,10 @@ class Inference:
             self._lease.release()
 
 
-def deliver(posted: tuple[Inference, InferResponse]) -> None:
+def deliver(posted: Posted) -> None:
     """Handle a response that an `Inference` has posted; on the event loop's thread."""
     inference, response = posted
-    try:
+    if response is None:
+        inference.deliver_waiting()
+    else:
         inference.deliver(response)
-    finally:
-        if inference.backlog is not None:
-            inference.backlog.handled()
