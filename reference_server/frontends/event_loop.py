@@ -92,18 +92,23 @@ class Mailbox(Generic[T]):
         self._receive = receive
         self._clock = clock
         self._items: deque[T] = deque()
-        self._awake = False
+        self._is_awake = False  # a call of `_wake` or `_drain` is scheduled
+        self._continues = False  # it is one of `_drain`
 
     def post(self, item: T) -> None:
         """Post `item`. Never blocks; thread-safe."""
         self._items.append(item)
-        if not self._awake:
-            self._awake = True
-            self._loop.call_soon_threadsafe(self._drain)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # A second `_drain` in each iteration would double the share, and start a third one.
+        if not self._continues:
+            self._drain()
 
     def _drain(self) -> None:
-        # Cleared first: an item that is posted from here on sends another wake-up.
-        self._awake = False
+        self._continues = False
         items = self._items
         over_s = self._clock() + SHARE_S
         while items:
@@ -112,9 +117,12 @@ class Mailbox(Generic[T]):
             except Exception:  # the other items must not wait for the next wake-up
                 log.exception("An answer could not be delivered")
             if self._clock() >= over_s:
-                self._awake = True
-                self._loop.call_soon(self._drain)
-                return
+                break
+        if not items:
+            self._is_awake = False
+        if items:  # the share is used up, or an item was posted before the flag was cleared
+            self._continues = True
+            self._loop.call_soon(self._drain)
 
 
 R = TypeVar("R")
