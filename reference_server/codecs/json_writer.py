@@ -142,7 +142,7 @@ def write_string(text: str | bytes) -> bytes:
 #: Longer texts are escaped by NumPy in pieces of this length: less than a millisecond of work each.
 _PIECE = 1 << 13
 _LONGEST_ESCAPE = 6
-#: So many texts are escaped one by one.
+#: At most this many texts are escaped one by one.
 _FEW_TEXTS = 16
 #: The code of a separator of strings, beyond those of bytes.
 _SEPARATOR = 256
