@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import ctypes
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -268,8 +269,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
     except ExitTimeout:  # it is logged
-        return 1
+        _exit_at_once()
     return 0
+
+
+def _exit_at_once() -> None:
+    """End the process with code 1, although threads of models still run.
+
+    At a normal exit, C++ destroys objects that these threads use, and the process aborts.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1)
 
 
 def keep_freed_memory() -> None:

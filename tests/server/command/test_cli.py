@@ -30,6 +30,7 @@ from reference_server.options import (
     TraceOptions,
     WebOptions,
 )
+from reference_server.shutdown import ExitTimeout
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
@@ -463,6 +464,20 @@ def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
     code, _ = ran(capsys, f"--model-repository={tmp_path}", "--exit-on-error=false")
     assert code == 0
     assert (folder / "finalized").exists()
+
+
+def test_the_process_ends_at_once_if_models_still_run_after_the_timeout(tmp_path, monkeypatch):
+    """A normal exit would destroy what their threads use, and abort."""
+
+    async def serve(options):
+        raise ExitTimeout
+
+    codes = []
+    monkeypatch.setattr(cli, "_serve", serve)
+    monkeypatch.setattr(cli.logging, "shutdown", lambda: codes.append("flushed"))
+    monkeypatch.setattr(cli.os, "_exit", codes.append)
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
+    assert codes == ["flushed", 1]
 
 
 def test_the_table_of_models_is_shown(capsys, tmp_path):
