@@ -130,7 +130,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         unread = self._transport.get_write_buffer_size()
         if unread:
             return (Wait(Phase.READING, 0, unread),)
-        if not self.is_idle:
+        if not self.is_idle and not self._closing:
             return ()  # the client waits for the server
         return (self._reader.missing,)
 
