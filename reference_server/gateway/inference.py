@@ -112,7 +112,7 @@ RunOnThread = Callable[
 ]
 
 
-#: A response of an inference; None stands for one that waited for a codec thread.
+#: A response of an inference; None stands for the first one that waits.
 Posted = tuple["Inference", InferResponse | None]
 
 
@@ -261,6 +261,8 @@ class Inference:
         "_call",
         "_events",
         "_has_answer",
+        "_is_encoding",
+        "_is_posted",
         "_lease",
         "_post",
         "_read_bytes",
@@ -300,8 +302,10 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
-        # The responses behind one that a codec thread encodes, in order.
+        # The responses that wait, in order: of a stream, or behind one that a codec thread encodes.
         self._behind: deque[InferResponse] | None = None
+        self._is_posted = False  # the first one is posted
+        self._is_encoding = False  # on a codec thread
         self._read_bytes = 0  # of shared memory
         self.on_codec_thread = False
 
@@ -321,11 +325,19 @@ class Inference:
         return self._lease
 
     def send(self, response: InferResponse) -> None:
-        if self.backlog is not None:
-            if self.backlog.is_closed and not response.final:
-                return  # no client reads it, and no limit stops the model
-            self.backlog.add(response.outputs)
-        self._post((self, response))
+        if self.backlog is None:
+            self._post((self, response))
+            return
+        if self.backlog.is_closed and not response.final:
+            return  # no client reads it, and no limit stops the model
+        assert self._behind is not None
+        self.backlog.add(response.outputs)
+        # The mailbox gets one of a stream's responses at a time: thousands of them would delay the
+        # responses of all other clients.
+        self._behind.append(response)
+        if not self._is_posted:
+            self._is_posted = True
+            self._post((self, None))
 
     def send_request(
         self, request: InferRequest, forwarding: HeaderForwarding | None, backlogs: Backlogs
@@ -339,7 +351,10 @@ class Inference:
             request.parameters = forwarding.added(request.parameters, self._call.fields())
         self.cancellation = request.cancellation
         if served.config.decoupled:
-            request.cancellation.backlog = self.backlog = self._call.backlog(backlogs)
+            self.backlog = self._call.backlog(backlogs)
+            if self.backlog is not None:
+                self._behind = deque()
+            request.cancellation.backlog = self.backlog
         served.infer(request)
 
     def refused(self) -> None:
@@ -357,8 +372,10 @@ class Inference:
             self._behind.append(response)
 
     def deliver_waiting(self) -> None:
-        """Deliver the first response that waited for a codec thread."""
-        if self._behind:
+        """Deliver the first response that waits."""
+        # A response may be posted by both threads: then the second call finds none, or comes while
+        # an earlier one is encoded.
+        if self._behind and not self._is_encoding:
             self._deliver(self._behind.popleft())
 
     def _deliver(self, response: InferResponse) -> None:
@@ -371,6 +388,7 @@ class Inference:
             if response.error is None and call.is_large_response(response):
                 if self._behind is None:
                     self._behind = deque()
+                self._is_encoding = True
                 self._run_on_codec_thread(
                     lambda: self._encode(response),
                     lambda encoded: self._resume(response, *encoded),
@@ -397,6 +415,7 @@ class Inference:
 
     def _resume(self, response: InferResponse, body: object, error: ServerError | None) -> None:
         """Answer after a codec thread has encoded a response."""
+        self._is_encoding = False
         try:
             self._answer(response, body, error)
         finally:
@@ -406,11 +425,14 @@ class Inference:
         """Count a response as delivered, and schedule the next one that waits behind it."""
         if self.backlog is not None:
             self.backlog.handled()
-        if self._behind:
+        if not self._behind:
+            self._is_posted = False
+            if self.backlog is None:
+                self._behind = None
+        if self._behind:  # or a response was queued before the flag was cleared
             # Through the mailbox, whose share of a loop iteration is limited.
+            self._is_posted = True
             self._post((self, None))
-        else:
-            self._behind = None
 
     def _encode(self, response: InferResponse) -> tuple[object, ServerError | None]:
         """Return the body of the response, or its error."""

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, Here, answering, failing, served
 from server.support.grpc import WaitingScheduler
-from server.support.http import get, post
+from server.support.http import Client, get, post
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import internal, unavailable
+from reference_server.frontends.http.request import Request
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -239,6 +240,30 @@ def test_responses_behind_one_that_takes_long_are_sent_in_other_iterations(monke
     stream.say(LONG, *[np.float32([2])] * 1000)
     assert stream.encode().count(b"data: ") == 1
     assert stream.turn().count(b"data: ") == 1000
+
+
+def test_a_second_wake_up_does_not_overtake_a_response_that_is_encoded(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(LONG, np.float32([2]))
+    stream.speaking.scheduler.requests[-1].sink.deliver_waiting()
+    assert stream.turn() == b""
+    assert stream.encode().count(b"data: ") == 1
+    assert stream.turn().count(b"data: ") == 1
+
+
+def test_a_response_does_not_wait_for_many_of_another_stream(monkeypatch):
+    flood, order = Speaking(STREAM), []
+    other = Client(flood.frontend.handle)
+    other.send(post(STREAM, BODY))
+    flood.frontend.exchange(b"")
+    outputs = [array_tensor("Y", np.float32([1]))]
+    for index in [*[0] * 50, 1]:
+        flood.scheduler.answer(index, outputs=outputs)
+    monkeypatch.setattr(Request, "send_chunk", lambda request, data: order.append(request))
+    flood.frontend.exchange(b"")
+    assert len(order) == 51
+    assert order[1] is not order[0]
+    assert len({id(each) for each in order[2:]}) == 1
 
 
 def test_responses_to_a_client_that_has_left_are_dropped(monkeypatch):
