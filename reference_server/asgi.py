@@ -60,7 +60,8 @@ class Application:
         elif kind == "http":
             assert self._handle is not None, "the ASGI server has no lifespan, or it has failed"
             exchange = AsgiExchange(scope, receive, send)
-            await exchange.run(self._handle, self._http.max_input_bytes)
+            assert self._server is not None
+            await exchange.run(self._handle, self._server.body_limits(self._http))
         else:  # websocket
             await send({"type": "websocket.close", "code": 1003})
 

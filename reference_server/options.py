@@ -167,6 +167,18 @@ class HttpOptions:
     page: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """The web pages that may send requests, at the ports of HTTP and metrics.
+
+    `allowed_hosts` are names of the server that are not local, and hosts of pages. With
+    `allow_cross_site`, pages of all sites may send requests, as in Triton.
+    """
+
+    allowed_hosts: tuple[str, ...] = ()
+    allow_cross_site: bool = False
+
+
 class Compression(enum.IntEnum):
     """The compression level of responses, for clients that accept compression."""
 
@@ -333,6 +345,7 @@ class ServerOptions:
     http: HttpOptions | None = field(default_factory=HttpOptions)
     grpc: GrpcOptions | None = field(default_factory=GrpcOptions)
     metrics: MetricsOptions | None = field(default_factory=MetricsOptions)
+    web: WebOptions = field(default_factory=WebOptions)
     time_limits: TimeLimits = field(default_factory=TimeLimits)
     most_connections: int = MOST_CONNECTIONS
     most_request_bytes: int = field(default_factory=half_of_memory)

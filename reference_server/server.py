@@ -17,12 +17,14 @@ from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
-from reference_server.frontends.event_loop import LoopTurns
+from reference_server.frontends.event_loop import Background, LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
+from reference_server.frontends.http.asgi import BodyLimits
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.pages import MetricsHandlers
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
@@ -272,7 +274,12 @@ class Server:
             page=options.page and self._shows_pages,
             metrics_port=None if metrics is None or not metrics.page else metrics.port,
             intake=self._intake,
+            origins=WebOrigins(self._options.web, options.address),
         )
+
+    def body_limits(self, options: HttpOptions) -> BodyLimits:
+        """Return the limits for bodies that another server's connections receive."""
+        return BodyLimits(options.max_input_bytes, self._intake, self._options.time_limits)
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
         return HttpListener(
@@ -333,7 +340,12 @@ class Server:
                 log=self._log_tail if options.page_log else None,
                 portability=self._portability,
             )
-        return MetricsHandlers(self.metrics_gateway(options), status)
+        assert self._loop is not None, "load() was not called"
+        return MetricsHandlers(
+            self.metrics_gateway(options),
+            Background(self._loop, most=1),
+            *(status, WebOrigins(self._options.web, options.address)),
+        )
 
     def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
         return {

@@ -24,9 +24,11 @@ from reference_server.core.errors import ServerError, unavailable
 from reference_server.frontends.event_loop import Background
 from reference_server.frontends.http import routes, status_codes
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.pages import Page, reply_json
 from reference_server.frontends.http.request import Request
 from reference_server.gateway.status import RUNTIME_FAMILIES, RuntimeMetrics, by_model
+from reference_server.options import WebOptions
 
 _METRICS_PORT = 8002
 
@@ -40,19 +42,20 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     metrics = given.metrics or f"{given.server.rpartition(':')[0]}:{_METRICS_PORT}"
     try:
-        asyncio.run(_serve(RemoteStatus(given.server, metrics), given.address, given.port))
+        origins = WebOrigins(WebOptions(tuple(given.http_allowed_host)), given.address)
+        asyncio.run(_serve(RemoteStatus(given.server, metrics), given.address, given.port, origins))
     except ServerError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(status: RemoteStatus, address: str, port: int) -> None:
+async def _serve(status: RemoteStatus, address: str, port: int, origins: WebOrigins) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    handlers = RemotePage(status, Background(loop, most=1))
+    handlers = RemotePage(status, Background(loop, most=1), origins)
     listener = HttpListener("page", address, port, handlers.handle)
     await listener.open()
     print(f"http://{address}:{port}/", flush=True)
@@ -66,7 +69,10 @@ async def _serve(status: RemoteStatus, address: str, port: int) -> None:
 class RemotePage:
     """Serves the page and its status. Used on the event loop's thread."""
 
-    def __init__(self, status: RemoteStatus, background: Background) -> None:
+    def __init__(
+        self, status: RemoteStatus, background: Background, origins: WebOrigins | None = None
+    ) -> None:
+        self._origins = origins or WebOrigins()
         self._status = status
         self._background = background
         self._page = Page("page.html")
@@ -76,6 +82,8 @@ class RemotePage:
         path = routes.path_of(request.url)
         if request.method != "GET":
             request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
+        elif self._origins.refuses(request, for_operators=True):
+            return
         elif path == "/":
             self._page.reply(request)
         elif path == "/status.json":
@@ -117,6 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--address", default="127.0.0.1", help="address of the page (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8003, help="port of the page (8003)")
+    parser.add_argument(
+        "--http-allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="accept this name of the page in the header Host; may be repeated (local names)",
+    )
     return parser
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.attack import ROOT, clients, handles, mutators, neighbours
+from benchmarks.attack import ROOT, clients, handles, loop_callbacks, mutators, neighbours
 from benchmarks.attack.floods import FLOODS, flood
 from benchmarks.attack.ground import SIDES, Ground, models, started
 from benchmarks.attack.mutators import endurance, smuggling
@@ -37,6 +37,7 @@ from tools import oracle
 SETTLED_S = 15.0
 MOST_MIB = 1_000.0
 """Memory growth up to this counts as cached, not as leaked."""
+MEASURED = ("-m", "benchmarks.attack.loop_callbacks")
 RESULTS = ROOT / ".cache" / "campaign.json"
 
 
@@ -147,11 +148,19 @@ def attacked(attack: Attack, ground: Ground) -> Row:
         "requests with an error response": bool(noticed.refused) and not attack.may_lose,
         "a traceback in the log": "Traceback (most recent" in server.log[logged:]
         and not attack.may_trace,
+        f"callbacks of the loop: {_long_callbacks(server.log[logged:])}": loop_callbacks.MARK
+        in server.log[logged:],
         "more memory than before": grown.mib > MOST_MIB,
         "more descriptors than before": grown.descriptors > 2 and not attack.may_lose,
     }
     failures += [text for text, holds in checks.items() if holds]
     return Row(attack.name, ground.side, did, noticed, grown, failures)
+
+
+def _long_callbacks(log: str) -> str:
+    """Return the first of the reported callbacks, and their number."""
+    lines = [line for line in log.splitlines() if line.startswith(loop_callbacks.MARK)]
+    return f"{len(lines)}, such as {lines[0][:200]}" if lines else ""
 
 
 def _settled(server: Server, before: Facts) -> Facts:
@@ -197,11 +206,15 @@ def replayed(server: Server, kind: str, sent: bytes) -> str | None:
 
 
 @contextlib.contextmanager
-def _serving(attack: Attack, side: str, folder: Path) -> Iterator[Server]:
+def _serving(
+    attack: Attack, side: str, folder: Path, options: argparse.Namespace
+) -> Iterator[Server]:
     """Start a server for this attack alone."""
     more: dict[str, object] = {}
     if attack.run is clock_jumps:
         more["program"] = ("-m", "benchmarks.attack.jumping_clock")
+    elif options.callbacks and side != "triton":
+        more["program"] = MEASURED
     with started(side, folder, **attack.flags, **more) as server:
         try:
             yield server
@@ -225,7 +238,7 @@ def campaign(names: list[str], side: str, options: argparse.Namespace) -> Iterat
             if attack.alone:
                 own = attack.models or (lambda: contextlib.nullcontext(folder))
                 try:
-                    with own() as its, _serving(attack, side, its) as server:
+                    with own() as its, _serving(attack, side, its, options) as server:
                         row = attacked(attack, Ground(side, server, its, dice, seconds))
                 except ServerFailed as error:
                     text = str(error).splitlines()[1][:200]
@@ -233,7 +246,9 @@ def campaign(names: list[str], side: str, options: argparse.Namespace) -> Iterat
             else:
                 if shared is None or shared.process.poll() is not None:
                     stack.close()
-                    shared = stack.enter_context(started(side, folder))
+                    measured = options.callbacks and side != "triton"
+                    more = {"program": MEASURED} if measured else {}
+                    shared = stack.enter_context(started(side, folder, **more))
                 row = attacked(attack, Ground(side, shared, folder, dice, seconds))
                 if row.failures:
                     with contextlib.suppress(ServerFailed):
@@ -255,6 +270,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (1)")
     parser.add_argument("--hours", type=float, default=0, help="hours added to `endurance` (0)")
     parser.add_argument("--scale", type=float, default=1, help="factor for all durations (1)")
+    parser.add_argument(
+        "--callbacks", action="store_true", help="fail if the event loop runs a callback for long"
+    )
     parser.add_argument("--replay", type=Path, help="send this saved input to a new server")
     options = parser.parse_args()
     if options.replay:

@@ -107,7 +107,14 @@ def responses_unread(http: str, grpc: str) -> None:
 def events_unread(http: str, grpc: str) -> None:
     """An HTTP event stream of endless responses from a decoupled model; no event is read."""
     with connect(http) as client:
-        client.sendall(_post("flood/generate_stream", b'{"INPUT":[1,2,3,4]}'))
+        client.sendall(_post("flood/generate_stream", b'{"INPUT":[0,0,0,0]}'))
+        time.sleep(_ALL_DAY_S)
+
+
+def tiny_events_unread(http: str, grpc: str) -> None:
+    """An HTTP event stream of endless responses with one float; no event is read."""
+    with connect(http) as client:
+        client.sendall(_post("flood/generate_stream", b'{"INPUT":[0,0,0,1]}'))
         time.sleep(_ALL_DAY_S)
 
 
@@ -221,6 +228,7 @@ FLOODS: dict[str, Callable[[str, str], None]] = {
         statistics_unread,
         responses_unread,
         events_unread,
+        tiny_events_unread,
         gets_unread,
         endless_header,
         endless_headers,

@@ -38,15 +38,20 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
-            threading.Thread(target=self.send, args=(request.get_response_sender(),)).start()
+            count = int(pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()[-1])
+            given = count or 25_000, request.get_response_sender()
+            threading.Thread(target=self.send, args=given).start()
 
-    def send(self, sender):
-        numbers = pb_utils.Tensor("OUTPUT", np.zeros(25_000, np.float32))
+    def send(self, count, sender):
+        numbers = pb_utils.Tensor("OUTPUT", np.zeros(count, np.float32))
         while not sender.is_cancelled():
             sender.send(pb_utils.InferenceResponse([numbers]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-"""A decoupled model that sends responses until its client disconnects."""
+"""A decoupled model that sends responses until its client disconnects.
+
+The last element of the input is the number of floats of each; 0: 25,000.
+"""
 FLOOD_CONFIG = """\
 backend: "python"
 input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]

@@ -6,13 +6,14 @@ Members with the name of an input become that input; all others become parameter
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from reference_server.codecs import rapid_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.codecs.infer_json_reader import read_parameter
 from reference_server.codecs.json_exact_reader import JsonValue
 from reference_server.codecs.json_tensor_reader import read_tensor
-from reference_server.codecs.json_writer import encode_parameter, write_array, write_string
+from reference_server.codecs.json_writer import encode_parameter, write_data, write_string
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -175,10 +176,5 @@ def _name(text: str) -> bytes:
 
 
 def _value(tensor: Tensor) -> bytes:
-    if tensor.datatype in (DataType.FP16, DataType.BF16):
-        raise invalid_arg(
-            f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
-            "binary data format for output"
-        )
-    elements = write_array(tensor.array())
-    return elements[1:-1] if tensor.array().size == 1 else elements
+    elements = b"".join(write_data(tensor))
+    return elements if prod(tensor.shape) == 1 else b"[%b]" % elements

@@ -108,7 +108,7 @@ def _write_strings(elements: _Array) -> bytes:
         return b""
     # One search in all of them is much faster than one substitution for each.
     if _ESCAPED.search(b"".join(texts)):
-        texts = [_escape(text) for text in texts]
+        return b'"' + _escape_joined(texts) + b'"'
     return b'"' + b'","'.join(texts) + b'"'
 
 
@@ -142,32 +142,51 @@ def write_string(text: str | bytes) -> bytes:
 #: Longer texts are escaped by NumPy in pieces of this length: less than a millisecond of work each.
 _PIECE = 1 << 13
 _LONGEST_ESCAPE = 6
-#: The written form of each byte, and its length.
-_FORMS = np.zeros((256, _LONGEST_ESCAPE), np.uint8)
-_LENGTHS = np.ones(256, np.uint8)
-for _raw, _form in _ESCAPES.items():
-    _FORMS[_raw[0], : len(_form)] = list(_form)
-    _LENGTHS[_raw[0]] = len(_form)
+#: At most this many texts are escaped one by one.
+_FEW_TEXTS = 16
+#: The code of a separator of strings, beyond those of bytes.
+_SEPARATOR = 256
+#: The written form of each code, and its length.
+_FORMS = np.zeros((_SEPARATOR + 1, _LONGEST_ESCAPE), np.uint8)
+_LENGTHS = np.ones(_SEPARATOR + 1, np.uint8)
+for _code, _form in (
+    {raw[0]: form for raw, form in _ESCAPES.items()} | {_SEPARATOR: b'","'}
+).items():
+    _FORMS[_code, : len(_form)] = list(_form)
+    _LENGTHS[_code] = len(_form)
 
 
 def _escape(raw: bytes) -> bytes:
     if len(raw) <= _PIECE:
         return _ESCAPED.sub(lambda match: _ESCAPES[match[0]], raw)
     pieces = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
-    return b"".join(_escape_piece(each) if _ESCAPED.search(each) else each for each in pieces)
+    return b"".join(
+        _escape_codes(np.frombuffer(each, np.uint8)) if _ESCAPED.search(each) else each
+        for each in pieces
+    )
 
 
-def _escape_piece(raw: bytes) -> bytes:
-    """Repeat each byte as often as its form is long, then write the forms of escaped bytes."""
-    text = np.frombuffer(raw, np.uint8)
-    lengths = _LENGTHS[text]
-    written = np.repeat(text, lengths)
+def _escape_joined(texts: list[bytes]) -> bytes:
+    """Return `texts` escaped and joined by `","`, without a call for each of many texts."""
+    if len(texts) <= _FEW_TEXTS:
+        return b'","'.join(map(_escape, texts))
+    codes = np.frombuffer(b"\0".join(texts), np.uint8).astype(np.uint16)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    codes[(np.cumsum(lengths + 1) - 1)[:-1]] = _SEPARATOR
+    starts = range(0, len(codes), _PIECE)
+    return b"".join(_escape_codes(codes[start : start + _PIECE]) for start in starts)
+
+
+def _escape_codes(codes: npt.NDArray[np.integer[Any]]) -> bytes:
+    """Repeat each code as often as its form is long, then write the forms of escaped codes."""
+    lengths = _LENGTHS[codes]
+    written = np.repeat(codes, lengths).astype(np.uint8, copy=False)
     escaped = np.flatnonzero(lengths > 1)
     ends = np.cumsum(lengths, dtype=np.int32)[escaped]
-    lengths, text = lengths[escaped], text[escaped]
+    lengths, codes = lengths[escaped], codes[escaped]
     for place in range(_LONGEST_ESCAPE):
         reached = lengths > place
-        written[(ends - lengths)[reached] + place] = _FORMS[text[reached], place]
+        written[(ends - lengths)[reached] + place] = _FORMS[codes[reached], place]
     return written.tobytes()
 
 
@@ -214,7 +233,7 @@ class InferResponseEncoder:
                 if size:
                     binary.append(raw)
             else:
-                data.append(_data(tensor))
+                data.append(write_data(tensor))
             properties += (tensor.name, tensor.datatype, tensor.shape, size)
         key = tuple(properties)
         constant = self._cache.get(key)
@@ -283,7 +302,7 @@ def encode(
             if len(raw):
                 binary.append(raw)
         else:
-            text += (head, b',"data":[', *_data(tensor), b"]},")
+            text += (head, b',"data":[', *write_data(tensor), b"]},")
     text[-1] = text[-1].removesuffix(b",") + b"]}"
     return _encoded(text, binary)
 
@@ -303,7 +322,12 @@ def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
     )
 
 
-def _data(tensor: Tensor) -> list[bytes]:
+def write_data(tensor: Tensor) -> list[bytes]:
+    """Return the comma-separated elements of an output, in pieces of some milliseconds of work.
+
+    Raises:
+        ServerError: INVALID_ARG; its datatype has no JSON form.
+    """
     datatype = tensor.datatype
     if datatype in BINARY_ONLY:
         raise invalid_arg(

@@ -197,6 +197,11 @@ def _add_http(add: _Add) -> None:
     add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="headers whose names match become parameters of inference requests")
     _add_restriction(add, "--http-restricted-api", "HTTP")
+    add("--http-allowed-host", action="append", default=[], metavar="NAME",
+        help="accept this name in the header Host, and requests of web pages of this host; may be "
+        "repeated (local names and IP addresses)")
+    _add_switch(add, "--http-allow-cross-site", "accept requests of web pages of all sites, as "
+        "Triton does", default=False)
 
 
 def _add_grpc(add: _Add) -> None:

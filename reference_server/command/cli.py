@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -22,6 +23,7 @@ from reference_server.command import preflight, trace_config, values
 from reference_server.command.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
+from reference_server.frontends.http.origins import is_loopback
 from reference_server.observability import logs
 from reference_server.options import (
     Compression,
@@ -34,6 +36,7 @@ from reference_server.options import (
     ServerOptions,
     TimeLimits,
     TlsOptions,
+    WebOptions,
     parse_resources,
     parse_restrictions,
 )
@@ -42,7 +45,6 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: The interpreter's switch interval. With a shorter one, streams of many responses lose more to
 #: thread switches than other threads gain.
 _SWITCH_INTERVAL_S = 0.001
@@ -151,7 +153,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         given.allow_page and not {"model-repository", "statistics"} & restricted,
         # Log lines may contain what models print about requests: other machines see them only if
         # the option says so.
-        _given_or(given.allow_page_log, metrics_address in _LOOPBACK)
+        _given_or(given.allow_page_log, is_loopback(metrics_address))
         and "logging" not in restricted,
     )
     served = [
@@ -181,6 +183,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         http=http if given.allow_http else None,
         grpc=grpc if given.allow_grpc else None,
         metrics=metrics if given.allow_metrics else None,
+        web=WebOptions(tuple(given.http_allowed_host), given.http_allow_cross_site),
         log=LogOptions(
             given.log_verbose,
             given.log_info,
@@ -270,8 +273,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
     except ExitTimeout:  # it is logged
-        return 1
+        _exit_at_once()
     return 0
+
+
+def _exit_at_once() -> None:
+    """End the process with code 1, although threads of models still run.
+
+    At a normal exit, C++ destroys objects that these threads use, and the process aborts.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1)
 
 
 def keep_freed_memory() -> None:

@@ -37,6 +37,8 @@ from reference_server.core.telemetry import is_label_name
 
 _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _MAX_INT64 = 2**63 - 1
+#: Limits of one model that no real model reaches. Triton has none.
+_MOST_INSTANCES, _MOST_WARMUPS = 4096, 1_000_000
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -81,6 +83,23 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> Faults:
     yield from check_response_cache.faults(config)
     if not unknown:
         yield from check_sequence_batching.faults(config)
+    yield from _check_amounts(config)
+
+
+def _check_amounts(config: ConfigProto) -> Faults:
+    """Check for amounts that would exhaust the machine while the model is loaded."""
+    instances = sum(group.count for group in config.instance_group)
+    executions = sum(sample.count for sample in config.model_warmup)
+    for field, found, most in (
+        ("instance_group", instances, _MOST_INSTANCES),
+        ("model_warmup", executions, _MOST_WARMUPS),
+    ):
+        if found > most:
+            yield invalid_arg(
+                f"model '{config.name}': found count {found} in all of '{field}'; expected at most "
+                f"{most}",
+                field,
+            )
 
 
 def _newer(field: str, config: ConfigProto) -> ServerError:

@@ -97,16 +97,17 @@ class Backlog:
     """The unread responses of one client: posted to the event loop, or kept by the connection.
 
     It is full at a number of bytes (`Backlogs`), or at `most_responses` responses. A closed backlog
-    counts nothing. Threads of models call the first group of methods, the event loop the second.
+    counts nothing (`is_closed`). Threads of models call the first group of methods, the event loop
+    the second.
     """
 
     __slots__ = (
         "_all",
-        "_is_closed",
         "_kept",
         "_posted",
         "_unsent",
         "_watchers",
+        "is_closed",
         "is_full",
         "most_responses",
         "size",
@@ -118,7 +119,7 @@ class Backlog:
         self._posted: deque[int] = deque()
         self._kept = 0
         self._unsent: deque[int] = deque()  # the kept bytes of each response
-        self._is_closed = False
+        self.is_closed = False
         self._watchers: list[Callable[[bool], None]] = []
         self.size = 0
         self.is_full = False
@@ -143,7 +144,7 @@ class Backlog:
         """Count a response with these outputs, which is posted to the event loop."""
         size = _RESPONSE_COST + sum(map(_tensor_size, outputs))
         with self._all.changed:
-            if not self._is_closed:
+            if not self.is_closed:
                 self._posted.append(size)
                 self._grow(size)
 
@@ -180,7 +181,7 @@ class Backlog:
         """Set the number of bytes that the connection keeps until the client reads them."""
         if size != self._kept:
             with self._all.changed:
-                if not self._is_closed:
+                if not self.is_closed:
                     more, self._kept = size - self._kept, size
                     if more > 0:
                         self._unsent.append(more)
@@ -191,8 +192,8 @@ class Backlog:
     def close(self) -> None:
         """Stop counting: the client has disconnected or received its last response."""
         with self._all.changed:
-            if not self._is_closed:
-                self._is_closed = True
+            if not self.is_closed:
+                self.is_closed = True
                 self._posted.clear()
                 self._unsent.clear()
                 self._grow(-self.size)

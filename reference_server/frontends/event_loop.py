@@ -8,7 +8,8 @@ import logging
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 from reference_server.core.errors import unavailable
@@ -91,18 +92,23 @@ class Mailbox(Generic[T]):
         self._receive = receive
         self._clock = clock
         self._items: deque[T] = deque()
-        self._awake = False
+        self._is_awake = False  # a call of `_wake` or `_drain` is scheduled
+        self._continues = False  # it is one of `_drain`
 
     def post(self, item: T) -> None:
         """Post `item`. Never blocks; thread-safe."""
         self._items.append(item)
-        if not self._awake:
-            self._awake = True
-            self._loop.call_soon_threadsafe(self._drain)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # A second `_drain` in each iteration would double the share, and start a third one.
+        if not self._continues:
+            self._drain()
 
     def _drain(self) -> None:
-        # Cleared first: an item that is posted from here on sends another wake-up.
-        self._awake = False
+        self._continues = False
         items = self._items
         over_s = self._clock() + SHARE_S
         while items:
@@ -111,9 +117,12 @@ class Mailbox(Generic[T]):
             except Exception:  # the other items must not wait for the next wake-up
                 log.exception("An answer could not be delivered")
             if self._clock() >= over_s:
-                self._awake = True
-                self._loop.call_soon(self._drain)
-                return
+                break
+        if not items:
+            self._is_awake = False
+        if items:  # the share is used up, or an item was posted before the flag was cleared
+            self._continues = True
+            self._loop.call_soon(self._drain)
 
 
 R = TypeVar("R")
@@ -185,3 +194,43 @@ class Background:
     def _post(self, call: Callable[[R], None], argument: R) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, argument)
+
+
+class SharedWork(Generic[R]):
+    """Runs one function in the background, once for all callers that wait for its result.
+
+    A caller gets the result of a run that started after its call. Runs never overlap. Used on the
+    loop's thread.
+
+    Args:
+        background: runs the function.
+        work: the blocking function.
+    """
+
+    def __init__(self, background: Background, work: Callable[[], R]) -> None:
+        self._background = background
+        self._work = work
+        self._is_running = False
+        self._waiting: list[tuple[Callable[[R], None], Callable[[Exception], None]]] = []
+
+    def run(self, done: Callable[[R], None], failed: Callable[[Exception], None]) -> None:
+        """Call `done` with the next result, or `failed` with its exception."""
+        self._waiting.append((done, failed))
+        if not self._is_running:
+            self._start()
+
+    def _start(self) -> None:
+        self._is_running = True
+        callers, self._waiting = self._waiting, []
+        self._background.run(
+            self._work,
+            lambda result: self._ended([partial(done, result) for done, _ in callers]),
+            lambda error: self._ended([partial(failed, error) for _, failed in callers]),
+        )
+
+    def _ended(self, calls: Iterable[Callable[[], None]]) -> None:
+        self._is_running = False
+        if self._waiting:
+            self._start()
+        for call in calls:
+            call()

@@ -231,7 +231,7 @@ def new_registry() -> MetricRegistry:
 
 
 class MetricsGateway:
-    """The metrics that the metrics port serves. Not thread-safe.
+    """The metrics that the metrics port serves. Any thread, one at a time.
 
     `own` returns the series that only this server has, and Triton has not.
     """

@@ -112,6 +112,10 @@ RunOnThread = Callable[
 ]
 
 
+#: A response of an inference; None stands for the first one that waits.
+Posted = tuple["Inference", InferResponse | None]
+
+
 class _TooLarge(Exception):
     """The inputs are too large to be read on the event loop."""
 
@@ -128,7 +132,7 @@ class Inferences:
         shared_memory: SharedMemory,
         clock: Clock,
         events: TraceEvents,
-        post: Callable[[tuple[Inference, InferResponse]], None],
+        post: Callable[[Posted], None],
         run_on_codec_thread: RunOnThread,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
@@ -257,6 +261,8 @@ class Inference:
         "_call",
         "_events",
         "_has_answer",
+        "_is_encoding",
+        "_is_posted",
         "_lease",
         "_post",
         "_read_bytes",
@@ -282,7 +288,7 @@ class Inference:
         trace: RequestTrace | None,
         events: TraceEvents,
         shared_memory: SharedMemory,
-        post: Callable[[tuple[Inference, InferResponse]], None],
+        post: Callable[[Posted], None],
         run_on_codec_thread: RunOnThread,
     ) -> None:
         self._run_on_codec_thread = run_on_codec_thread
@@ -296,8 +302,10 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
-        # The responses behind one that a codec thread encodes, in order.
+        # The responses that wait, in order: of a stream, or behind one that a codec thread encodes.
         self._behind: deque[InferResponse] | None = None
+        self._is_posted = False  # the first one is posted
+        self._is_encoding = False  # on a codec thread
         self._read_bytes = 0  # of shared memory
         self.on_codec_thread = False
 
@@ -317,9 +325,19 @@ class Inference:
         return self._lease
 
     def send(self, response: InferResponse) -> None:
-        if self.backlog is not None:
-            self.backlog.add(response.outputs)
-        self._post((self, response))
+        if self.backlog is None:
+            self._post((self, response))
+            return
+        if self.backlog.is_closed and not response.final:
+            return  # no client reads it, and no limit stops the model
+        assert self._behind is not None
+        self.backlog.add(response.outputs)
+        # The mailbox gets one of a stream's responses at a time: thousands of them would delay the
+        # responses of all other clients.
+        self._behind.append(response)
+        if not self._is_posted:
+            self._is_posted = True
+            self._post((self, None))
 
     def send_request(
         self, request: InferRequest, forwarding: HeaderForwarding | None, backlogs: Backlogs
@@ -333,7 +351,10 @@ class Inference:
             request.parameters = forwarding.added(request.parameters, self._call.fields())
         self.cancellation = request.cancellation
         if served.config.decoupled:
-            request.cancellation.backlog = self.backlog = self._call.backlog(backlogs)
+            self.backlog = self._call.backlog(backlogs)
+            if self.backlog is not None:
+                self._behind = deque()
+            request.cancellation.backlog = self.backlog
         served.infer(request)
 
     def refused(self) -> None:
@@ -345,37 +366,73 @@ class Inference:
 
     def deliver(self, response: InferResponse) -> None:
         """Give a response to the call, and clean up after the last; on the event loop's thread."""
-        if self._behind is not None:
-            self._behind.append(response)
-            return
-        call, trace = self._call, self._trace
-        if response.empty and call.end is not None:
-            self.release()
-            call.end()
-            if trace is not None and response.final:
-                trace.close()
-            return
-        if call.end is None and not response.final:
-            self._has_answer = True  # another response follows, which is one too many
-            return
-        if trace is not None:
-            trace.stamp(self._events.send_start)
-        if response.error is None and call.is_large_response(response):
-            self._behind = deque()
-            self._run_on_codec_thread(
-                lambda: self._encode(response),
-                lambda encoded: self._resume(response, *encoded),
-                lambda defect: self._resume(response, None, internal(str(defect))),
-            )
+        if self._behind is None:
+            self._deliver(response)
         else:
-            self._answer(response, *self._encode(response))
+            self._behind.append(response)
+
+    def deliver_waiting(self) -> None:
+        """Deliver the first response that waits."""
+        # A response may be posted by both threads: then the second call finds none, or comes while
+        # an earlier one is encoded.
+        if self._behind and not self._is_encoding:
+            self._deliver(self._behind.popleft())
+
+    def _deliver(self, response: InferResponse) -> None:
+        call, trace = self._call, self._trace
+        is_end = response.empty and call.end is not None
+        is_surplus = call.end is None and not response.final
+        if not is_end and not is_surplus:
+            if trace is not None:
+                trace.stamp(self._events.send_start)
+            if response.error is None and call.is_large_response(response):
+                if self._behind is None:
+                    self._behind = deque()
+                self._is_encoding = True
+                self._run_on_codec_thread(
+                    lambda: self._encode(response),
+                    lambda encoded: self._resume(response, *encoded),
+                    lambda defect: self._resume(response, None, internal(str(defect))),
+                )
+                return
+        try:
+            if is_end:
+                self._end(response)
+            elif is_surplus:
+                self._has_answer = True  # another response follows, which is one too many
+            else:
+                self._answer(response, *self._encode(response))
+        finally:
+            self._delivered()
+
+    def _end(self, response: InferResponse) -> None:
+        """End the stream of responses."""
+        self.release()
+        assert self._call.end is not None
+        self._call.end()
+        if self._trace is not None and response.final:
+            self._trace.close()
 
     def _resume(self, response: InferResponse, body: object, error: ServerError | None) -> None:
-        """Answer after a codec thread has encoded a response, and deliver those behind it."""
-        behind, self._behind = self._behind, None
-        self._answer(response, body, error)
-        for later in behind or ():
-            self.deliver(later)
+        """Answer after a codec thread has encoded a response."""
+        self._is_encoding = False
+        try:
+            self._answer(response, body, error)
+        finally:
+            self._delivered()
+
+    def _delivered(self) -> None:
+        """Count a response as delivered, and schedule the next one that waits behind it."""
+        if self.backlog is not None:
+            self.backlog.handled()
+        if not self._behind:
+            self._is_posted = False
+            if self.backlog is None:
+                self._behind = None
+        if self._behind:  # or a response was queued before the flag was cleared
+            # Through the mailbox, whose share of a loop iteration is limited.
+            self._is_posted = True
+            self._post((self, None))
 
     def _encode(self, response: InferResponse) -> tuple[object, ServerError | None]:
         """Return the body of the response, or its error."""
@@ -412,11 +469,10 @@ class Inference:
             self._lease.release()
 
 
-def deliver(posted: tuple[Inference, InferResponse]) -> None:
+def deliver(posted: Posted) -> None:
     """Handle a response that an `Inference` has posted; on the event loop's thread."""
     inference, response = posted
-    try:
+    if response is None:
+        inference.deliver_waiting()
+    else:
         inference.deliver(response)
-    finally:
-        if inference.backlog is not None:
-            inference.backlog.handled()

@@ -18,6 +18,8 @@ from reference_server.repository.versions import IndexEntry
 
 _CONFIG = "config"
 _FILE = "file:"
+#: The most files of a load request. Each is written to the disk.
+_MOST_FILES = 10_000
 
 
 class RepositoryControl:
@@ -78,6 +80,11 @@ class RepositoryControl:
             raise unsupported(
                 f"load request for model '{name}': found files, expected none; start the server "
                 "with --allow-file-override=true to accept them"
+            )
+        if override is not None and len(override.files) > _MOST_FILES:
+            raise invalid_arg(
+                f"load request for model '{name}': found {len(override.files)} files; expected at "
+                f"most {_MOST_FILES}"
             )
         check_name(name, self._profile)
         self._repository.load(name, override)

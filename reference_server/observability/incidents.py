@@ -119,7 +119,7 @@ class ExecutionWatch:
         """Return the counters by model and version."""
         return [
             Sample((("model", model), ("version", str(version))), count)
-            for (model, version), count in self._counts.items()
+            for (model, version), count in list(self._counts.items())  # may grow on another thread
         ]
 
     def _all(self) -> list[Running]:

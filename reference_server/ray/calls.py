@@ -176,15 +176,6 @@ def request_of(scope: Message) -> Message:
     return {name: scope[name] for name in _REQUEST_FIELDS}
 
 
-def answer(status: int, body: bytes, content_type: bytes) -> list[Message]:
-    """Return a complete reply."""
-    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    return [
-        {"type": "http.response.start", "status": status, "headers": headers},
-        {"type": "http.response.body", "body": body, "more_body": False},
-    ]
-
-
 # -- the address that a replica's process listens on
 
 _ANYWHERE = "[::]:0"

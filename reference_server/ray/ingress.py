@@ -16,8 +16,9 @@ from ray import serve
 
 from reference_server.codecs import management_json
 from reference_server.core.request import LATEST
-from reference_server.frontends.http import pages, routes, status_codes
-from reference_server.frontends.http.asgi import Body, Message, Receive, Send, head_of, read_body
+from reference_server.frontends.http import asgi, pages, routes, status_codes
+from reference_server.frontends.http.asgi import Body, Message, Receive, Send
+from reference_server.frontends.http.request import RequestRejected
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.observability import logs
 from reference_server.options import ControlMode, GrpcOptions, HttpOptions, ServerOptions
@@ -51,26 +52,32 @@ class Ingress(GrpcIngress):
         loop = asyncio.get_running_loop()
         await self._server.load_on(loop)
         http = options.http or HttpOptions()
-        self._max_input = http.max_input_bytes
+        self._limits = self._server.body_limits(http)
         self._own = calls.Exchanges(self._server.http_handlers(http, loop).handle)
         methods = self._server.grpc_methods(options.grpc or GrpcOptions(), loop)
         super().__init__(models, Calls(methods))
 
     async def respond(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = await read_body(receive, head_of(scope).headers, self._max_input)
+        try:
+            body = await asgi.read_body(receive, asgi.head_of(scope).headers, self._limits)
+        except RequestRejected as error:
+            await asgi.reject(send, error)
+            return
         if body is None:
             return
         has_started = False
+        # Replicas receive a copy. `body` stays here, so that the memory budget counts it.
+        passed = Body(bytes(body.data), body.dropped)
         try:
-            async for message in self._answer(calls.request_of(scope), body):
+            async for message in self._answer(calls.request_of(scope), passed):
                 has_started = True
                 await send(message)
         except deployments.Unanswered as error:
             if has_started:  # the connection must end
                 raise
             text = status_codes.body(deployments.described(error))
-            for message in calls.answer(_UNAVAILABLE, text, _JSON):
+            for message in asgi.answer(_UNAVAILABLE, text, _JSON):
                 await send(message)
 
     async def _answer(self, request: Message, body: Body) -> AsyncIterator[Message]:
@@ -112,7 +119,7 @@ class Ingress(GrpcIngress):
         if route.operation is Operation.REPOSITORY_INDEX:
             ready_only = management_json.index_request(body.data, self._profile)
             rows = await deployments.index(models, ready_only=ready_only)
-            return calls.answer(_OK, management_json.index(row.fields for row in rows), _JSON)
+            return asgi.answer(_OK, management_json.index(row.fields for row in rows), _JSON)
         if request["method"] != "GET" and route.operation in (
             Operation.LOG_SETTINGS,
             Operation.TRACE_SETTINGS,
@@ -126,7 +133,7 @@ class Ingress(GrpcIngress):
         page = pages.encode_metrics(
             deployments.families({each.replica: each.families for each in replicas})
         )
-        return calls.answer(_OK, page, pages.METRICS_TYPE)
+        return asgi.answer(_OK, page, pages.METRICS_TYPE)
 
 
 def application() -> Callable[[Message, Receive, Send], Awaitable[None]]:
@@ -154,9 +161,9 @@ def _is_ok(messages: Sequence[Message]) -> bool:
 
 
 def _not_ready() -> Sequence[Message]:
-    return calls.answer(_BAD_REQUEST, b"", b"text/plain")
+    return asgi.answer(_BAD_REQUEST, b"", b"text/plain")
 
 
 async def _statistics(models: Iterable[Deployed], version: int) -> Sequence[Message]:
     found = await deployments.statistics(models, version)
-    return calls.answer(_OK, management_json.statistics(found), _JSON)
+    return asgi.answer(_OK, management_json.statistics(found), _JSON)

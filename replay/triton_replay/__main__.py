@@ -16,7 +16,7 @@ from triton_replay.commands import (
     replay,
     show,
 )
-from triton_replay.commands.common import package_version
+from triton_replay.commands.common import package_version, print_message
 from triton_replay.errors import ReplayError
 
 _COMMANDS = {
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.run(given))
     except ReplayError as error:
-        print(f"triton-replay: {error}", file=sys.stderr)
+        print_message(f"triton-replay: {error}")
         return error.exit_code
 
 

@@ -195,3 +195,20 @@ def answered(path):
     if not path.exists() or path.stat().st_size < 100:
         return 0
     return sum(one.response is not None for one in read_capture(path).exchanges)
+
+
+def test_a_capture_cannot_control_the_terminal(tmp_path, capsys):
+    path = tmp_path / "colored.trc"
+    writer = CaptureWriter.create(path)
+    writer.write(
+        [
+            Opening("\x1b]0;title\x07", "now", "0", {}),
+            dataclasses.replace(request(1, VALUES[0]), target="/v2\x1b[2J\x9b31m"),
+            Closing(9, "\x1b[31mred", {"\x1bc": 3}),
+        ]
+    )
+    writer.close()
+    assert main(["show", str(path)]) == 0
+    printed = "".join(capsys.readouterr())
+    assert not any(ord(character) in {7, 0x1B, 0x9B} for character in printed)
+    assert "/v2\\x1b[2J\\x9b31m" in printed

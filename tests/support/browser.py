@@ -156,6 +156,7 @@ def open_browser(folder: Path) -> Iterator[Page]:
         [
             *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
             *("--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}"),
+            "--host-resolver-rules=MAP *.example 127.0.0.1",  # as after DNS rebinding
         ],
         pass_fds=(_COMMANDS, _ANSWERS),
         preexec_fn=place,

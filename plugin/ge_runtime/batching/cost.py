@@ -375,7 +375,7 @@ class CostEvidence:
             products = np.array(data.get("products"), np.float64)
             sums = np.array(data.get("sums"), np.float64)
             weight = float(data.get("weight", 0.0))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"found no sums of executions: {error}") from error
         whole = (products.shape, sums.shape) == (evidence._products.shape, evidence._sums.shape)
         # No sum is negative: they are sums of products of counts and times.

@@ -185,7 +185,7 @@ class Histogram:
         """Read a file that `save` wrote. Raises HistogramFault for other content, or OSError."""
         try:
             return cls.of_json(json.loads(path.read_text()), capacity=capacity)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HistogramFault(f"{path}: not a histogram: {error}") from error
 
     @classmethod
@@ -310,7 +310,7 @@ def read_histogram(
         if not histogram.total:
             raise ValueError("found no sizes, expected at least one")
         return histogram.project(axes) if axes else histogram
-    except (ValueError, HistogramFault) as error:
+    except (ValueError, RecursionError, HistogramFault) as error:
         raise HistogramFault(f"{path}: {error}") from error
 
 

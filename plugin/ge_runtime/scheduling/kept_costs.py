@@ -191,7 +191,7 @@ class CacheFile:
             data = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self.ignored(error)
             return None
         if not isinstance(data, Mapping) or data.get("format") != _FORMAT:

@@ -17,7 +17,7 @@ def read_json(file: Path) -> Any:  # noqa: ANN401 - of a file
     """Return the content of a JSON file. Raises ArtifactFault if it is not JSON."""
     try:
         return json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactFault(f"{file}: found no JSON ({error}), expected a JSON file") from error
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -38,6 +39,11 @@ _PACKAGE = _BOOT_FILE.parents[2]
 _EXIT_S = 5.0
 #: The time limit between two parts of one message.
 _STALLED_S = 60.0
+#: The time between two checks whether a process is stopped, for example by SIGSTOP.
+_CHECK_S = 0.5
+#: A process that is stopped at this number of consecutive checks is killed. Triton's requests fail
+#: after a second, too.
+_STOPPED_CHECKS = 3
 
 
 class ProcessEnded(Exception):
@@ -85,6 +91,7 @@ class ChildProcess:
         self._gone = threading.Event()
         self._failure: ServerError | None = None
         self._description = ""
+        self._stopped_checks = 0
         self._process: subprocess.Popen[bytes]
         self.connection: Connection
 
@@ -172,7 +179,9 @@ class ChildProcess:
             self._process.kill()
             self._process.wait()
         self._printed.wait()
-        self._description = _described(self._process.returncode)
+        is_killed = self._stopped_checks == _STOPPED_CHECKS
+        how = "was stopped by a signal, and then killed"
+        self._description = how if is_killed else _described(self._process.returncode)
         self._gone.set()  # before `ended`, which reads it
         with self._receiving:
             self.connection.close()
@@ -222,7 +231,7 @@ class ChildProcess:
             kept.pop_all()
         threading.Thread(
             target=pump,
-            args=(self._name, life, {out: sys.stdout, err: sys.stderr}, self._died),
+            args=(self._name, life, {out: sys.stdout, err: sys.stderr}, self._died, self._check),
             name=f"{self._name} output",
             daemon=True,
         ).start()
@@ -238,6 +247,22 @@ class ChildProcess:
     def _died(self) -> None:
         self._printed.set()
         self.connection.shut()
+
+    def _check(self) -> None:
+        """Kill the process if it has been stopped for some checks: its requests would never end."""
+        if self._stopped_checks < _STOPPED_CHECKS:
+            self._stopped_checks = self._stopped_checks + 1 if is_stopped(self.pid) else 0
+            if self._stopped_checks == _STOPPED_CHECKS:
+                self._process.kill()
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process of this user. A debugger's stop is another."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # it has ended
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _read_result(kind: str, *parts: Any) -> tuple[Any] | ServerError:  # noqa: ANN401 - JSON's values
@@ -273,24 +298,38 @@ def _described(code: int) -> str:
 # ------------------------------------------------------------------------------- its output
 
 
-def pump(name: str, life: int, pipes: Mapping[int, TextIO], ended: Callable[[], None]) -> None:
+def pump(
+    name: str,
+    life: int,
+    pipes: Mapping[int, TextIO],
+    ended: Callable[[], None],
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Copy each line from `pipes` to its stream as `[name] line`, until all pipes end.
 
-    Calls `ended` when the process of the pidfd `life` has ended and its output is copied. Sockets
-    and pipes do not show that end while children of the process hold them open. Blocks. Closes all
-    these descriptors.
+    Calls `check` at regular intervals while the process of the pidfd `life` runs, and `ended` when
+    it has ended and its output is copied. Sockets and pipes do not show that end while children of
+    the process hold them open. Blocks. Closes all these descriptors.
     """
+    check_s = time.monotonic() + _CHECK_S
+    lives = True
     open_pipes = {pipe: _Pipe(pipe, stream, name) for pipe, stream in pipes.items()}
     with selectors.DefaultSelector() as selector:
         for descriptor in (life, *pipes):
             selector.register(descriptor, selectors.EVENT_READ)
         while selector.get_map():
-            ready = {key.fd for key, _ in selector.select()}
+            left_s = max(0.0, check_s - time.monotonic()) if lives else None
+            ready = {key.fd for key, _ in selector.select(left_s)}
+            now_s = time.monotonic()
+            if lives and now_s >= check_s:
+                check_s = now_s + _CHECK_S  # not from `check_s`: the server may have been stopped
+                check()
             for descriptor in open_pipes if life in ready else ready:
                 if not open_pipes[descriptor].copy():
                     selector.unregister(descriptor)
             open_pipes = {fd: pipe for fd, pipe in open_pipes.items() if not pipe.is_over}
             if life in ready:
+                lives = False
                 selector.unregister(life)
                 os.close(life)
                 ended()

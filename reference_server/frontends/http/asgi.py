@@ -7,61 +7,100 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+from reference_server.core.backlog import Intake
+from reference_server.frontends.connections import ClientTimeouts, Phase, Wait
+from reference_server.frontends.http import status_codes
+from reference_server.frontends.http.origins import is_loopback
+from reference_server.frontends.http.request import Body as ReceivedBody
 from reference_server.frontends.http.request import (
     Header,
     Part,
     Request,
     RequestHead,
-    may_be_larger,
+    RequestRejected,
 )
+from reference_server.options import TimeLimits
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_BAD_REQUEST = 400
+_TOO_SLOW = "body timeout"
+
 
 class Body(NamedTuple):
     """The body of a request: its bytes, or their number if they were not kept."""
 
-    data: bytes
+    data: bytes | memoryview
     dropped: int = 0
 
 
+class BodyLimits(NamedTuple):
+    """The limits for bodies, which are those of the server's own port.
+
+    `max_input` is the limit in bytes for JSON and raw tensors, `intake` the memory budget of long
+    bodies, and `time` has the limit for slow clients.
+    """
+
+    max_input: int | None
+    intake: Intake
+    time: TimeLimits
+
+
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], max_input: int | None
+    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits
 ) -> Body | None:
     """Receive the body of a request with these headers.
 
     Args:
         receive: returns the next message of the ASGI server.
         headers: the headers by lower-case name.
-        max_input: the limit in bytes for bodies of JSON or raw tensors; longer bodies are not kept.
+        limits: the limits for the body.
 
     Returns:
         The body; None if the client disconnected before it was complete.
+
+    Raises:
+        RequestRejected: the memory budget is exhausted, or the client is too slow.
     """
-    limit = math.inf if max_input is None else max_input
-    chunks: list[bytes] = []
-    size = dropped = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        more = message.get("more_body", False)
-        if size <= limit or may_be_larger(headers, limit):
-            chunks.append(chunk)
-        else:
-            chunks.clear()
-            dropped = size
-    return Body(chunks[0] if len(chunks) == 1 else b"".join(chunks), dropped)
+    body = ReceivedBody(limits.intake, limits.max_input)
+    timeouts = ClientTimeouts(limits.time)
+    message = await receive()
+    while message["type"] != "http.disconnect":
+        body.receive(message.get("body", b""), headers)
+        if not message.get("more_body", False):
+            return Body(b"", body.received) if body.exceeds(headers) else Body(body.whole())
+        if timeouts.expired([Wait(Phase.BODY, 0, body.received)], time.monotonic()):
+            raise RequestRejected(_TOO_SLOW)
+        try:
+            message = await asyncio.wait_for(receive(), limits.time.body_s or None)
+        except asyncio.TimeoutError:
+            raise RequestRejected(_TOO_SLOW) from None
+    return None
+
+
+def answer(
+    status: int, body: bytes, content_type: bytes, headers: Iterable[Header] = ()
+) -> list[Message]:
+    """Return a complete reply."""
+    fields = [(b"content-type", content_type), *headers, (b"content-length", b"%d" % len(body))]
+    return [
+        {"type": "http.response.start", "status": status, "headers": fields},
+        {"type": "http.response.body", "body": body, "more_body": False},
+    ]
+
+
+async def reject(send: Send, error: RequestRejected) -> None:
+    """Reply to a request whose body was not received; the ASGI server ends the connection."""
+    text = status_codes.body(str(error))
+    for message in answer(_BAD_REQUEST, text, b"application/json", [(b"connection", b"close")]):
+        await send(message)
 
 
 class AsgiExchange:
@@ -69,6 +108,7 @@ class AsgiExchange:
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self._request = Request(self, head_of(scope))
+        self.is_local = is_loopback(str((scope.get("server") or ("",))[0]))
         self._receive = receive
         self._send = send
         self._outgoing: deque[Message] = deque()
@@ -77,9 +117,13 @@ class AsgiExchange:
         self._has_ended = False
         self._is_disconnected = False
 
-    async def run(self, handle: Callable[[Request], None], max_input: int | None) -> None:
+    async def run(self, handle: Callable[[Request], None], limits: BodyLimits) -> None:
         """Receive the request, let `handle` answer it, and send the reply until it is complete."""
-        body = await read_body(self._receive, self._request.headers, max_input)
+        try:
+            body = await read_body(self._receive, self._request.headers, limits)
+        except RequestRejected as error:
+            await reject(self._send, error)
+            return
         if body is not None:
             await self.answer(body, handle)
 
@@ -148,16 +192,16 @@ class AsgiExchange:
     ) -> None:
         """Send the whole reply."""
         body = b"".join(parts)
-        fields = [(b"content-type", content_type or b"text/plain")]
-        fields += [(name.lower(), value) for name, value in headers]
-        fields.append((b"content-length", b"%d" % len(body)))
-        self._begin(status, fields)
+        fields = ((name.lower(), value) for name, value in headers)
         self._has_ended = True
-        self._body(body, more=False)
+        self._unsent += len(body)
+        for message in answer(_code(status), body, content_type or b"text/plain", fields):
+            self._put(message)
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
         """Start a reply of unknown length."""
-        self._begin(status, [(b"content-type", content_type)])
+        headers = [(b"content-type", content_type)]
+        self._put({"type": "http.response.start", "status": _code(status), "headers": headers})
 
     def send_chunk(self, data: bytes) -> None:
         """Send a piece of the body."""
@@ -171,10 +215,6 @@ class AsgiExchange:
             request.backlog.close()
         self._body(b"", more=False)
 
-    def _begin(self, status: bytes, headers: list[Header]) -> None:
-        code = int(status.partition(b" ")[0])
-        self._put({"type": "http.response.start", "status": code, "headers": headers})
-
     def _body(self, data: bytes, *, more: bool) -> None:
         self._unsent += len(data)
         self._put({"type": "http.response.body", "body": data, "more_body": more})
@@ -183,6 +223,10 @@ class AsgiExchange:
         if not self._is_disconnected:
             self._outgoing.append(message)
             self._more.set()
+
+
+def _code(status: bytes) -> int:
+    return int(status.partition(b" ")[0])
 
 
 def head_of(scope: Message) -> RequestHead:

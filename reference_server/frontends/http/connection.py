@@ -23,6 +23,7 @@ from reference_server.frontends.connections import (
 )
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http import status_codes
+from reference_server.frontends.http.origins import is_loopback
 from reference_server.frontends.http.reading import KnownHeads, RequestReader
 from reference_server.frontends.http.request import (
     Header,
@@ -103,6 +104,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """True if no request is handled or waiting."""
         return self._current is None and not self._waiting and self._rejected is None
 
+    @property
+    def is_local(self) -> bool:
+        """True if the client reached the server at a loopback address."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return name is not None and is_loopback(str(name[0]))
+
     def close(self) -> None:
         """Accept no more requests, and close after the replies to those in flight."""
         self._closing = True
@@ -123,7 +130,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         unread = self._transport.get_write_buffer_size()
         if unread:
             return (Wait(Phase.READING, 0, unread),)
-        if not self.is_idle:
+        if not self.is_idle and not self._closing:
             return ()  # the client waits for the server
         return (self._reader.missing,)
 

@@ -17,6 +17,7 @@ from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.http import inference, routes, status_codes
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.pages import Page
 from reference_server.frontends.http.request import Request
 from reference_server.frontends.http.routes import Operation, Route
@@ -64,7 +65,9 @@ class HttpHandlers:
         page: bool = False,
         metrics_port: int | None = None,
         intake: Intake | None = None,
+        origins: WebOrigins | None = None,
     ) -> None:
+        self._origins = origins or WebOrigins()
         self._limit = limit
         self._pages = {}
         if page:
@@ -134,6 +137,8 @@ class HttpHandlers:
 
     def _route(self, request: Request) -> tuple[_Handler, Route] | None:
         """Return the handler by the request's head. None if it was answered with an error."""
+        if self._origins.refuses(request):
+            return None
         route = routes.match(request.url)
         if route is None:
             path = routes.path_of(request.url)

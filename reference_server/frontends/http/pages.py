@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +17,16 @@ from importlib import resources
 
 import orjson
 
+from reference_server.core.errors import Code
 from reference_server.core.telemetry import Distribution, Family, Labels, Quantiles
+from reference_server.frontends.event_loop import Background, SharedWork
 from reference_server.frontends.http import routes, status_codes
+from reference_server.frontends.http.origins import WebOrigins
 from reference_server.frontends.http.request import Header, Request
 from reference_server.gateway.gateway import MetricsGateway
 from reference_server.gateway.status import StatusGateway
+
+log = logging.getLogger(__name__)
 
 _TYPE = b"text/html; charset=utf-8"
 _NO_SNIFFING = (b"X-Content-Type-Options", b"nosniff")
@@ -53,8 +59,11 @@ class Page:
 
 def reply_json(request: Request, value: object) -> None:
     """Reply with `value` as JSON, for a page's script."""
-    headers = [(b"Cache-Control", b"no-store"), _NO_SNIFFING]
-    request.reply(status_codes.OK, [orjson.dumps(value)], headers)
+    _reply_encoded(request, orjson.dumps(value))
+
+
+def _reply_encoded(request: Request, body: bytes) -> None:
+    request.reply(status_codes.OK, [body], [(b"Cache-Control", b"no-store"), _NO_SNIFFING])
 
 
 def _headers(page: str) -> list[Header]:
@@ -89,13 +98,25 @@ _AFTER = re.compile(rb"\?after=(\d{1,15})$")
 class MetricsHandlers:
     """The handlers of the metrics port. Used on the loop's thread.
 
-    Without `status` there is no live page.
+    Metrics and status of many models take long, so `background` collects them, once for all
+    requests that wait. Without `status` there is no live page. `origins` are the rules for requests
+    of web pages.
     """
 
-    def __init__(self, gateway: MetricsGateway, status: StatusGateway | None = None) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        gateway: MetricsGateway,
+        background: Background,
+        status: StatusGateway | None = None,
+        origins: WebOrigins | None = None,
+    ) -> None:
+        self._origins = origins or WebOrigins()
         self._status = status
         self._page = None if status is None else Page("page.html")
+        self._metrics = SharedWork(background, lambda: encode_metrics(gateway.families()))
+        self._shown = SharedWork(
+            background, lambda: orjson.dumps({} if status is None else status.read())
+        )
 
     def handle(self, request: Request) -> None:
         """Reply to `request`."""
@@ -103,19 +124,33 @@ class MetricsHandlers:
             request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=False)
             return
         path = routes.path_of(request.url)
+        if self._origins.refuses(request, for_operators=path in (_LIVE_PAGE, _STATUS, _LOG)):
+            return
         if path in _METRICS:
-            page = encode_metrics(self._gateway.families())
-            request.reply(status_codes.OK, [page], content_type=METRICS_TYPE)
+            self._metrics.run(
+                lambda page: request.reply(status_codes.OK, [page], content_type=METRICS_TYPE),
+                lambda error: _fail(request, error),
+            )
         elif self._page is not None and path == _LIVE_PAGE:
             self._page.reply(request)
         elif self._status is not None and path == _STATUS:
-            reply_json(request, self._status.read())
+            self._shown.run(
+                lambda status: _reply_encoded(request, status),
+                lambda error: _fail(request, error),
+            )
         elif self._status is not None and path == _LOG:
             after = _AFTER.search(request.url)
             reply_json(request, self._status.log_after(int(after[1]) if after else 0))
         else:
             # Triton replies with an empty page to other paths.
             request.reply(status_codes.OK, [], content_type=METRICS_TYPE)
+
+
+def _fail(request: Request, error: Exception) -> None:
+    """Reply to an unexpected error."""
+    log.error("%s", request.url, exc_info=error)
+    text = f"{type(error).__name__}: {error}"
+    request.reply_error(status_codes.STATUS[Code.INTERNAL], text, as_json=True)
 
 
 # -- metrics in Prometheus' text format, as Triton's library writes them

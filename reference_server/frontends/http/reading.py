@@ -28,15 +28,12 @@ from reference_server.frontends.http.request import (
     Request,
     RequestHead,
     RequestRejected,
-    may_be_larger,
 )
 
 # Local names, because Python 3.11 takes 0.1 us to look up a member of an enum.
 _REQUEST, _HEAD, _BODY = Phase.REQUEST, Phase.HEAD, Phase.BODY
 #: A body bypasses llhttp if at least this many bytes are missing after the first read.
 _IN_PLACE_BYTES = 8192
-#: More bytes than any body has.
-_UNLIMITED = 1 << 64
 #: Limit in bytes for a request's head, and for trailers and chunk headers between two pieces of a
 #: body. Triton limits each header to 8 KiB, and not the number of headers.
 _MAX_HEAD = 1 << 20
@@ -64,8 +61,9 @@ _AMBIGUOUS = {
     "Unexpected space after start line",
 }
 _END_OF_HEAD = b"\r\n\r\n"
-#: Heads with these headers are parsed each time: they change how the body is read or answered.
-_NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade")
+#: Heads with these headers are parsed each time: they change how the body is read or answered, or
+#: the reply depends on the connection, too.
+_NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade", b"origin")
 #: Parsed heads, by their bytes, with the size of the body that each announces.
 KnownHeads = RequestCache[tuple[RequestHead, int]]
 
@@ -114,11 +112,11 @@ class RequestReader:
         self._intake = intake or Intake()
         self._receiver = receiver
         self._heads = heads
-        self._max_input = _UNLIMITED if max_input is None else max_input
+        self._max_input = max_input
         self._parser = self._new_parser()
         self._phase = _REQUEST
         self._request = receiver.begin()  # the one being read, or the last one
-        self._body = Body(self._intake)
+        self._body = Body(self._intake, self._max_input)
         self._head_bytes = 0  # since the last piece of a body, or the request's begin
         self._completed = 0  # requests
 
@@ -143,7 +141,7 @@ class RequestReader:
 
     def end(self) -> None:
         """Release the incomplete body: the connection ends."""
-        self._body = Body(self._intake)
+        self._body = Body(self._intake, self._max_input)
 
     def opaque_bytes(self) -> int:
         """Return the number of upcoming bytes that belong to a body and need little parsing."""
@@ -228,7 +226,7 @@ class RequestReader:
     def on_message_begin(self) -> None:
         self._phase = _HEAD
         self._request = self._receiver.begin()
-        self._body = Body(self._intake)
+        self._body = Body(self._intake, self._max_input)
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -266,10 +264,7 @@ class RequestReader:
                 f"Chunked request body exceeds maximum of {_MAX_CHUNKS} non-empty chunks. Send "
                 "fewer or larger HTTP chunks."
             )
-        if self._body.received + len(body) <= self._max_input or self._may_be_larger():
-            self._body.add(body)
-        else:
-            self._body.drop(len(body))
+        self._body.receive(body, self._request.headers)
 
     def on_message_complete(self) -> None:
         headers = self._request.headers
@@ -277,7 +272,7 @@ class RequestReader:
             b"content-length" in headers or b"transfer-encoding" in headers
         ):
             return  # the body follows, see _past_upgrade
-        if self._body.received > self._max_input and not self._may_be_larger():
+        if self._body.exceeds(headers):
             self._request.dropped = self._body.received
             self._complete()
             return
@@ -306,8 +301,8 @@ class RequestReader:
         if b"transfer-encoding" in headers:  # the length is not known
             return
         length = int(headers.get(b"content-length", b"0"))
-        if length > self._max_input and not self._may_be_larger():
-            return  # the body is only counted
+        if self._body.exceeds(headers, length):
+            return  # it is only counted
         if length - self._body.received >= _IN_PLACE_BYTES:
             self._place_body(length)
 
@@ -326,9 +321,6 @@ class RequestReader:
             self._request.body = self._body.whole()
             self._parser = self._new_parser()
             self._complete()
-
-    def _may_be_larger(self) -> bool:
-        return may_be_larger(self._request.headers, self._max_input)
 
     # -- where llhttp stops, and Triton does not
 
@@ -366,7 +358,7 @@ class RequestReader:
             self._request = request
             return data
         length = int(self._request.headers[b"content-length"])
-        if length > self._max_input and not self._may_be_larger():
+        if self._body.exceeds(self._request.headers, length):
             self._reject(f"{_UNREADABLE}: found an Upgrade with a body of {length} bytes")
             return b""
         try:

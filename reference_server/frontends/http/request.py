@@ -6,6 +6,7 @@ Replies have the same header lines, in the same order, as those of Triton's HTTP
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -21,10 +22,16 @@ Header = tuple[bytes, bytes]
 
 #: Alignment in bytes of the tensor data in a body that is received in place, for NumPy.
 _ALIGNMENT = 64
+#: Consecutive pieces of a body below this size, in bytes, are joined.
+_SMALL_PIECE = 1 << 12
 
 
 class Replies(Protocol):
     """The connection of a request: writes replies, and continues with the next request."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the client reached the server at a loopback address."""
 
     def reply(
         self,
@@ -116,6 +123,11 @@ class Request:
         )
 
     @property
+    def is_local(self) -> bool:
+        """True if the client reached the server at a loopback address."""
+        return self._connection.is_local
+
+    @property
     def size(self) -> int:
         """The number of bytes of the body, also if it was not kept."""
         return self.dropped or len(self.body)
@@ -166,16 +178,22 @@ class RequestRejected(Exception):
 
 
 class Body:
-    """The received part of a body. A long body is charged to the memory budget `intake`."""
+    """The received part of a body.
 
-    __slots__ = ("_buffer", "_charge", "_intake", "_pieces", "chunks", "received")
+    Args:
+        intake: the memory budget that a long body is charged to.
+        max_input: the limit in bytes for a body of JSON or of one raw tensor; None is no limit.
+    """
 
-    def __init__(self, intake: Intake) -> None:
+    __slots__ = ("_buffer", "_charge", "_intake", "_max_input", "_pieces", "chunks", "received")
+
+    def __init__(self, intake: Intake, max_input: int | None = None) -> None:
+        self._max_input = math.inf if max_input is None else max_input
         self.received = 0  # bytes
         self.chunks = 0  # whose headers were received, with transfer-encoding: chunked
         self._intake = intake
         self._charge: Charge | None = None  # for a long body
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._buffer: memoryview | None = None  # for a body received in place
 
     @property
@@ -193,21 +211,40 @@ class Body:
         """True if the body is received in place and complete."""
         return self._buffer is not None and self.received == len(self._buffer)
 
+    def exceeds(self, headers: Mapping[bytes, bytes], size: int | None = None) -> bool:
+        """Return True if a body of `size` bytes (None: the received ones) is not kept."""
+        size = self.received if size is None else size
+        return size > self._max_input and not _may_be_larger(headers, self._max_input)
+
+    def receive(self, piece: bytes, headers: Mapping[bytes, bytes]) -> None:
+        """Append a piece; only count it if the body is too long for a request with these headers.
+
+        Raises:
+            RequestRejected: the memory budget is exhausted.
+        """
+        if self.exceeds(headers, self.received + len(piece)):
+            self.received += len(piece)
+            self._pieces.clear()
+            self._charge = None
+        else:
+            self.add(piece)
+
     def add(self, piece: bytes) -> None:
         """Append a piece. Raises RequestRejected if the memory budget is exhausted."""
-        self._pieces.append(piece)
+        pieces = self._pieces
+        last = pieces[-1] if pieces else b""
+        if len(piece) >= _SMALL_PIECE or not pieces:
+            pieces.append(piece)
+        elif isinstance(last, bytearray) and len(last) < _SMALL_PIECE:
+            last += piece  # else each byte of a slow client would cost an object
+        else:
+            pieces.append(bytearray(piece))
         self.received += len(piece)
         if self._charge is not None:
             self._count(self._charge, len(piece))
         elif self.received > UNCOUNTED:
             self._charge = self._intake.charge()
             self._count(self._charge, self.received)
-
-    def drop(self, size: int) -> None:
-        """Count bytes that are not kept, and release those received before."""
-        self.received += size
-        self._pieces.clear()
-        self._charge = None
 
     def place(self, length: int, data_offset: int) -> None:
         """Allocate memory for the whole body, into which the missing bytes are received.
@@ -251,7 +288,7 @@ class Body:
             data = self._buffer
         else:
             pieces = self._pieces
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
             if self._charge is not None:
                 data = self._charge.hold(data)
         self._pieces, self._buffer, self._charge = [], None, None
@@ -262,7 +299,7 @@ class Body:
             raise RequestRejected(self._intake.refusal(self.received))
 
 
-def may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
+def _may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
     """Return True if a body of more than `limit` bytes may be valid: binary data, or compressed."""
     if headers.get(b"content-encoding", b"identity") != b"identity":
         return True

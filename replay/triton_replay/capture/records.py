@@ -7,8 +7,9 @@ Bodies are stored as on the wire, without decompression; chunks are joined.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,24 +156,79 @@ def encode_record(record: Record) -> tuple[bytes, Body]:
 
 
 def decode_record(meta: memoryview, body: memoryview) -> Record:
-    """Decode the record of a frame. Its body stays a view.
+    """Decode the record of a frame, and check the types of its fields. Its body stays a view.
+
+    A capture may come from anyone, and is printed, shown as HTML and sent to servers.
 
     Raises:
-        CaptureUnreadable: The record is unknown.
+        CaptureUnreadable: The record is unknown, or a field is invalid.
     """
     try:
         fields = json.loads(bytes(meta))
         kind = _KINDS[fields.pop("kind")]
-        for key in {"headers", "trailers"} & fields.keys():
-            fields[key] = tuple((str(name), str(value)) for name, value in fields[key])
+        for field in dataclasses.fields(kind):
+            if field.name in fields:
+                fields[field.name] = _checked(field.name, fields[field.name], str(field.type))
         if kind in (Request, StreamMessage, Response):
             fields["body"] = body
-        if kind is Response:
-            fields["parts"] = tuple((int(at), int(end)) for at, end in fields["parts"])
         return kind(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"found an unknown record {bytes(meta[:80])!r}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f": {error}" if isinstance(error, _InvalidField) else ""
+        text = f"found an unknown record {bytes(meta[:80])!r}{reason}"
         raise CaptureUnreadable(text) from error
+
+
+class _InvalidField(ValueError):
+    """A field whose value has another type than the field; the text describes it."""
+
+
+_MOST: Final = 2**63 - 1
+_LINE_ENDS: Final = frozenset("\r\n\0")
+
+
+def _checked(name: str, value: object, kind: str) -> object:
+    """Return the value of a field, with tuples for lists. Raises _InvalidField."""
+    valid = _CHECKS[kind](value)
+    if not valid or (name in ("method", "target") and _LINE_ENDS & set(str(value))):
+        raise _InvalidField(f"field '{name}': found {repr(value)[:60]}, expected {kind}")
+    if kind in ("Headers", _PARTS):
+        assert isinstance(value, list)
+        return tuple(tuple(pair) for pair in value)
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _is_header(pair: object) -> bool:
+    """Return whether this is a header's name and value that end no line when they are sent."""
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(isinstance(text, str) and not _LINE_ENDS & set(text) for text in pair)
+    )
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_part(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))
+
+
+_PARTS: Final = "tuple[tuple[int, int], ...]"
+#: The check of a field by its annotation.
+_CHECKS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "int": _is_number,
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "Headers": lambda value: isinstance(value, list) and all(map(_is_header, value)),
+    _PARTS: lambda value: isinstance(value, list) and all(map(_is_part, value)),
+    "Mapping[str, int]": _is_counts,
+    "Mapping[str, Any]": lambda value: isinstance(value, dict),
+}
 
 
 def as_json(record: Record) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import re
 import signal
 import sys
 import time
@@ -16,6 +17,8 @@ from typing import Any
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
 from triton_replay.errors import FileUnwritable, ReplayError
+
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
@@ -48,6 +51,11 @@ def package_version() -> str:
         return "0 (not installed)"
 
 
+def printable(text: str) -> str:
+    """Escape control characters except line ends and tabs: captures could control the terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def print_result(text: str) -> None:
     """Print a result to standard output. A closed pipe is not an error.
 
@@ -55,7 +63,7 @@ def print_result(text: str) -> None:
         FileUnwritable: The output cannot be written.
     """
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except OSError as error:
         # Otherwise the rest of the buffer would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,7 +89,7 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
 
 def print_message(line: str) -> None:
     """Print a message to standard error."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 # -- the monotonic clock of recordings and replays

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 
 import pytest
@@ -51,11 +52,15 @@ def test_a_record_is_read_as_written(record):
     assert decode_record(memoryview(meta), memoryview(body)) == record
 
 
+#: Any text in one line.
+LINE = st.text(st.characters(exclude_characters="\r\n\0"))
+
+
 @pytest.mark.brute_force
 @given(
-    st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
+    st.lists(st.tuples(LINE, LINE), max_size=3).map(tuple),
     st.binary(max_size=50),
-    st.integers(0, 2**63),
+    st.integers(0, 2**63 - 1),
 )
 def test_any_headers_bodies_and_times_are_read_as_written(headers, body, time):
     record = Request(0, 0, time, time, "POST", "/", headers, len(body), body)
@@ -118,6 +123,47 @@ def test_an_unknown_record_is_reported(tmp_path):
         file.writelines(encode_frame(b'{"kind": "tensor"}', b""))
     with pytest.raises(CaptureUnreadable, match="found an unknown record"):
         read_capture(path)
+
+
+TAG = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "value"),
+    [
+        *((REQUEST, name, TAG) for name in ("number", "connection", "at", "end", "body_size")),
+        *((REQUEST, "number", value) for value in (True, 1.5, -1, 2**63, None, [1])),
+        *((REQUEST, name, value) for name in ("method", "target") for value in (1, "a\r\nb", "\0")),
+        *((REQUEST, name, 1) for name in ("protocol", "redacted", "headers")),
+        (REQUEST, "headers", [["a", "b\r\nc: d"]]),
+        (REQUEST, "headers", [["a", 1]]),
+        (REQUEST, "headers", [["a"]]),
+        (REQUEST, "headers", ["ab"]),
+        (REQUEST, "body", "x"),
+        (RESPONSE, "status", TAG),
+        (RESPONSE, "parts", [[1, TAG]]),
+        (RESPONSE, "parts", TAG),
+        (RESPONSE, "trailers", {}),
+        (RESPONSE, "ended", None),
+        (CLOSING, "counts", {"sampled": TAG}),
+        (CLOSING, "counts", []),
+        (OPENING, "settings", []),
+        (OPENING, "server", 7),
+    ],
+)
+def test_a_field_of_another_type_is_reported(record, field, value):
+    fields = json.loads(encode_record(record)[0]) | {field: value}
+    with pytest.raises(CaptureUnreadable, match="found an unknown record"):
+        decode_record(memoryview(json.dumps(fields).encode()), memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [b'{"kind": []}', b"[]", b"[" * 100_000, b'{"kind": "opening", "settings": 9' + b"9" * 9000],
+)
+def test_any_other_meta_is_reported(meta):
+    with pytest.raises(CaptureUnreadable, match="found an unknown record"):
+        decode_record(memoryview(meta), memoryview(b""))
 
 
 class FullDisk(io.FileIO):

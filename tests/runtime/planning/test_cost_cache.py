@@ -50,6 +50,7 @@ def test_costs_of_another_model_or_machine_are_ignored(tmp_path, change):
     [
         ("", "Expecting value"),
         ("[]", "expected a file of format 1"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
         (json.dumps({"format": 2, "subject": SUBJECT}), "expected a file of format 1"),
         (
             json.dumps({"format": 1, "subject": {}}),

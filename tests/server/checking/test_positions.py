@@ -92,6 +92,7 @@ FAULTS = [
     ("histogram options must specify", MODEL + "model_metrics {\nmetric_control {\n"
      'metric_identifier { family: "f" }\nhistogram_options { #!\n} } }'),
     ("'max_batch_size' must be", MODEL + "max_batch_size: -1 #!"),
+    ("model '{}': found count 5000", MODEL + "instance_group { count: 5000 } #!"),
     ("ensemble scheduling cannot be set", MODEL + "ensemble_scheduling { } #!"),
     ("control of control_input of sequence_batching of model {}: found kind 9", control(
         "control {", "kind: 9 #!", "}")),

@@ -212,3 +212,16 @@ def test_long_strings_are_escaped_like_their_parts(parts):
     whole = b"".join(parts)
     short = [whole[start : start + 100] for start in range(0, len(whole), 100)]
     assert write_string(whole) == b'"%b"' % b"".join(write_string(each)[1:-1] for each in short)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=40))
+def test_many_short_strings_are_escaped_like_single_ones(texts):
+    written = b"[%b]" % b",".join(map(write_string, texts))
+    assert write_array(np.array(texts, object)) == written
+
+
+def test_many_short_strings_are_escaped_without_a_call_for_each(monkeypatch):
+    calls = []
+    monkeypatch.setattr(json_writer, "_escape_codes", lambda codes: calls.append(codes) or b"")
+    write_array(np.array([b"\x01"] * 8000, object))
+    assert len(calls) == 2

@@ -28,7 +28,9 @@ from reference_server.options import (
     TimeLimits,
     TlsOptions,
     TraceOptions,
+    WebOptions,
 )
+from reference_server.shutdown import ExitTimeout
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
@@ -72,6 +74,8 @@ OPTIONS = {
     "--http-header-forward-pattern=X-": ("http", HttpOptions(forwarded="X-")),
     "--http-max-input-size=9": ("http", HttpOptions(max_input_bytes=9)),
     "--http-max-input-size=100MB": ("http", HttpOptions(max_input_bytes=100)),
+    "--http-allowed-host=a.example": ("web", WebOptions(("a.example",))),
+    "--http-allow-cross-site=true": ("web", WebOptions(allow_cross_site=True)),
     "--allow-client-shm=ON": ("client_shared_memory", True),
     "--triton-version=newest": ("profile", NEWEST),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
@@ -469,6 +473,20 @@ def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
     code, _ = ran(capsys, f"--model-repository={tmp_path}", "--exit-on-error=false")
     assert code == 0
     assert (folder / "finalized").exists()
+
+
+def test_the_process_ends_at_once_if_models_still_run_after_the_timeout(tmp_path, monkeypatch):
+    """A normal exit would destroy what their threads use, and abort."""
+
+    async def serve(options):
+        raise ExitTimeout
+
+    codes = []
+    monkeypatch.setattr(cli, "_serve", serve)
+    monkeypatch.setattr(cli.logging, "shutdown", lambda: codes.append("flushed"))
+    monkeypatch.setattr(cli.os, "_exit", codes.append)
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
+    assert codes == ["flushed", 1]
 
 
 def test_the_table_of_models_is_shown(capsys, tmp_path):

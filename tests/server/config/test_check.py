@@ -36,6 +36,14 @@ POLLED = {
         "model m: found field model_metrics; expected fields of Triton 2.51. Start the "
         "server with --triton-version=newest to use it.",
     ),
+    "too many instances": (
+        'backend: "python" instance_group { count: 4096 } instance_group { count: 1 }',
+        "model 'm': found count 4097 in all of 'instance_group'; expected at most 4096",
+    ),
+    "too many warm-ups": (
+        'backend: "python" model_warmup { count: 600000 } model_warmup { count: 400001 }',
+        "model 'm': found count 1000001 in all of 'model_warmup'; expected at most 1000000",
+    ),
     "negative batch": (
         "max_batch_size: -1",
         "'max_batch_size' must be non-negative value for m",

@@ -46,12 +46,13 @@ class Client:
         self.read.set()
         self.came = asyncio.Event()
         self.left = asyncio.Event()
+        self.unread: list[Message] = []  # messages that the application has not received
 
     async def ask(
         self,
         method: str,
         path: str,
-        *chunks: bytes,
+        *chunks: bytes | None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         url, _, query = path.partition("?")
@@ -66,14 +67,14 @@ class Client:
             ],
         }
         last = len(chunks) - 1
-        received = [
+        self.unread = [
             {"type": "http.request", "body": chunk, "more_body": index < last}
             for index, chunk in enumerate(chunks)
         ] or [{"type": "http.request"}]
 
         async def receive() -> Message:
-            if received:
-                return received.pop(0)
+            if self.unread and self.unread[0].get("body", b"") is not None:
+                return self.unread.pop(0)
             await self.left.wait()
             return {"type": "http.disconnect"}
 
@@ -173,6 +174,41 @@ def test_a_body_beyond_the_limit_is_not_kept(tmp_path):
     within(app, lambda: client.ask("POST", "/v2/models/m/infer", b" " * 60, b" " * 60))
     assert client.status == 400
     assert b"exceeds the maximum allowed input size" in client.body
+
+
+def within_limits(folder: Path, pieces: int, *options: str, **headers: str) -> tuple[Client, int]:
+    """Send a body in pieces of 64 KiB; return the client, and the number of accepted pieces."""
+    app = opened(folder, *options)
+    client = Client(app)
+    chunks = [b" " * (1 << 16)] * pieces
+    taken = 0
+
+    async def steps() -> None:
+        nonlocal taken
+        await client.ask("POST", "/v2/models/m/infer", *chunks, headers=headers)
+        taken = pieces - len(client.unread)
+
+    within(app, steps)
+    return client, taken
+
+
+def test_bodies_share_the_memory_budget_of_the_servers_own_port(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    compressed = {"content-encoding": "gzip"}  # so that any size may be valid
+    client, taken = within_limits(tmp_path, 100, "--connection-memory-mib=1", **compressed)
+    assert (client.status, taken) == (400, 17)
+    assert b"--connection-memory-mib" in client.body
+    assert client.headers[b"connection"] == b"close"
+    client, taken = within_limits(tmp_path, 10, "--connection-memory-mib=1", **compressed)
+    assert (client.status, taken) == (200, 10)  # as in Triton, what is no gzip stream is empty
+
+
+def test_a_body_that_pauses_for_too_long_ends_the_request(tmp_path):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    app = opened(tmp_path, "--connection-body-secs=0.01")
+    client = Client(app)
+    within(app, lambda: client.ask("POST", "/v2/models/m/infer", b"{", None, b"}"))
+    assert (client.status, client.body) == (400, b'{"error":"body timeout"}')
 
 
 def test_an_unreadable_repository_fails_the_start(tmp_path):

@@ -8,7 +8,7 @@ from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code
 from reference_server.frontends import event_loop
-from reference_server.frontends.event_loop import Background
+from reference_server.frontends.event_loop import Background, SharedWork
 
 
 def run(work):
@@ -92,3 +92,55 @@ def test_work_fails_if_no_thread_can_be_started(monkeypatch, most):
     found, later = asyncio.run(scene())
     assert [error.code for error in found] == [Code.UNAVAILABLE] * 3
     assert later == 0
+
+
+class Later:
+    """A background whose work runs when the test says so."""
+
+    def __init__(self):
+        self.queued = []
+
+    def run(self, *work_and_callbacks):
+        self.queued.append(work_and_callbacks)
+
+    def finish(self):
+        work, done, failed = self.queued.pop(0)
+        try:
+            result = work()
+        except ValueError as error:
+            failed(error)
+        else:
+            done(result)
+
+
+def test_callers_share_one_run_that_starts_after_their_call():
+    background, runs, found = Later(), iter(range(9)), []
+    shared = SharedWork(background, lambda: next(runs))
+
+    def call(name):
+        shared.run(lambda result: found.append((name, result)), found.append)
+
+    call("first")
+    call("second")  # the first run may have read its values before
+    call("third")
+    assert len(background.queued) == 1
+    background.finish()
+    assert (found, len(background.queued)) == ([("first", 0)], 1)
+    call("fourth")
+    background.finish()
+    background.finish()
+    assert found[1:] == [("second", 1), ("third", 1), ("fourth", 2)]
+    assert background.queued == []
+
+
+def test_all_callers_get_the_exception_and_the_next_call_runs_again():
+    background, found = Later(), []
+    shared = SharedWork(background, lambda: int("x"))
+    for _ in range(3):
+        shared.run(print, lambda error: found.append(type(error)))
+    background.finish()
+    assert found == [ValueError]
+    background.finish()
+    assert found == [ValueError] * 3
+    shared.run(print, print)
+    assert len(background.queued) == 1

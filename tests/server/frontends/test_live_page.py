@@ -6,7 +6,7 @@ import re
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.frontend import Shelf, served
+from server.support.frontend import Here, Shelf, served
 from server.support.http import Client, get
 from server.support.model_folders import VECTOR
 
@@ -50,7 +50,7 @@ def client(registry, tail):
     status = StatusGateway(
         *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)), http_port=8000, log=tail
     )
-    return Client(MetricsHandlers(metrics, status).handle)
+    return Client(MetricsHandlers(metrics, Here(), status).handle)
 
 
 def asked(client, target, method="GET"):

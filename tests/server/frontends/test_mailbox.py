@@ -106,3 +106,26 @@ def test_many_threads_lose_nothing_and_keep_their_order(loop):
     loop.turn()
     for name in "abcd":
         assert [n for sender, n in received if sender == name] == list(range(200))
+
+
+def test_items_posted_during_long_shares_do_not_add_calls(loop):
+    """Each call would take its share, and other clients would wait for all calls."""
+    now_s = [0.0]
+
+    def receive(item):
+        now_s[0] += SHARE_S  # the share is used up
+        for _ in range(3):
+            mailbox.post(item)
+
+    mailbox = Mailbox(loop, receive, lambda: now_s[0])
+    mailbox.post("a")
+    received = []
+    for _ in range(20):
+        calls, loop.calls = loop.calls, []
+        before_s = now_s[0]
+        for call in calls:  # one iteration of the loop
+            mailbox.post("from another thread")
+            call()
+        received.append(now_s[0] - before_s)
+    assert max(received) == pytest.approx(SHARE_S)
+    assert len(loop.calls) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.frontend import Shelf, served
+from server.support.frontend import Here, Shelf, served
 from server.support.http import Client, get
 from server.support.model_folders import VECTOR
 
@@ -16,7 +16,7 @@ def client():
     """A client of the metrics of model `m`."""
     host = HostMetrics(ManualClock(), 0, cpu=False)
     gateway = MetricsGateway(Shelf(served(VECTOR)), new_registry(), host)
-    return Client(MetricsHandlers(gateway).handle)
+    return Client(MetricsHandlers(gateway, Here()).handle)
 
 
 def asked(client, request):
@@ -65,3 +65,16 @@ def test_other_methods_are_rejected(client, method, target):
     )
     assert reply.body == b'{"error":"Method Not Allowed"}'
     assert asked(client, get("/metrics")).status == 200
+
+
+def test_the_page_is_collected_in_the_background_and_its_errors_are_answered(caplog):
+    class Gateway:
+        def families(self):
+            raise ValueError("no families")
+
+    background = Here()
+    client = Client(MetricsHandlers(Gateway(), background).handle)
+    reply = asked(client, get("/metrics"))
+    assert (reply.status, reply.body) == (500, b'{"error":"ValueError: no families"}')
+    assert background.count == 1
+    assert "/metrics" in caplog.text

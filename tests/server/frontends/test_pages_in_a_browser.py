@@ -244,6 +244,29 @@ def test_errors_are_shown(form, model, values, expected):
     assert expected in sent(page, values0=values)
 
 
+VERBOSITY = "fetch('/v2/logging').then((r) => r.json()).then((s) => s.log_verbose_level)"
+
+
+def test_a_page_of_another_origin_changes_nothing(opened):
+    server, page = opened
+    page.open(f"http://{server.metrics}/metrics")  # another port is another origin
+    page.evaluate(
+        f"fetch('http://{server.http}/v2/logging', "
+        "{method: 'POST', mode: 'no-cors', body: '{\"log_verbose_level\": 1}'}).then(() => 1)"
+    )
+    page.open(f"http://{server.http}/try")
+    assert page.evaluate(VERBOSITY) == 0
+    change = "fetch('/v2/logging', {method: 'POST', body: '{}'}).then((r) => r.status)"
+    assert page.evaluate(change) == 200  # the same origin
+
+
+def test_a_name_that_its_owner_points_here_reads_nothing(opened):
+    server, page = opened
+    for port, path in ((server.http, "/v2"), (server.metrics, "/status.json")):
+        page.open(f"http://evil.example:{port.rpartition(':')[2]}{path}")
+        assert "found Host 'evil.example:" in page.text
+
+
 def test_the_form_sends_the_header_of_a_restricted_api(opened, repository):
     _, page = opened
     flags = {"triton_version": "newest", "exit_on_error": False, "allow_grpc": False}

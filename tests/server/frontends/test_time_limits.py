@@ -156,6 +156,17 @@ def test_a_client_that_waits_for_an_answer_is_not_idle():
     assert ends_after(client, 10)
 
 
+def test_a_client_that_has_left_does_not_keep_its_connection_for_ever():
+    """A client that closes cannot be distinguished from one that only stops sending."""
+    client = Client(lambda request: None, limits=LIMITS)
+    client.send(get("/"))
+    client.half_close()
+    for now_s, closed in ((0.0, False), (39.0, False), (40.0, True)):
+        client.connection.check_timeouts(now_s)
+        assert client.is_closed is closed
+    assert client.reported == ["idle"]
+
+
 def test_a_new_request_starts_a_new_wait():
     client = Client(lambda request: request.reply(OK), limits=LIMITS)
     for now_s in range(0, 1000, 39):

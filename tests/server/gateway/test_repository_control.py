@@ -55,6 +55,18 @@ def test_files_of_a_load_can_be_refused(asked):
     assert asked.calls == [("load", "m", Override("{}"))]
 
 
+def test_the_files_of_a_load_are_limited(control, asked):
+    files = {f"file:1/{number}": b"" for number in range(10_000)}
+    control.load("m", files)
+    with pytest.raises(ServerError) as caught:
+        control.load("m", files | {"file:1/x": b""})
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == (
+        "load request for model 'm': found 10001 files; expected at most 10000"
+    )
+    assert len(asked.calls) == 1
+
+
 def test_an_unload(control, asked):
     control.unload("m", unload_dependents=True)
     control.unload("../x")

@@ -1,5 +1,6 @@
 """The response cache: size limit, order of eviction, keys, and read-only copies."""
 
+import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
@@ -118,6 +119,18 @@ def test_response_larger_than_the_cache_is_not_stored(cache):
         NotStored, match=f"Requested byte_size: {size} is greater than total cache size: 10000"
     ):
         cache.insert("k", [numbers(*range(2500))])
+
+
+def test_small_responses_take_about_the_memory_that_they_are_charged():
+    cache = ResponseCache(1 << 18, ManualClock())
+    tracemalloc.start()
+    try:
+        while not cache.reading().evictions:
+            cache.insert(b"%016d" % cache.reading().entries, [numbers(1)])
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 1.5 * (1 << 18)
 
 
 def test_reading_has_the_counters(cache):

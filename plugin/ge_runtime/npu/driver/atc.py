@@ -48,7 +48,7 @@ class BuildRecord:
         try:
             found = json.loads(record_path(om).read_text(encoding="utf-8"))
             return bool(found == self.as_json(om))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return False
 
     def as_json(self, om: Path) -> dict[str, object]:
@@ -182,7 +182,7 @@ def recorded_flag(om: Path, digest: str, name: str) -> str | None:
         if record["om_sha256"] == digest:
             values = (flag.partition("=") for flag in record["flags"])
             return next((str(value) for flag, _, value in values if flag == name), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return None
 

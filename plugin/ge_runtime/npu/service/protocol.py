@@ -363,7 +363,7 @@ def unpack_done(body: bytes) -> Done:
     if failed:
         try:
             name, text, cause = json.loads(body[end:])
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"malformed fault record: {error}") from None
         fault = [str(name), str(text), str(cause)]
     return Done(sequence, waited_s, took_s, tuple(allocated), fault)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from server.backends import kit
@@ -80,6 +81,28 @@ def test_signals_are_left_to_the_server(start: Start, health):
     os.kill(instance.pid, signal.SIGTERM)
     assert said(instance, "well") == [b"well"]
     assert health.changes.empty()
+
+
+def test_a_stopped_process_is_killed_and_its_requests_fail(start: Start, health, monkeypatch):
+    monkeypatch.setattr(process, "_CHECK_S", 0.01)
+    instance = start(MORTAL)
+    assert kit.execution_error(instance, asks("stop")) == UNHEALTHY
+    stopped = HERE + "was stopped by a signal, and then killed"
+    assert (health.next(), health.next()) == (stopped, "")
+    os.kill(instance.pid, signal.SIGSTOP)  # without a request
+    assert (health.next(), health.next()) == (stopped, "")
+    assert said(instance, "well") == [b"well"]
+
+
+def test_a_process_that_is_stopped_for_a_moment_is_not_killed(monkeypatch):
+    kills = []
+    child = process.ChildProcess("m_0", lambda _: None)
+    child._process = SimpleNamespace(pid=7, kill=lambda: kills.append(len(looks)))
+    looks = [True, True, False, True, True, True, True]
+    monkeypatch.setattr(process, "is_stopped", lambda pid: looks.pop(0))
+    for _ in range(7):
+        child._check()
+    assert kills == [1]
 
 
 @pytest.mark.parametrize("how", ["hang", "stop"])

@@ -1,5 +1,7 @@
 """The body of an HTTP request while it is received: in pieces and in place, and its memory."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -55,15 +57,14 @@ def test_a_long_body_is_charged_from_its_first_byte_until_it_is_freed(in_place):
 
 def test_dropped_bodies_are_not_charged():
     intake = Intake()
-    body = Body(intake)
-    body.add(PIECE)
-    body.add(PIECE)
-    body.drop(10)
-    assert (intake.held, body.received) == (0, 80_010)
-    body.add(PIECE)
-    assert intake.held == 120_010
-    del body
-    assert intake.held == 0
+    body = Body(intake, 80_000)
+    body.receive(PIECE, {})
+    body.receive(PIECE, {})
+    assert intake.held == 80_000
+    body.receive(bytes(10), {})
+    assert (intake.held, body.received, body.exceeds({})) == (0, 80_010, True)
+    body.receive(PIECE, {})
+    assert (intake.held, body.received) == (0, 120_010)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -80,3 +81,16 @@ def test_a_long_body_is_rejected_if_the_budget_is_exhausted(in_place):
 def test_a_body_larger_than_memory_is_rejected(length):
     with pytest.raises(RequestRejected, match="does not fit the server's memory"):
         Body(Intake()).place(length, 0)
+
+
+def test_pieces_of_one_byte_cost_no_object_each():
+    body = Body(Intake())
+    body.add(b"x")
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            body.add(b"y")
+        assert tracemalloc.get_traced_memory()[1] < 150_000
+    finally:
+        tracemalloc.stop()
+    assert body.whole() == b"x" + b"y" * 50_000

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from server.support.frontend import Frontend, answering, served
+from server.support.frontend import Frontend, Here, answering, served
 from server.support.grpc import WaitingScheduler
-from server.support.http import get, post
+from server.support.http import Client, get, post
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import internal
+from reference_server.frontends.http.request import Request
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -115,25 +116,45 @@ class Speaking:
         return self.scheduler.requests[-1].cancellation.is_cancelled
 
 
-def test_responses_behind_one_that_takes_long_stay_in_order():
-    speaking = Speaking(STREAM)
-    jobs = []
-    speaking.frontend.background.run = lambda *job: jobs.append(job)
-    long = np.array([b"\n" * 100_000], object)
+LONG = np.array([b"\n" * 100_000], object)
 
-    def say(value, *, final=False):
-        speaking.scheduler.answer(-1, outputs=[array_tensor("Y", value)], final=final)
-        speaking.frontend.exchange(b"")
 
-    say(np.float32([1]))
-    for value in (long, np.float32([3]), long):
-        say(value)
-    say(np.float32([5]), final=True)
-    received = speaking.client.received()
-    while jobs:
-        work, done, _ = jobs.pop(0)
+class Behind:
+    """A stream whose long responses are encoded when the test says so."""
+
+    def __init__(self, monkeypatch):
+        self.jobs = []
+        monkeypatch.setattr(Here, "run", lambda _, *job: self.jobs.append(job))
+        self.speaking = Speaking(STREAM)
+
+    @property
+    def backlog(self):
+        return self.speaking.scheduler.requests[-1].cancellation.backlog
+
+    def say(self, *values, final=False):
+        for value in values:
+            outputs = [array_tensor("Y", value)]
+            self.speaking.scheduler.answer(-1, outputs=outputs, final=final)
+            self.speaking.frontend.exchange(b"")
+
+    def encode(self):
+        """Encode the long response, without a further iteration of the loop."""
+        work, done, _ = self.jobs.pop(0)
         done(work())
-        received += speaking.client.received()
+        return self.speaking.client.received()
+
+    def turn(self):
+        self.speaking.frontend.exchange(b"")
+        return self.speaking.client.received()
+
+
+def test_responses_behind_one_that_takes_long_stay_in_order(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(np.float32([1]), LONG, np.float32([3]), LONG)
+    stream.say(np.float32([5]), final=True)
+    received = stream.turn()
+    while stream.jobs:
+        received += stream.encode() + stream.turn()
     escaped = b'"' + b"\\n" * 100_000 + b'"'
     expected = [
         object_of(1),
@@ -143,6 +164,59 @@ def test_responses_behind_one_that_takes_long_stay_in_order():
         object_of(5),
     ]
     assert received == chunked(b"200 OK", EVENTS, *(b"data: %b\n\n" % each for each in expected))
+
+
+def test_responses_behind_one_that_takes_long_count_as_unread(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(LONG, *[np.zeros(1 << 20, np.float32)] * 4)
+    assert stream.backlog.size > 16 << 20
+    assert stream.backlog.is_full
+    while stream.jobs:
+        stream.encode()
+        stream.turn()
+    assert stream.backlog.size == 0
+
+
+def test_responses_behind_one_that_takes_long_are_sent_in_other_iterations(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(LONG, *[np.float32([2])] * 1000)
+    assert stream.encode().count(b"data: ") == 1
+    assert stream.turn().count(b"data: ") == 1000
+
+
+def test_a_second_wake_up_does_not_overtake_a_response_that_is_encoded(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(LONG, np.float32([2]))
+    stream.speaking.scheduler.requests[-1].sink.deliver_waiting()
+    assert stream.turn() == b""
+    assert stream.encode().count(b"data: ") == 1
+    assert stream.turn().count(b"data: ") == 1
+
+
+def test_a_response_does_not_wait_for_many_of_another_stream(monkeypatch):
+    flood, order = Speaking(STREAM), []
+    other = Client(flood.frontend.handle)
+    other.send(post(STREAM, BODY))
+    flood.frontend.exchange(b"")
+    outputs = [array_tensor("Y", np.float32([1]))]
+    for index in [*[0] * 50, 1]:
+        flood.scheduler.answer(index, outputs=outputs)
+    monkeypatch.setattr(Request, "send_chunk", lambda request, data: order.append(request))
+    flood.frontend.exchange(b"")
+    assert len(order) == 51
+    assert order[1] is not order[0]
+    assert len({id(each) for each in order[2:]}) == 1
+
+
+def test_responses_to_a_client_that_has_left_are_dropped(monkeypatch):
+    stream = Behind(monkeypatch)
+    stream.say(np.float32([1]))
+    stream.speaking.client.leave()
+    loop = stream.speaking.frontend._loop
+    for final in (False, True):
+        outputs = [array_tensor("Y", np.float32([2]))]
+        stream.speaking.scheduler.answer(-1, outputs=outputs, final=final)
+        assert len(loop.calls) == final
 
 
 def test_events_are_sent_at_once():

@@ -1,0 +1,70 @@
+"""The reference server with a report of event loop callbacks that use much CPU time.
+
+    python -m benchmarks.attack.loop_callbacks --model-repository=...
+
+While callbacks run, no other client is served. CPU time of the loop's thread counts, so a busy
+machine changes nothing. The loop is asyncio's, because uvloop's callbacks cannot be measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from asyncio import base_events, events
+from collections.abc import Callable
+
+CALLBACK_S, ITERATION_S = 0.02, 0.1
+"""The limits of one callback, and of all callbacks in one iteration of the loop."""
+MARK = "long loop callback"
+"""The start of each reported line."""
+
+
+def install(
+    report: Callable[[str], object], clock: Callable[[], float] = time.thread_time
+) -> Callable[[], None]:
+    """Report each callback and iteration of asyncio's loops that exceeds its limit.
+
+    Args:
+        report: receives the line.
+        clock: the CPU time of the calling thread in seconds.
+
+    Returns:
+        The function that removes the measurement.
+    """
+    run, run_once = events.Handle._run, base_events.BaseEventLoop._run_once
+
+    def measured(handle: events.Handle) -> None:
+        started_s = clock()
+        run(handle)
+        used_s = clock() - started_s
+        if used_s > CALLBACK_S:
+            report(f"{MARK}: {used_s * 1e3:.0f} ms in {handle!r}")
+
+    def measured_once(loop: base_events.BaseEventLoop) -> None:
+        started_s = clock()
+        run_once(loop)
+        used_s = clock() - started_s
+        if used_s > ITERATION_S:
+            report(f"{MARK}: {used_s * 1e3:.0f} ms in all callbacks of one iteration")
+
+    def remove() -> None:
+        events.Handle._run = run
+        base_events.BaseEventLoop._run_once = run_once
+
+    events.Handle._run = measured
+    base_events.BaseEventLoop._run_once = measured_once
+    return remove
+
+
+def main() -> None:
+    """Serve."""
+    from reference_server.command import cli
+
+    cli._run = asyncio.run
+    install(lambda line: print(line, file=sys.stderr, flush=True))
+    sys.exit(cli.main())
+
+
+if __name__ == "__main__":
+    main()
