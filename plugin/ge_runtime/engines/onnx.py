@@ -153,7 +153,12 @@ class OnnxEngine(LibraryEngine):
             self._session, self._release = shared.session, shared.release
             release()
             return "1 is used, as no execution is large"
-        self._release = lambda: (release(), shared.release())[0]
+
+        def release_both() -> None:
+            release()
+            shared.release()
+
+        self._release = release_both
         # The work grows with the elements: per element that of an encoder differs by 9 % between
         # 25 and 4,096 tokens, that of a convolution by 19 % between 35 x 35 and 256 x 256 pixels.
         elements = sum(map(math.prod, largest.values()))
