@@ -22,6 +22,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
     Gearing,
+    adapt_threads,
     answer_slots,
     overlap_lines,
     with_compiled_gears,
@@ -128,6 +129,7 @@ def _assemble(
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint.of(config, contract)
+        threads = adapt_threads(config, engines, footprint, gearing.planned)
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
         found = limits()  # before planned memory counts as used
         rules = BatchRules.of(config, contract)
@@ -182,7 +184,7 @@ def _assemble(
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
         *experimental_notes(artifacts, config.device_kind),
-        _where(config, backends, cores),
+        _where(config, backends, cores) + (threads and f"; {threads}"),
         *gearing.report,
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),

@@ -124,6 +124,11 @@ class SharedCounts:
         with self._lock:
             self._counts.add(more)
 
+    def add_answer_seconds(self, seconds: float) -> None:
+        """Add to `answer_seconds` alone, without the cost of a new Counts for each batch."""
+        with self._lock:
+            self._counts.answer_seconds += seconds
+
     def snapshot(self) -> Counts:
         """Return a consistent copy of all counts."""
         with self._lock:

@@ -372,7 +372,7 @@ class Runtime:
         start = self._clock.now()
         if release is None or count == 1:  # no answer is early
             self._dispatcher.run_all(tasks)
-            self._counts.add(Counts(answer_seconds=(self._clock.now() - start) * count))
+            self._counts.add_answer_seconds((self._clock.now() - start) * count)
             return
         seconds = sum([execution.seconds for execution in plan])
         executors = len(self._parts.executors)

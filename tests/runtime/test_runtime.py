@@ -369,6 +369,22 @@ def test_packed_executions_have_no_more_rows_than_a_gear(opened, oversize):
 # -- load and close --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("parameters", "line"),
+    [
+        ({}, "2 intra-op thread(s) on 2 core(s); 1 is used, as no execution is large"),
+        ({"intra_op_threads": "2"}, "2 intra-op thread(s) on 2 core(s)"),
+    ],
+    ids=["chosen", "given"],
+)
+def test_threads_are_chosen_from_the_work_unless_they_are_given(
+    opened, monkeypatch, parameters, line
+):
+    monkeypatch.setattr("ge_runtime.assembly.cores_of_process", lambda: 2)
+    runtime = opened(ENCODER, encoder_config(parameters, batch=4))
+    assert runtime.report[1] == f"tiny_0: {line}"
+
+
 def test_the_report_lists_engine_threads_and_memory(opened):
     config = encoder_config({"intra_op_threads": "1"}, batch=4)
     report = opened(ENCODER, config).report

@@ -100,6 +100,17 @@ def test_an_expired_request_is_not_executed_and_others_are(opened, clock):
     assert runtime.counts().useful_elements == 2
 
 
+def test_the_time_to_a_lone_answer_is_counted(opened, clock):
+    runtime = opened({"cost": SLOW})
+
+    def is_cancelled():  # called within the request batch
+        clock.advance(2.0)
+        return False
+
+    runtime.infer([text(1)], [Caller(is_cancelled=is_cancelled)])
+    assert runtime.counts().answer_seconds == 2.0
+
+
 def test_a_cancelled_request_is_not_executed(opened):
     runtime = opened({"cost": SLOW})
     callers = [Caller(is_cancelled=lambda: True), Caller()]

@@ -28,6 +28,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
     Gearing,
+    adapt_threads,
     answer_slots,
     overlap_lines,
     with_compiled_gears,
@@ -144,6 +145,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             faults = fault.faults
         else:
             footprint = Footprint.of(config, contract)
+            adapt_threads(config, [engine], footprint, gearing.planned)
             plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
         return Inspection(
             version_dir,

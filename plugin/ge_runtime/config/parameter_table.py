@@ -40,7 +40,7 @@ THREADS: Final = Setting[int | None](
     readers.whole(1),
     None,
     "a number of threads. One execution uses at most this many",
-    "cores of the process / (instances x devices), at least 1",
+    "cores of the process / (instances x devices), at least 1; 1 for small executions",
 )
 COST: Final = Setting[readers.GivenCost | None](
     "cost",

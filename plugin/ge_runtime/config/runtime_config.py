@@ -132,6 +132,8 @@ class RuntimeConfig:
     cost_cache: str
     """The place of measured costs: "auto", "off", or a folder, relative to the version folder."""
     intra_op_threads: int
+    adapts_threads: bool
+    """True if small executions may use one thread: config.pbtxt gives no number."""
     devices: tuple[str, ...]
     """Devices of one kind, with an engine and executor each; a device may occur several times."""
     io_buffers: int
@@ -334,6 +336,7 @@ def _read(
         cost=parameters.get(table.COST),
         cost_cache=parameters.get(table.COST_CACHE),
         intra_op_threads=parameters.get(table.THREADS) or max(1, share),
+        adapts_threads=parameters.get(table.THREADS) is None,
         devices=devices,
         io_buffers=read_io_buffers(parameters, devices, engine=engine),
         service_share=service_share,

@@ -216,6 +216,24 @@ class Estimating(Protocol):
         """
 
 
+@runtime_checkable
+class AdaptsThreads(Protocol):
+    """Extension of `Engine` for engines that can execute small batches on one thread."""
+
+    def adapt_threads(self, largest: Shapes) -> str:
+        """Choose the threads of each later execution by its work, which the graph determines.
+
+        Args:
+            largest: The input shapes of the largest execution.
+
+        Returns:
+            The decision, for the report; empty if all executions use all threads.
+
+        Raises:
+            ArtifactFault: The graph cannot be opened again.
+        """
+
+
 class WorkspaceArena(Protocol):
     """The memory in which a library allocates the workspace of all its engines in this process."""
 

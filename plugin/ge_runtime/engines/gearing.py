@@ -19,7 +19,7 @@ from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.axis_sizes import GearSizes
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.base import Engine, Shapes, Signature, WorkspaceArena
+from ge_runtime.engines.base import AdaptsThreads, Engine, Shapes, Signature, WorkspaceArena
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineFault, OutOfMemory
 from ge_runtime.memory.plan import ANSWER_SLOTS, GearPlan, Need, Plan
@@ -345,6 +345,27 @@ class Footprint:
         if self.packed is not None:  # rows are concatenated: at most all of them at their limit
             extents[self.packed] *= gear.rows
         return Geometry(gear.rows, extents, packed=self.packed)
+
+
+def adapt_threads(
+    config: RuntimeConfig, engines: Sequence[Engine], footprint: Footprint, gears: Sequence[Gear]
+) -> str:
+    """Let engines on the CPU choose the threads of executions; return the decision, or "".
+
+    Args:
+        config: The model. Nothing is chosen if it gives the number of threads.
+        engines: The open engines of its graph.
+        footprint: The sizes of its tensors.
+        gears: The planned gears.
+    """
+    if not config.adapts_threads or config.device_kind != "cpu":
+        return ""
+    largest = max(gears, key=lambda gear: gear.rows * math.prod(gear.extents.values()))
+    decision = ""
+    for engine in engines:
+        if isinstance(engine, AdaptsThreads):
+            decision = engine.adapt_threads(footprint.shapes(largest))
+    return decision
 
 
 _ABOUT_BYTES: Final = 16 * 2**20

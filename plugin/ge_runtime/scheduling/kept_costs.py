@@ -59,7 +59,7 @@ class KeptCosts:
             "placement": "local" if config.service_share is None else "service",
             "processor": processor(),
             "cores": str(cores),
-            "threads": str(config.intra_op_threads),
+            "threads": f"{'1 to ' * config.adapts_threads}{config.intra_op_threads}",
             "terms": json.dumps(terms),
             "packing": config.packing or "",
         }

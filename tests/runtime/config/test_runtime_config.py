@@ -60,6 +60,7 @@ def test_encoder_configuration_is_read_whole():
         cost=None,
         cost_cache="auto",
         intra_op_threads=2,
+        adapts_threads=False,
         devices=("cpu",),
         io_buffers=1,
         resident=Resident(),
@@ -122,7 +123,8 @@ def test_the_engine_can_be_chosen():
 )
 def test_instances_share_the_cores(groups, cores, threads):
     config = encoder_config(instance_group=groups)
-    assert parse(config, cores=cores).intra_op_threads == threads
+    parsed = parse(config, cores=cores)
+    assert (parsed.intra_op_threads, parsed.adapts_threads) == (threads, True)
 
 
 def test_an_output_may_have_an_unnamed_size_if_requests_are_executed_alone():

@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 from runtime.support.graphs import ENCODER, TABLE, encode, onnx_model, write
 
+from ge_runtime.engines import onnx as onnx_engine
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.onnx_arena import OnnxArena
-from ge_runtime.engines.onnx_session import import_onnxruntime
+from ge_runtime.engines.onnx_session import PROCESS_SESSIONS, import_onnxruntime
 
 MIB = 2**20
 WIDTH = 1024
@@ -45,6 +46,82 @@ def opened():
     yield open_engine
     for engine in engines:
         engine.close()
+
+
+def shapes(rows, tokens):
+    return dict.fromkeys(("input_ids", "attention_mask"), (rows, tokens))
+
+
+def executed_by(engine, rows, tokens):
+    """Return the number of threads of the session that executes inputs of these shapes."""
+    used = []
+
+    class Spy:
+        def __init__(self, session):
+            self._session = session
+
+        def __getattr__(self, name):
+            if name == "run_with_iobinding":
+                used.append(self._session.get_session_options().intra_op_num_threads)
+            return getattr(self._session, name)
+
+    whole, small = engine._session, engine._small
+    engine._session, engine._small = Spy(whole), small and Spy(small)
+    ids = np.ones((rows, tokens), np.int64)
+    engine.run({"input_ids": ids, "attention_mask": ids}, {"embedding": None})
+    engine._session, engine._small = whole, small
+    return used
+
+
+def test_small_executions_use_one_thread_and_large_ones_all(paths, opened, monkeypatch):
+    engine = opened(paths[0], 2)
+    weights, whole = engine.weights_bytes(), engine.flops(shapes(8, 64))
+    monkeypatch.setattr(onnx_engine, "ONE_THREAD_FLOPS", whole // 8)
+    assert engine.adapt_threads(shapes(8, 64)).startswith("1 for executions below ")
+    assert [executed_by(engine, rows, 64) for rows in (1, 2, 8)] == [[2], [2], [2]]
+    assert executed_by(engine, 1, 60) == [1]
+    assert engine.weights_bytes() == 2 * weights
+
+
+def test_graphs_without_large_executions_have_one_session(paths, opened):
+    engine, weights = opened(paths[0], 2), opened(paths[1], 1).weights_bytes()
+    assert engine.adapt_threads(shapes(1, 4)) == "1 is used, as no execution is large"
+    assert executed_by(engine, 1, 4) == [1]
+    assert engine.weights_bytes() == weights
+    assert engine._session is opened(paths[0], 1)._session
+
+
+@pytest.mark.parametrize(
+    ("threads", "most", "graph", "line"),
+    [
+        (1, 2**26, True, ""),
+        (2, 1, True, ""),
+        (2, 2**26, False, "the package onnx, which is not installed, "),
+    ],
+    ids=["one thread", "many weights", "no package onnx"],
+)
+def test_all_executions_use_all_threads(paths, opened, monkeypatch, threads, most, graph, line):
+    engine = opened(paths[0], threads)
+    monkeypatch.setattr(onnx_engine, "_MOST_TWICE", most)
+    if not graph:
+        engine._graph = None
+    assert engine.adapt_threads(shapes(1, 4)).startswith(line)
+    assert executed_by(engine, 1, 4) == [threads]
+    assert engine._small is None
+
+
+def test_closing_an_engine_releases_both_sessions(paths, opened, monkeypatch):
+    monkeypatch.setattr(onnx_engine, "ONE_THREAD_FLOPS", 1)
+    first, second = opened(paths[0], 2), opened(paths[1], 2)
+    for engine in (first, second):
+        engine.adapt_threads(shapes(1, 4))
+    sessions = {first._session, first._small}
+    assert {second._session, second._small} == sessions
+    entries = PROCESS_SESSIONS._entries.values()
+    assert sum(entry.session in sessions for entry in entries) == 2
+    first.close()
+    second.close()
+    assert not any(entry.session in sessions for entry in entries)
 
 
 @pytest.fixture
