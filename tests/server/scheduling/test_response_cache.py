@@ -121,7 +121,7 @@ def test_failed_insertion_is_logged_and_counted(caplog):
     answers = bench.submit()
     bench.answer()
     assert answers.wait().error is None
-    assert "into response cache: Requested byte_size: 68 is greater than total" in caplog.text
+    assert "into response cache: Requested byte_size: 304 is greater than total" in caplog.text
     assert bench.counted == (0, 1, 0)
 
 
