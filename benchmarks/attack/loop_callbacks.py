@@ -13,6 +13,7 @@ import sys
 import time
 from asyncio import base_events, events
 from collections.abc import Callable
+from typing import Any
 
 CALLBACK_S, ITERATION_S = 0.02, 0.1
 """The limits of one callback, and of all callbacks in one iteration of the loop."""
@@ -32,7 +33,9 @@ def install(
     Returns:
         The function that removes the measurement.
     """
-    run, run_once = events.Handle._run, base_events.BaseEventLoop._run_once
+    handles: Any = events.Handle  # their methods have no types
+    loops: Any = base_events.BaseEventLoop
+    run, run_once = handles._run, loops._run_once
 
     def measured(handle: events.Handle) -> None:
         started_s = clock()
@@ -49,11 +52,9 @@ def install(
             report(f"{MARK}: {used_s * 1e3:.0f} ms in all callbacks of one iteration")
 
     def remove() -> None:
-        events.Handle._run = run
-        base_events.BaseEventLoop._run_once = run_once
+        handles._run, loops._run_once = run, run_once
 
-    events.Handle._run = measured
-    base_events.BaseEventLoop._run_once = measured_once
+    handles._run, loops._run_once = measured, measured_once
     return remove
 
 
@@ -61,7 +62,7 @@ def main() -> None:
     """Serve."""
     from reference_server.command import cli
 
-    cli._run = asyncio.run
+    setattr(cli, "_run", asyncio.run)  # noqa: B010 - instead of uvloop's
     install(lambda line: print(line, file=sys.stderr, flush=True))
     sys.exit(cli.main())
 
