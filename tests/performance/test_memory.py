@@ -26,9 +26,10 @@ def report(tmp_path_factory):
 def test_every_model_uses_its_planned_memory(report):
     assert len(report["models"]) == 7
     for row in report["models"]:
-        # A tenth, and a constant for session objects and for memory that allocators keep.
-        assert row["busy"] == pytest.approx(row["planned"], rel=0.1, abs=7 * MIB)
-        assert row["load"] <= row["planned"] * 1.1 + 7 * MIB
+        # A tenth, and a constant for memory that allocators keep and for session objects; a
+        # model may have two sessions, for executions on one thread and on several.
+        assert row["busy"] == pytest.approx(row["planned"], rel=0.1, abs=10 * MIB)
+        assert row["load"] <= row["planned"] * 1.1 + 10 * MIB
 
 
 @pytest.mark.slow
