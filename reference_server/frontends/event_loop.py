@@ -92,8 +92,8 @@ class Mailbox(Generic[T]):
         self._receive = receive
         self._clock = clock
         self._items: deque[T] = deque()
-        self._is_awake = False  # a call of `_wake` or `_drain` is scheduled
-        self._continues = False  # it is one of `_drain`
+        self._is_awake = False  # `post` need not schedule a call
+        self._continues = False  # a call of `_drain` is scheduled
 
     def post(self, item: T) -> None:
         """Post `item`. Never blocks; thread-safe."""

@@ -445,7 +445,7 @@ class Server:
         """
         check_type("metric_format", metric_format, MetricFormat)
         running = self._engine.running
-        # On the loop: it is not thread-safe.
+        # On the loop, because only one thread at a time may collect them.
         return running.on_loop(lambda: encode_metrics(running.metrics.families())).decode()
 
 
