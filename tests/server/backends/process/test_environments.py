@@ -164,7 +164,7 @@ def test_an_archive_that_changes_while_it_is_read_is_refused(cache, tmp_path, mo
 def test_the_cache_of_another_user_is_refused(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     text = failure(cache, packed(tmp_path / "env.tar.gz"))
-    assert text.endswith(f"env.tar.gz cannot be unpacked: {tmp_path}/cache belongs to another user")
+    assert f"env.tar.gz cannot be unpacked: {tmp_path}/cache belongs to another user; set" in text
 
 
 def test_the_cache_is_in_the_users_folder_of_caches(tmp_path, monkeypatch):
