@@ -7,6 +7,7 @@ clients send neither `Origin` nor `Sec-Fetch-Site`, and reach the server by its 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 
 from reference_server.frontends.http import status_codes
@@ -98,6 +99,7 @@ def _name(authority: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
+@functools.lru_cache(maxsize=8)  # 2 us without; few, as a name may have a megabyte
 def _is_local_name(name: str) -> bool:
     """Return True if no page of the Web can have this host, because DNS names there have a dot."""
     if "." not in name or name.endswith(".localhost"):
