@@ -9,6 +9,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -126,6 +127,20 @@ class Mailbox(Generic[T]):
 
 
 R = TypeVar("R")
+
+
+def run_on(loop: asyncio.AbstractEventLoop, call: Callable[[], R]) -> Future[R]:
+    """Run `call` on the loop's thread; return a future of its result. Thread-safe."""
+    done: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    loop.call_soon_threadsafe(run)
+    return done
 
 
 class Background:

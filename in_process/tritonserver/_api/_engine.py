@@ -9,9 +9,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from reference_server.frontends.event_loop import run_on
 from reference_server.observability import logs
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.options import ServerOptions
@@ -105,18 +105,10 @@ class Running:
 
     def on_loop(self, call: Callable[[], T]) -> T:
         """Return the result of `call`, which runs on the event loop. Raises as `check`, too."""
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(call())
-            except BaseException as error:
-                done.set_exception(error)
-
         self.check_process()  # before the lock, whose state a forked process has copied
         with self._lock:  # so that the loop runs this before it ends
             self.check()
-            self.loop.call_soon_threadsafe(run)
+            done = run_on(self.loop, call)
         return done.result()
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
