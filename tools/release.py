@@ -47,7 +47,7 @@ _LEFT_OUT = shutil.ignore_patterns(
 
 
 def versions() -> dict[Path, str]:
-    """What each place says. Raises ValueError for one that says nothing."""
+    """Return the version in each file. Raises ValueError if a file has none."""
     found = {}
     for file, pattern in _PLACES:
         match = pattern.search(file.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def set_version(new: str, day: datetime.date) -> None:
 
 
 def table() -> str:
-    """What each distribution needs, as its pyproject.toml declares it, in Markdown."""
+    """Return a Markdown table of the requirements that each pyproject.toml declares."""
     lines = ["| Distribution | Python | Needs | Extras |", "| --- | --- | --- | --- |"]
     for project in PROJECTS:
         declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]

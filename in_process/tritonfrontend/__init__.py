@@ -17,12 +17,7 @@ from typing import Any, ClassVar
 
 from reference_server import __version__ as __version__
 from reference_server.core import forks
-from reference_server.options import (
-    Compression,
-    GrpcOptions,
-    HttpOptions,
-    TlsOptions,
-)
+from reference_server.options import Compression, GrpcOptions, HttpOptions, TlsOptions
 from reference_server.shutdown import ExitTimeout, Listener, shut_down
 from tritonserver import (
     AlreadyExistsError,
@@ -31,6 +26,7 @@ from tritonserver import (
     Server,
     UnavailableError,
 )
+from tritonserver._api._engine import Running
 from tritonserver._c import raising
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics"]
@@ -104,7 +100,7 @@ class _Frontend:
         self._options: Any = self.Options() if options is None else options
         self._listener: Listener | None = None
 
-    def _new_listener(self) -> tuple[Listener, int]:
+    def _new_listener(self, running: Running) -> tuple[Listener, int]:
         """Return the listener and its port."""
         raise NotImplementedError
 
@@ -121,7 +117,7 @@ class _Frontend:
             raise AlreadyExistsError(f"{self._NAME} is already running.")
 
         async def open_port() -> Listener:
-            listener, port = self._new_listener()
+            listener, port = self._new_listener(running)
             await listener.open()
             forks.close_port_in_forks(port)
             # By the object: two ports of one kind may be open.
@@ -186,14 +182,10 @@ class KServeHttp(_Frontend):
 
     _NAME = "HTTP server"
 
-    def _new_listener(self) -> tuple[Listener, int]:
+    def _new_listener(self, running: Running) -> tuple[Listener, int]:
         given = self._options
-        running = self._engine.running
         options = HttpOptions(
-            given.address,
-            given.port,
-            given.reuse_port,
-            forwarded=given.header_forward_pattern,
+            *(given.address, given.port, given.reuse_port), forwarded=given.header_forward_pattern
         )
         return running.core.http_listener(options, running.loop), given.port
 
@@ -249,7 +241,7 @@ class KServeGrpc(_Frontend):
 
     _NAME = "GRPC server"
 
-    def _new_listener(self) -> tuple[Listener, int]:
+    def _new_listener(self, running: Running) -> tuple[Listener, int]:
         given = dataclasses.asdict(self._options)
         common = {field.name for field in dataclasses.fields(GrpcOptions)}
         values = {name.removeprefix("http2_"): value for name, value in given.items()}
@@ -261,7 +253,6 @@ class KServeGrpc(_Frontend):
             forwarded=given["forward_header_pattern"],
             tls=tls if given["use_ssl"] or mutual else None,
         )
-        running = self._engine.running
         return running.core.grpc_listener(options, running.loop), options.port
 
 
@@ -280,9 +271,9 @@ class Metrics(_Frontend):
 
     _NAME = "Metrics server"
 
-    def _new_listener(self) -> tuple[Listener, int]:
+    def _new_listener(self, running: Running) -> tuple[Listener, int]:
         given = self._options
-        own = self._engine.running.options.metrics
+        own = running.options.metrics
         assert own is not None
         options = dataclasses.replace(own, address=given.address, port=given.port, page=True)
-        return self._engine.running.core.metrics_listener(options), given.port
+        return running.core.metrics_listener(options), given.port

@@ -187,7 +187,7 @@ class _Unpacking:
             self._make_folder(parts)
             return
         if not parts:
-            raise _refused(entry, "its name is empty")
+            raise _refused(entry, "an empty name", "a path inside the archive")
         self._make_folder(parts[:-1])
         self._add()
         self._links.pop(parts, None)
@@ -201,7 +201,8 @@ class _Unpacking:
         if entry.islnk():
             source = self._into.joinpath(*_parts(entry, entry.linkname))
             if not source.is_file():
-                raise _refused(entry, f"it is a hard link to '{entry.linkname}', no earlier file")
+                found = f"a hard link to '{entry.linkname}'"
+                raise _refused(entry, found, "an earlier file as its target")
             os.link(source, path)
         elif entry.isreg() and not entry.issparse():
             try:
@@ -210,12 +211,14 @@ class _Unpacking:
                 text = "archive_read_data_block() failed with error code = -30"
                 raise ArchiveError(str(error), text) from None
         else:
-            raise _refused(entry, "it is no file, folder or link")
+            raise _refused(entry, f"type {entry.type!r}", "a file, folder or link")
 
     def _add(self) -> None:
         self._count += 1
         if self._count > self._limit:
-            raise ArchiveError(f"found more than {self._limit} entries; expected fewer")
+            raise ArchiveError(
+                f"found more than {self._limit} entries; expected {self._limit} at most"
+            )
 
     def _make_folder(self, parts: _Parts) -> None:
         """Create a folder and those above it. Each one counts as an entry."""
@@ -244,14 +247,17 @@ class _Unpacking:
             path.unlink()
         path.symlink_to(target)
         if target.startswith("/") and path.is_dir():
-            raise ArchiveError(f"entry '{'/'.join(parts)}': found a link to the folder {target}")
+            name = "/".join(parts)
+            raise ArchiveError(
+                f"entry '{name}': found a link to the folder {target}; expected an interpreter"
+            )
 
 
 def _parts(entry: tarfile.TarInfo, name: str) -> _Parts:
     """Return the components of a path in the archive. Raises ArchiveError if it leads outside."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise _refused(entry, f"'{name}' is no path inside the archive")
+        raise _refused(entry, f"path '{name}'", "a path inside the archive")
     return parts
 
 
@@ -263,13 +269,13 @@ def _check_target(entry: tarfile.TarInfo, parts: _Parts) -> None:
     target = entry.linkname
     if target.startswith("/"):
         if not _INTERPRETER.fullmatch("/".join(parts)):
-            raise _refused(entry, f"it is a link to '{target}', an absolute path")
+            raise _refused(entry, f"a link to '{target}'", "a relative path as its target")
         return
     steps = [part for part in target.split("/") if part not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     if up >= len(parts) or ".." in steps[up:] or "\0" in target:
-        raise _refused(entry, f"it is a link to '{target}', outside of the archive")
+        raise _refused(entry, f"a link to '{target}'", "a target inside the archive")
 
 
-def _refused(entry: tarfile.TarInfo, reason: str) -> ArchiveError:
-    return ArchiveError(f"entry '{entry.name}' is refused: {reason}")
+def _refused(entry: tarfile.TarInfo, found: str, expected: str) -> ArchiveError:
+    return ArchiveError(f"entry '{entry.name}': found {found}; expected {expected}")

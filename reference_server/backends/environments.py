@@ -180,7 +180,9 @@ class Environments:
             cache = Path(home) / "reference_server" / "environments"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         if cache.stat().st_uid != os.getuid():  # another user could replace environments
-            raise PermissionError(f"{cache} belongs to another user")
+            raise PermissionError(
+                f"{cache} belongs to another user; set XDG_CACHE_HOME to a folder of this user"
+            )
         with (cache / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield cache
@@ -218,7 +220,8 @@ def _check(environment: Environment) -> None:
         )
     except subprocess.TimeoutExpired:
         raise internal(
-            f"{where}: bin/activate and Python took longer than {_PROBE_LIMIT_S:g} s"
+            f"{where}: bin/activate and Python took longer than {_PROBE_LIMIT_S:g} s. Run them in "
+            "a shell to find the cause."
         ) from None
     except OSError as error:
         raise internal(f"{where}: bin/activate cannot be run: {error}") from None

@@ -338,11 +338,11 @@ class ImportTime(ast.NodeVisitor):
             ]
         imported = self._modules[file]
         for name in names:
-            is_known = imported is None or name == "*" or imported.may_have(name)
-            if not is_known and not (file.name == "__init__.py" and (file.parent / name).exists()):
-                path = file.parent / f"{name}.py"
-                if not (file.name == "__init__.py" and path.exists()):
-                    self._add(node, f"ImportError: cannot import name '{name}' from '{module}'")
+            if imported is None or name == "*" or imported.may_have(name):
+                continue
+            places = (file.parent / name, file.parent / f"{name}.py")
+            if file.name != "__init__.py" or not any(place.exists() for place in places):
+                self._add(node, f"ImportError: cannot import name '{name}' from '{module}'")
 
 
 def _is_never(test: ast.expr) -> bool:

@@ -161,13 +161,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
         ("metrics", given.allow_metrics, f"{metrics.address}:{metrics.port}"),
     ]
-    places = [(name, place) for name, allowed, place in served if allowed]
-    for (name, place), (other, same) in itertools.combinations(places, 2):
-        if place == same:
-            parser.error(
-                f"The server cannot listen to {name} requests and {other} requests at the same "
-                f"address and port {place}"
-            )
+    _check_places(parser, [(name, place) for name, allowed, place in served if allowed])
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         model_namespacing=given.model_namespacing,
@@ -218,6 +212,16 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         strict_portable=given.strict_portable,
     )
     return options, _warnings(given)
+
+
+def _check_places(parser: CommandParser, places: Sequence[tuple[str, str]]) -> None:
+    """Exit with an error if two types of requests have the same address and port."""
+    for (name, place), (other, same) in itertools.combinations(places, 2):
+        if place == same:
+            parser.error(
+                f"The server cannot listen to {name} requests and {other} requests at the same "
+                f"address and port {place}"
+            )
 
 
 def _given_or(value: _T | None, default: _T) -> _T:

@@ -9,6 +9,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -92,8 +93,8 @@ class Mailbox(Generic[T]):
         self._receive = receive
         self._clock = clock
         self._items: deque[T] = deque()
-        self._is_awake = False  # a call of `_wake` or `_drain` is scheduled
-        self._continues = False  # it is one of `_drain`
+        self._is_awake = False  # `post` need not schedule a call
+        self._continues = False  # a call of `_drain` is scheduled
 
     def post(self, item: T) -> None:
         """Post `item`. Never blocks; thread-safe."""
@@ -126,6 +127,20 @@ class Mailbox(Generic[T]):
 
 
 R = TypeVar("R")
+
+
+def run_on(loop: asyncio.AbstractEventLoop, call: Callable[[], R]) -> Future[R]:
+    """Run `call` on the loop's thread; return a future of its result. Thread-safe."""
+    done: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    loop.call_soon_threadsafe(run)
+    return done
 
 
 class Background:

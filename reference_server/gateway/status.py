@@ -26,7 +26,7 @@ RUNTIME_FAMILIES = (_MEMORY, _USEFUL, _EXECUTED, _GEARS)
 
 
 class StatusGateway:
-    """The data of the live page. Any thread, one at a time.
+    """The data of the live page. Any thread may call `read`, one at a time.
 
     `http_port` is the port for the requests of the page's form, if any. Without `log` the page
     shows no log. `portability` has what tritonserver 2.51 would refuse.

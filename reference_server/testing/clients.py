@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2
 
 from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
+from reference_server.frontends.event_loop import run_on
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.http.connection import HttpConnection
 from reference_server.frontends.http.request import Request
@@ -244,13 +245,4 @@ def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
 
     Blocks; must be called on another thread.
     """
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
-
-    loop.call_soon_threadsafe(run)
-    return done.result()
+    return run_on(loop, call).result()

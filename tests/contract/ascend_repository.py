@@ -44,7 +44,7 @@ MODELS = {
 }
 """The models on the card: their gears. No execution is timed at load: what it costs is given."""
 STAGES = {"text_pipeline_fused": ("encoder", "classifier")}
-"""Of those that are no single graph. The encoder's file is that of text_encoder, once compiled."""
+"""The graphs of models that have several. The encoder is compiled once, for text_encoder, too."""
 OTHERS = ("text_pipeline", "tokenizer")
 _SETTINGS = {
     "devices": DEVICE,

@@ -428,7 +428,7 @@ CONFIGS: dict[str, Configured] = {
     "forced_to_cpu": Configured(MODEL + forced('string_value: "yes"')),
     "forced_to_cpu_by_nothing": Configured(MODEL + forced("")),
     "forced_to_cpu_in_capitals": Configured(MODEL + forced('string_value: "YES"')),
-    # Two things, of which Triton tells the first that it comes upon.
+    # Two faults, of which Triton reports the first that it finds.
     "wrong_name_and_dim": Configured(
         MODEL.replace("dims: [1]", "dims: [0]", 1) + 'name: "somebody"\n'
     ),

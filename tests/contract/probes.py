@@ -1,7 +1,7 @@
 """The probes: small models, each with one property that a client can notice.
 
-`write_probes` makes a repository of them. What a probe's model.py does is in `probe_models/`; here
-are its name, its config and whatever else lies in its folder.
+`write_probes` makes a repository of them. The code of each model.py is in `probe_models/`. This
+module has the names, the configurations and the other files of the folders.
 """
 
 from __future__ import annotations

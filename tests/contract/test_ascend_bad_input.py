@@ -179,9 +179,9 @@ def test_a_damaged_file_is_told_and_loads_once_it_is_mended(
 def test_a_lost_device_is_told_and_had_again_by_the_next_service(
     name: str, oracle_installed: None, repository: Path, tmp_path: Path
 ):
-    """It is lost to the process that uses it, for good, so that process has to go.
+    """A process cannot use a lost device again, so the service must end.
 
-    Not before the model is loaded, which executes it some dozens of times.
+    The device is lost after the load of the model, which executes it some dozens of times.
     """
     loads = {"model_control_mode": "explicit", "load_model": "sound"}
     pids: set[int | None] = set()
@@ -229,7 +229,7 @@ with serving(name, Path(repository), Path(folder), ready_path="/v2/health/live",
 def test_a_full_dev_shm_is_told_by_the_real_server_and_not_needed_otherwise(
     name: str, oracle_installed: None, repository: Path, tmp_path: Path
 ):
-    """What the device service shares has no place there, nor has what the reference server does."""
+    """There is no space for the shared memory of the device service and the reference server."""
     apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && "$@"']
     if subprocess.run([*apart, "sh", "true"], check=False, capture_output=True).returncode:
         pytest.skip("a /dev/shm of its own needs CAP_SYS_ADMIN")

@@ -65,8 +65,8 @@ OPTIONS = "--http-max-input-size=100000"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ensemble that asks a model of the runtime's, one that tells where it was executed, and
-    one that streams."""
+    """An ensemble with a model of the runtime, a model that returns where it was executed, and a
+    model that streams."""
     folder = tmp_path_factory.mktemp("models")
     (folder / CLASSIFIER).symlink_to(ROOT / "model_repository" / CLASSIFIER)
     for name in ("asker", PIPELINE, STREAMS, WITNESS):
@@ -298,7 +298,7 @@ def test_a_client_that_leaves_has_its_stream_cancelled_as_by_one_server(
     for where in (one, served):
         connection, _, process = stream_of(where.http)
         connection.close()
-        until(left_by(repository, process).exists, "the model learns that nobody waits")
+        until(left_by(repository, process).exists, "the model is informed that no client waits")
 
 
 def test_a_stream_ends_with_its_replica(served: Served):

@@ -18,7 +18,7 @@ from tools.mutants.sites import PACKAGES, ROOMS, Mutant, Site, find, mutant, pac
 
 #: Tests that need no other server, and are quick.
 MARKS = "not oracle and not stack and not gpu and not slow"
-#: A mutant's tests, the quickest first, are so many that they took no longer than this, in seconds.
+#: The time limit in seconds for the tests of one mutant, by their earlier durations.
 MOST_SECONDS = 60.0
 SESSION = Path(__file__).with_name("session.py")
 
@@ -61,10 +61,10 @@ class Map:
                     known.setdefault(line, []).extend(first + test for test in tests)
 
     def tests(self, site: Site, change: Mutant) -> list[str]:
-        """Those of its package that run a statement, the quickest first; then those of its file.
+        """Return the package's tests that run a statement, the quickest first; then the file's.
 
-        The latter since other processes may run it. What runs with an import has all of its
-        package.
+        The tests of the file are included because other processes may run the statement. A
+        statement that runs at import has all tests of its package.
         """
         lines = self._lines.get(site.file, {})
         at = {str(line) for line in range(change.first, change.last + 1)}
@@ -181,7 +181,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 
 
 def read(played: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """What became of each mutant; of several answers the last counts."""
+    """Return the last result of each mutant."""
     lines = (json.loads(line) for path in played for line in path.read_text().splitlines())
     return {
         json.dumps(line["mutant"], sort_keys=True): line

@@ -29,7 +29,7 @@ class Room:
     files: tuple[str, ...]
     """Folders, and patterns of files."""
     tests: tuple[str, ...]
-    """Where the tests are that may run its lines."""
+    """The folders of tests that may run its lines."""
 
 
 _GE = "plugin/ge_runtime"
@@ -117,17 +117,17 @@ class Site:
 
     file: str
     function: str
-    """Its name within the module; empty for what runs with the import."""
+    """The qualified name; empty for code that runs at import."""
     line: int
     statement: str
-    """Of `if` and `while` the condition, with that word before it."""
+    """The code; for `if` and `while` the keyword and the condition."""
     kind: str
     number: int
-    """Of the places in the statement where this kind of change can be made."""
+    """The index among the places in the statement where this type of change can be made."""
 
     @property
     def room(self) -> str:
-        """Its folder, as tables name it."""
+        """The file's folder, as tables show it."""
         return str(Path(self.file).parent)
 
 
@@ -275,7 +275,7 @@ def choose(
 
 
 def find(tree: Path, site: Site) -> Site | None:
-    """The same place in a tree; None if there is nothing like it."""
+    """Return the place in another tree that is most similar to `site`; None if none is similar."""
     best, found = 0.0, None
     matcher = difflib.SequenceMatcher(None, "", site.statement, False)
     room = package_of(site.file)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import logging
-import os
+import math
 import threading
 import time
 import typing
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from reference_server.codecs import management_json
 from reference_server.command import values
 from reference_server.core import telemetry
 from reference_server.core.profiles import NEWEST
 from reference_server.frontends.http.pages import encode_metrics
-from reference_server.gateway.gateway import Gateway, new_registry
-from reference_server.observability import logs
+from reference_server.gateway.gateway import new_registry
 from reference_server.options import (
     ControlMode,
     LogOptions,
@@ -32,15 +26,13 @@ from reference_server.options import (
     ServerOptions,
     parse_resources,
 )
-from reference_server.server import Server as CoreServer
-from reference_server.shutdown import ExitTimeout, Listener
-from tritonserver._api._response import Model, _Stream
+from tritonserver._api._engine import Engine, LogCallback, Running
+from tritonserver._api._response import Model, decoded
 from tritonserver._c import (
     InstanceGroupKind,
     InternalError,
     InvalidArgumentError,
     LogFormat,
-    LogLevel,
     MetricFormat,
     MetricKind,
     ModelControlMode,
@@ -56,9 +48,6 @@ from tritonserver._c import (
 PROFILE = NEWEST
 #: The families of all servers in this process, and of `MetricFamily`.
 _REGISTRY = new_registry()
-#: Receives level, file name, line number, microseconds since 1970, and text of a log record.
-LogCallback = Callable[[LogLevel, str, int, int, str], object]
-T = TypeVar("T")
 
 Uint = Annotated[int, 32]
 Uint64 = Annotated[int, 64]
@@ -266,10 +255,10 @@ class Server:
     def __init__(self, options: Options | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - fields
         self.options = Options(**kwargs) if options is None else options
         self._lock = threading.RLock()  # a signal handler may stop the server
-        self._started: _Engine | None = None
+        self._started: Engine | None = None
 
     @property
-    def _engine(self) -> _Engine:
+    def _engine(self) -> Engine:
         if self._started is None:
             raise InvalidArgumentError("Server not started")
         return self._started
@@ -299,12 +288,10 @@ class Server:
         with self._lock:
             if self._started is not None:
                 raise InvalidArgumentError("Server already started")
-            self._started = _Engine(_Running(self.options))
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while wait_until_ready and not self.ready():
-            if deadline is not None and time.monotonic() >= deadline:
-                raise UnavailableError("Timeout before ready")
-            time.sleep(polling_interval)
+            options = self.options._for_core()
+            self._started = Engine(Running(options, self.options.log_callback, _REGISTRY))
+        if wait_until_ready and not _wait_until(self.ready, polling_interval, timeout):
+            raise UnavailableError("Timeout before ready")
         return self
 
     def stop(self) -> None:
@@ -314,7 +301,7 @@ class Server:
             InvalidArgumentError: the server is not started.
             InternalError: requests or models were left after `exit_timeout`. The server has stopped
                 all the same, and their iterators end with an error.
-            UnavailableError: see `Engine.gateway`.
+            UnavailableError: see `Engine.core`.
         """
         self._engine.running.check()
         with self._lock:
@@ -336,28 +323,26 @@ class Server:
 
     def poll_model_repository(self) -> None:
         """Load new and changed models, in mode POLL. Raises UnavailableError in other modes."""
-        running = self._engine.running
-        running.check()
+        core = self._engine.core
         if self.options.model_control_mode is not ModelControlMode.POLL:
             raise UnavailableError("polling is disabled")
         with raising():
-            running.core.repository.load_all()
+            core.repository.load_all()
 
     def metadata(self) -> dict[str, Any]:
         """Return name, version and extensions of the server. Raises TritonError."""
-        metadata = self._engine.gateway.server_metadata()
-        decoded: dict[str, Any] = json.loads(management_json.server_metadata(metadata))
-        return decoded
+        metadata = self._engine.core.gateway.server_metadata()
+        return decoded(management_json.server_metadata(metadata))
 
     def live(self) -> bool:
         """Return True if the server has read its repositories. Raises TritonError."""
         with raising():
-            return self._engine.gateway.live()
+            return self._engine.core.gateway.live()
 
     def ready(self) -> bool:
         """Return True if the server can answer requests. Raises TritonError."""
         with raising():
-            probes = self._engine.gateway.ready()
+            probes = self._engine.core.gateway.ready()
         return probes is not None and all(probe() for probe in probes)
 
     def model(self, model_name: str, model_version: int = -1) -> Model:
@@ -378,10 +363,8 @@ class Server:
         Raises:
             TritonError: the server is not started or not ready.
         """
-        running = self._engine.running
-        running.check()
         with raising():
-            entries = running.core.control.index(ready_only=exclude_not_ready)
+            entries = self._engine.core.control.index(ready_only=exclude_not_ready)
         rows = (entry.fields for entry in entries)
         models = [
             Model(self, name, -1 if version is None else version, state, reason or None)
@@ -406,8 +389,7 @@ class Server:
             TritonError: the model cannot be loaded.
             TypeError: a name or parameter has another type.
         """
-        running = self._engine.running
-        running.check()
+        core = self._engine.core
         check_type("model_name", model_name, str)
         given = dict(parameters or {})
         for name, value in given.items():
@@ -420,7 +402,7 @@ class Server:
                     f"failed to load '{model_name}', failed to poll from model repository"
                 )
         with raising():
-            running.core.control.load(model_name, given)
+            core.control.load(model_name, given)
         return self.model(model_name)
 
     def unload(
@@ -443,19 +425,16 @@ class Server:
         Raises:
             TritonError: the operation is not possible.
         """
-        running = self._engine.running
-        running.check()
         name = model if isinstance(model, str) else model.name
         with raising():
-            running.core.control.unload(name, unload_dependents=unload_dependents)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while wait_until_unloaded and any(
-            known == name and each.state not in (None, "UNAVAILABLE")
-            for (known, _), each in self.models().items()
-        ):
-            if deadline is not None and time.monotonic() >= deadline:
-                return
-            time.sleep(polling_interval)
+            self._engine.core.control.unload(name, unload_dependents=unload_dependents)
+
+        def is_unloaded() -> bool:
+            own = [each for each in self.models().values() if each.name == name]
+            return all(each.state in (None, "UNAVAILABLE") for each in own)
+
+        if wait_until_unloaded:
+            _wait_until(is_unloaded, polling_interval, timeout)
 
     def metrics(self, metric_format: MetricFormat = MetricFormat.PROMETHEUS) -> str:
         """Return the metrics of the server, of models, and of `Metric`.
@@ -466,186 +445,18 @@ class Server:
         """
         check_type("metric_format", metric_format, MetricFormat)
         running = self._engine.running
-        # On the loop: it is not thread-safe.
+        # On the loop, because only one thread at a time may collect them.
         return running.on_loop(lambda: encode_metrics(running.metrics.families())).decode()
 
 
-class _Engine:
-    """The handle of a running server: when the last handle is gone, the server stops.
-
-    It implements the port `Engine`.
-    """
-
-    def __init__(self, running: _Running) -> None:
-        self.running = running
-        self.on_loop = running.on_loop
-        self.expect = running.pending.add
-        self.check_process = running.check_process
-        # Not at exit: threads cannot be started then, and all threads are daemons.
-        weakref.finalize(self, running.abandon).atexit = False
-
-    @property
-    def gateway(self) -> Gateway:
-        self.running.check()
-        return self.running.core.gateway
-
-
-class _Running:
-    """A running server, its event loop and its thread."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options._for_core()
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-        self.has_stopped = False
-        self.pending: weakref.WeakSet[_Stream] = weakref.WeakSet()
-        self.listeners: dict[str, Listener] = {}
-        with contextlib.ExitStack() as stack:
-            stack.callback(_configure_log(self.options.log, options.log_callback))
-            self.core = CoreServer(self.options, registry=_REGISTRY)
-            self.loop = asyncio.new_event_loop()
-            # A daemon, so that a server that is not stopped does not keep the process alive.
-            self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
-            self._thread.start()
-            stack.callback(self._end_loop)
-            assert self.options.metrics is not None
-            self.metrics = self.core.metrics_gateway(self.options.metrics)
-            try:
-                with raising():
-                    self.wait_for(self.core.load_on(self.loop))
-            except BaseException:
-                with contextlib.suppress(ExitTimeout):
-                    self.wait_for(self.core.shut_down({}))
-                raise
-            self._resources = stack.pop_all()
-
-    def check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise UnavailableError(
-                f"server: found process {os.getpid()}; expected process {self._process}, which "
-                "started the server. Start another server in the forked process"
-            )
-
-    def check(self) -> None:
-        """Raise UnavailableError unless the caller may wait for the server."""
-        self.check_process()
-        if self.has_stopped:
-            raise UnavailableError("Server not ready")
-        if threading.current_thread() is self._thread:
-            raise UnavailableError(
-                "server: found a call on the thread of its event loop, such as from a log "
-                "callback; expected another thread"
-            )
-
-    def on_loop(self, call: Callable[[], T]) -> T:
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(call())
-            except BaseException as error:
-                done.set_exception(error)
-
-        self.check_process()  # before the lock, whose state a forked process has copied
-        with self._lock:  # so that the loop runs this before it ends
-            self.check()
-            self.loop.call_soon_threadsafe(run)
-        return done.result()
-
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine that runs on the event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-    def stop(self) -> None:
-        """Stop; see `Server.stop`. May be called once."""
-        try:
-            self.wait_for(self.core.shut_down(self.listeners))
-        except ExitTimeout:
-            raise InternalError("Exit timeout expired. Exiting immediately.") from None
-        finally:
-            with self._lock:
-                self.has_stopped = True
-            self._resources.close()
-            for stream in list(self.pending):
-                stream.abort()
-
-    def _end_loop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-    def abandon(self) -> None:
-        """Stop on another thread, since garbage is collected on any thread."""
-        if self.has_stopped or os.getpid() != self._process:
-            return
-
-        def stop() -> None:
-            with contextlib.suppress(InternalError):
-                self.stop()
-
-        threading.Thread(target=stop, name="stop of a lost server").start()
-
-
-def _configure_log(options: LogOptions, callback: LogCallback | None) -> Callable[[], None]:
-    """Configure the log; return a function that restores the log unless another server did."""
-    logger = logging.getLogger(logs.ROOT)
-    before, propagate, level = logger.handlers[:], logger.propagate, logger.level
-    if callback is None:
-        try:
-            logs.configure(options, splits=PROFILE.splits_log)
-        except OSError as error:
-            raise InternalError(f"Failed to open log file: {error.strerror}") from None
-    else:
-        logger.handlers[:] = [_CallbackHandler(callback)]
-        logger.propagate = False
-        logs.apply(options)
-    own = logger.handlers[:]
-
-    def restore() -> None:
-        if logger.handlers == own:
-            logger.handlers[:], logger.propagate = before, propagate
-            logger.setLevel(level)
-        for handler in own:
-            handler.close()
-
-    return restore
-
-
-class _CallbackHandler(logging.Handler):
-    """Passes records to a log callback."""
-
-    _LEVELS: typing.ClassVar = {
-        logging.DEBUG: LogLevel.VERBOSE,
-        logging.INFO: LogLevel.INFO,
-        logging.WARNING: LogLevel.WARN,
-    }
-
-    def __init__(self, callback: LogCallback) -> None:
-        super().__init__()
-        self._callback = callback
-        self._calls = threading.local()
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Pass a record on, without the lock: a callback may wait for a thread that logs."""
-        if shown := bool(self.filter(record)):
-            self.emit(record)
-        return shown
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(self._calls, "active", False):
-            return  # a record of the callback itself
-        self._calls.active = True
-        try:
-            text = record.getMessage()
-            if record.exc_info:
-                text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-            level = self._LEVELS.get(record.levelno, LogLevel.ERROR)
-            when = int(record.created * 1_000_000)
-            self._callback(level, record.filename, record.lineno, when, text)
-        except Exception:
-            self.handleError(record)
-        finally:
-            self._calls.active = False
+def _wait_until(condition: Callable[[], bool], interval_s: float, timeout_s: float | None) -> bool:
+    """Call `condition` until it returns True. Return False if the time limit is reached first."""
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
 
 
 class MetricFamily:

@@ -13,10 +13,10 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from reference_server.core.errors import unavailable
 from reference_server.core.ports import SystemClock
 from reference_server.core.tensor import DATATYPES
 from reference_server.core.tensor import Tensor as CoreTensor
-from reference_server.gateway.gateway import Gateway
+from tritonserver._api._engine import Engine
 from tritonserver._api._tensor import DeviceOrMemoryType, Tensor, from_memory
 from tritonserver._c import (
     DataType,
@@ -46,28 +46,6 @@ log = logging.getLogger(f"reference_server.{__name__}")  # part of the server's 
 _CLOCK = SystemClock()
 _CONFIG_VERSION = 1
 _MAX_INT64 = 2**63
-T = TypeVar("T")
-
-
-class Engine(Protocol):
-    """A running server, shared by its models and frontends."""
-
-    @property
-    def gateway(self) -> Gateway:
-        """The operations of the server.
-
-        Raises UnavailableError if the server has stopped, in a forked process, and on the thread of
-        the server's event loop, which must not wait.
-        """
-
-    def on_loop(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, which runs on the event loop. Raises as `gateway`, too."""
-
-    def expect(self, stream: _Stream) -> None:
-        """End `stream` with an error if the server stops before its last response."""
-
-    def check_process(self) -> None:
-        """Raise UnavailableError in a forked process, which has none of the server's threads."""
 
 
 class Model:
@@ -148,33 +126,33 @@ class Model:
     def metadata(self) -> dict[str, Any]:
         """Return name, versions, platform, inputs and outputs. Raises TritonError."""
         with raising():
-            metadata = self._engine.gateway.model_metadata(self.name, self.version)
-        return _decoded(management_json.model_metadata(metadata))
+            metadata = self._engine.core.gateway.model_metadata(self.name, self.version)
+        return decoded(management_json.model_metadata(metadata))
 
     def ready(self) -> bool:
         """Return True if the version is loaded and healthy. Raises UnavailableError."""
         with raising():
-            probes = self._engine.gateway.model_ready(self.name, self.version)
+            probes = self._engine.core.gateway.model_ready(self.name, self.version)
         return probes is not None and all(probe() for probe in probes)
 
     def batch_properties(self) -> ModelBatchFlag:
         """Return whether the tensors have a batch dimension. Raises TritonError."""
         with raising():
-            signature = self._engine.gateway.find(self.name, self.version).config.signature
+            signature = self._engine.core.gateway.find(self.name, self.version).config.signature
         return ModelBatchFlag.FIRST_DIM if signature.batches else ModelBatchFlag.UNKNOWN
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
         """Return whether the model is decoupled. Raises TritonError."""
         with raising():
-            config = self._engine.gateway.find(self.name, self.version).config
+            config = self._engine.core.gateway.find(self.name, self.version).config
         decoupled, one = ModelTxnPropertyFlag.DECOUPLED, ModelTxnPropertyFlag.ONE_TO_ONE
         return decoupled if config.decoupled else one
 
     def statistics(self) -> dict[str, Any]:
         """Return the counters, in the form of Triton's statistics extension. Raises TritonError."""
         with raising():
-            snapshots = self._engine.gateway.statistics(self.name, self.version)
-        return _decoded(management_json.statistics(snapshots))
+            snapshots = self._engine.core.gateway.statistics(self.name, self.version)
+        return decoded(management_json.statistics(snapshots))
 
     def config(self, config_version: int = _CONFIG_VERSION) -> dict[str, Any]:
         """Return the completed configuration. Raises TritonError for another version than 1."""
@@ -184,12 +162,13 @@ class Model:
                 f"are: {_CONFIG_VERSION}"
             )
         with raising():
-            return _decoded(self._engine.gateway.model_config(self.name, self.version))
+            return decoded(self._engine.core.gateway.model_config(self.name, self.version))
 
 
-def _decoded(document: str | bytes) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(document)
-    return decoded
+def decoded(document: str | bytes) -> dict[str, Any]:
+    """Return a document of the server, which is a JSON object."""
+    fields: dict[str, Any] = json.loads(document)
+    return fields
 
 
 @dataclass
@@ -224,7 +203,7 @@ class InferenceRequest:
 
     def _send(self, model: Model, loop: asyncio.AbstractEventLoop | None) -> _Stream:
         """Send the request; see `Model.infer`. Responses reach an asyncio queue through `loop`."""
-        engine, gateway = model._engine, model._engine.gateway
+        running, gateway = model._engine.running, model._engine.core.gateway
         stream = _Stream(model, self, loop)
         request = self._core_request(stream)
         stream.cancellation = request.cancellation
@@ -234,9 +213,9 @@ class InferenceRequest:
             request.model_version = served.version
             served.infer(request)
 
-        engine.expect(stream)
+        running.pending.add(stream)  # so that it ends with an error if the server stops
         with raising():
-            engine.on_loop(submit)
+            running.on_loop(submit)
         return stream
 
     def _core_request(self, sink: core.ResponseSink) -> core.InferRequest:
@@ -355,7 +334,7 @@ class _Stream:
 
     def next_response(self) -> Future[InferenceResponse]:
         """Return a future of the next response."""
-        self._model._engine.check_process()
+        self._model._engine.running.check_process()
         future: Future[InferenceResponse] = Future()
         with self._lock:
             self._waiting.append(future)

@@ -88,7 +88,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closed = closed
         self._transport: asyncio.Transport | None = None
         self._current: Request | None = None  # the request being handled
-        self._is_chunked = False  # its reply has started
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0  # in the bodies of `_waiting`
         self._is_crowded = False  # `_waiting` is full
@@ -293,7 +292,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
         """Write the headers of a chunked reply to the current request."""
-        self._is_chunked = True
         self._write(
             [chunked_reply_headers(request.version, request.keep_alive, status, content_type)]
         )
@@ -308,7 +306,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Write the end of the body, then continue with the next request."""
         self._current = None
         request.body = _NOTHING
-        self._is_chunked = False
         if request.backlog is not None:
             request.backlog.close()
         if self._transport is not None:

@@ -7,6 +7,7 @@ clients send neither `Origin` nor `Sec-Fetch-Site`, and reach the server by its 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 
 from reference_server.frontends.http import status_codes
@@ -23,10 +24,10 @@ class WebOrigins:
 
     1. A request with another method than GET and HEAD is refused if a page of another origin sent
        it: by `Sec-Fetch-Site` or, without that header, if `Origin` differs from `Host`.
-    2. `Host` must be an IP address, a local name or an allowed one, if another name indicates DNS
-       rebinding: on a port that only this machine reaches; and on a connection from this machine,
-       for pages of operators and for requests with an `Origin` that `Sec-Fetch-Site` does not
-       confirm.
+    2. A request is refused if `Host` is neither an IP address nor a local or allowed name, because
+       another name indicates DNS rebinding. At a port that only this machine reaches, this rule
+       applies to all requests. At other ports, it applies to connections from this machine: to
+       pages of operators, and to requests that have `Origin` but not `Sec-Fetch-Site`.
 
     Args:
         options: the allowed names.
@@ -76,7 +77,7 @@ class WebOrigins:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches `address`, a name or an IP address."""
+    """Return True if only this machine reaches `address`, a name or an IP address."""
     if address == "localhost":
         return True
     try:
@@ -98,8 +99,9 @@ def _name(authority: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
+@functools.lru_cache(maxsize=8)  # 2 us without; few, as a name may have a megabyte
 def _is_local_name(name: str) -> bool:
-    """Return whether a page in the Web cannot have this host: its DNS name has a dot."""
+    """Return True if no page of the Web can have this host, because DNS names there have a dot."""
     if "." not in name or name.endswith(".localhost"):
         return True
     try:

@@ -36,13 +36,12 @@ _RETRY_S: Final = 0.1
 _TASK_FAILURES: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
 """Failures of a task that a wait reports; all others are failures of the wait itself."""
 
-
 _NO_CONTEXT: Final = Context(0)
 
 
 @contextmanager
 def restoring_context(driver: Driver, default: Context = _NO_CONTEXT) -> Iterator[None]:
-    """Return a block after which the calling thread has the same context as before.
+    """Restore the calling thread's context at the end of the `with` block.
 
     Other libraries of the process, such as torch_npu, set a thread's context at any time, and
     expect to find it again.
@@ -83,7 +82,7 @@ class DeviceContext:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Return a block in which this is the calling thread's context."""
+        """Make this the calling thread's context within the `with` block."""
         with restoring_context(self._driver, self._default):
             self._driver.set_context(self._handle)
             yield
@@ -212,7 +211,7 @@ class AscendDevice:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Return a block in which this object's context is the calling thread's context.
+        """Make this object's context the calling thread's within the `with` block.
 
         It exists as long as the device is open; a reset may destroy the context of an executor at
         any time. Raises EngineLost.
@@ -223,7 +222,7 @@ class AscendDevice:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Return a block that combines `current` and `detecting_loss`."""
+        """Combine `current` and `detecting_loss` for a `with` block."""
         with self.detecting_loss(), self.current():
             yield
 
