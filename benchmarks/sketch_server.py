@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import cast
 
 import httptools
 import numpy as np
@@ -26,8 +27,7 @@ class Connection(asyncio.Protocol):
         self.batch = batch
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self.parser = httptools.HttpRequestParser(self)
         self.body = b""
 
