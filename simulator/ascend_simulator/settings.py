@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -224,3 +225,10 @@ def shares_memory(soc: str) -> bool:
 def registers_host_memory(soc: str) -> bool:
     """Return whether the chip can use host memory that the program allocated itself."""
     return not soc.startswith("Ascend310")
+
+
+def operator_limit_s(soc: str) -> float:
+    """Return the default and maximum of the time limit of operators on the AI Core, in seconds."""
+    if soc.startswith("Ascend310P"):
+        return 547
+    return 68 if re.fullmatch(r"Ascend910(A|B|Pro[AB]|PremiumA)?", soc) else 1091

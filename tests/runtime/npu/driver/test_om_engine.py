@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ import ge_runtime.npu.driver.device as ascend_device
 import ge_runtime.npu.driver.om_model as om_model
 from ascend_simulator import SimulatorViolation, process
 from ascend_simulator.faults import Faults
+from ge_runtime.config import TimeLimits
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.errors import (
@@ -892,13 +894,82 @@ def test_a_task_failure_in_both_waits_does_not_lose_the_card(engine, machine, ag
     assert not engine.lost
 
 
-def test_an_execution_that_hangs_ends_in_time_as_a_lost_device(engine, machine, monkeypatch):
-    monkeypatch.setattr(ascend_device, "EXECUTION_TIMEOUT_S", 0.05)
-    machine.arm("execute@1=slow:1")
+def test_a_slow_execution_ends_in_time_as_a_lost_device(place, encoder_dir, machine):
+    there = place(limits=TimeLimits(execution_s=0.05))
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    machine.arm("execute@1=slow:0.5")
     with pytest.raises(EngineLost, match="507046"):
         right(engine, 4, 8)
     engine.close()
-    engine.place.close()
+    there.close()
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow:31"])
+def test_a_hanging_operator_costs_one_reset(engine, machine, fault):
+    machine.arm(f"execute@1={fault}")
+    with pytest.raises(EngineFault, match=r"507014 .*more than 30 s"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    assert not engine.lost
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 2
+
+
+def test_a_hang_loses_the_card_if_operators_cannot_be_limited(
+    place, encoder_dir, machine, monkeypatch, caplog
+):
+    monkeypatch.delattr(import_cann_module("acl").rt, "set_op_execute_time_out")
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    assert "operators keep CANN's own time limit" in caplog.text
+    machine.arm("execute@1=hang")
+    with pytest.raises(EngineLost, match="507046"):
+        right(engine, 4, 8)
+    engine.close()
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("chip", "limits", "expected"),
+    [
+        ("Ascend910B3", TimeLimits(), 30),
+        ("Ascend910B3", TimeLimits(execution_s=1), 1),
+        ("Ascend910B3", TimeLimits(execution_s=600, operator_s=590), 590),
+        ("Ascend910B3", TimeLimits(execution_s=600), 300),
+        ("Ascend310P3", TimeLimits(execution_s=900), 450),
+        ("Ascend910A", TimeLimits(execution_s=600), 68),
+    ],
+)
+def test_operators_have_less_time_than_executions(place, machine, chip, limits, expected):
+    machine.start(soc=chip)
+    place(limits=limits)
+    assert process.current().faults.operator_limit_s == expected
+
+
+def test_the_largest_limits_on_a_card_apply(place, machine):
+    waits = []
+    card = place(limits=TimeLimits(execution_s=10))._card
+    place(limits=TimeLimits(execution_s=600, operator_s=500))
+    place(limits=TimeLimits(execution_s=20))
+    assert process.current().faults.operator_limit_s == 500
+    with card.current():
+        stream = card.driver.create_stream()
+        driver, card.driver = (
+            card.driver,
+            SimpleNamespace(synchronize_stream=lambda _, timeout_ms: waits.append(timeout_ms)),
+        )
+        card.wait(stream)
+        card.driver = driver
+        driver.destroy_stream(stream)
+    assert waits == [600_000]
+
+
+def test_an_operator_limit_above_the_chips_maximum_is_refused(place, machine):
+    machine.start(soc="Ascend910A")
+    with pytest.raises(PlanFault, match=r"'operator_timeout_s': found 69, expected at most 68 on"):
+        place(limits=TimeLimits(execution_s=600, operator_s=69))
+    assert not PROCESS_CARDS._open
 
 
 def test_memory_that_answers_lie_in_outlives_the_place(engine, machine):
@@ -947,7 +1018,8 @@ def test_a_file_for_another_chip_is_refused(place, encoder_dir, machine):
 
 @pytest.mark.parametrize("failing", ["set_device", "create_context", "get_mem_info"])
 def test_a_card_that_cannot_be_opened_is_given_back(place, encoder_dir, machine, failing):
-    order = ["init", "set_device", "create_context", "get_soc_name", "get_mem_info"]
+    order = ["init", "set_device", "create_context", "get_soc_name"]
+    order += ["set_op_execute_time_out", "get_mem_info"]
     machine.arm(f"call@{order.index(failing) + 1}=507033")
     with pytest.raises(NoDevice, match=f"{failing}: 507033"):
         place()
