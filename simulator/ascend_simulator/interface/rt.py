@@ -33,8 +33,11 @@ _EVENT_FLAGS: Final = sum(EventFlag)
 
 @value("rt.get_device_count")
 def get_device_count() -> int:
-    """Return the number of devices that this process sees."""
-    return len(process.current().settings.device_ids)
+    """Return the number of devices that this process sees. Refused: RT_NO_DEVICE for none."""
+    count = len(process.current().settings.device_ids)
+    if not count:
+        raise Refused(Code.RT_NO_DEVICE, "get_device_count: found no device")
+    return count
 
 
 @status("rt.set_device", I32)
