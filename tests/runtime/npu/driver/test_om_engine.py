@@ -37,6 +37,8 @@ from ge_runtime.npu.driver.atc import sha256_of
 from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.installation import import_cann_module
+from ge_runtime.npu.driver.memory import CardMemory
+from ge_runtime.npu.driver.om_model import ModelFile
 from ge_runtime.npu.driver.pyacl import PyAclDriver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.specs import DType
@@ -373,6 +375,25 @@ def test_a_larger_model_without_room_leaves_those_that_are_there(
     assert right(engine, 4, 8)
 
 
+def test_equal_files_need_memory_for_their_weights_once(place, encoder_dir, tmp_path, monkeypatch):
+    card = place()._card
+    (tmp_path / "copy.om").write_bytes((encoder_dir / "model.om").read_bytes())
+    with card.current():
+        paths = (encoder_dir / "model.om", tmp_path / "copy.om")
+        files = [ModelFile.read(path, card.driver) for path in paths]
+    needed = files[0].workspace_bytes + files[0].weights_bytes
+    monkeypatch.setattr(CardMemory, "free_bytes", needed)
+    executor, stages = card.load(files, 0, None, 1)
+    monkeypatch.setattr(CardMemory, "free_bytes", files[0].workspace_bytes)
+    card.unload(*card.load(files, 1, None, 1))
+    card.unload(executor, stages)
+    monkeypatch.setattr(CardMemory, "free_bytes", needed - 1)
+    with pytest.raises(
+        OutOfMemory, match=r"found [\d,]+ more bytes of workspace and [\d,]+ of wei"
+    ):
+        card.load(files, 0, None, 1)
+
+
 def test_a_larger_model_that_cannot_have_its_workspace_leaves_the_others_loaded(
     engine, place, larger, machine
 ):
@@ -456,6 +477,19 @@ def test_a_lane_is_reset_without_the_model_whose_file_has_changed(engine, beside
     assert right(again, 4, 8)
     assert right(other, 4, 8)
     assert machine.report.broken == {}
+
+
+def test_an_absent_model_does_not_keep_a_larger_one_from_its_lane(
+    engine, beside, place, larger, machine
+):
+    _, path, content = beside
+    path.write_bytes(content[:-1])
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)  # `beside` is absent
+    assert place().open_om(larger).shapes
+    assert right(engine, 4, 8)
 
 
 def test_a_file_that_is_replaced_while_its_lane_is_reset_costs_no_other_model(
@@ -1014,6 +1048,15 @@ def test_a_file_for_another_chip_is_refused(place, encoder_dir, machine):
     machine.start(soc="AscendSimulator2")
     with pytest.raises(ArtifactFault, match="for this chip"):
         place().open_om(encoder_dir / "model.om")
+
+
+def test_two_cards_initialize_and_finalize_the_driver_once(machine):
+    machine.start(devices=2)
+    first, second = AscendBackend(0), AscendBackend(1)
+    first.close()
+    assert "finalize_reference" not in machine.report.calls
+    second.close()
+    assert (machine.report.calls["init"], machine.report.calls["finalize_reference"]) == (1, 1)
 
 
 @pytest.mark.parametrize("failing", ["set_device", "create_context", "get_mem_info"])
