@@ -196,7 +196,7 @@ class AscendBackend:
             executor=self._executor,
             buffers=self._buffers,
             workspace_bytes=self._workspace_bytes,
-            is_pinned=self._memory.holds,
+            pinned=self._memory,
             outputs=outputs,
             images=self._images,
         )
