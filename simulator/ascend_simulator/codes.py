@@ -169,6 +169,14 @@ class Refused(Exception):
         return f"{self.code}: {self.text}"
 
 
+class OperatorTimeout(Refused):
+    """Ends a task whose operator exceeded its time limit, without the time having passed."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(Code.RT_AICORE_TIMEOUT, f"an operator ran for more than {limit_s:g} s")
+        self.limit_s = limit_s
+
+
 class MallocPolicy(IntEnum):
     """aclrtMemMallocPolicy, without the two bits of MemType."""
 

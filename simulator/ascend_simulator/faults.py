@@ -5,8 +5,12 @@ counted from now, that PLACE is reached.
 
 Places: `call` (any acl function), `malloc`, `malloc_host`, `mem_info` (after get_mem_info), `copy`
 and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a return code; `lost`
-(the device is lost); `slow:SECONDS`; `taken:BYTES` (other processes then hold this many bytes). For
-example `malloc@3=207001;execute@5=507011;mem_info@1=taken:1000000;device_lost@90`.
+(the device is lost); `slow:SECONDS`; `hang` (only for `execute`); `taken:BYTES` (other processes
+then hold this many bytes). For example `malloc@3=207001;execute@5=507011;mem_info@1=taken:1000000;
+device_lost@90`.
+
+An operator that is slower than the limit of set_op_execute_time_out, or hangs, ends at once with
+507014, as if the limit had passed. A wait for it with a shorter limit of its own returns 507046.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Final, NamedTuple
 
-from ascend_simulator.codes import Code, Refused
+from ascend_simulator.codes import Code, OperatorTimeout, Refused
 
 
 class Faults:
@@ -39,6 +43,8 @@ class Faults:
         self._changed = changed
         self._lock = Lock()
         self._reached: Counter[str] = Counter()
+        self.operator_limit_s = math.inf
+        """The time limit of operators."""
         self._plan: dict[tuple[str, int], Planned] = {}
 
     def arm(self, plan: str) -> None:
@@ -68,6 +74,10 @@ class Faults:
             self._act(place, item.word, item.value)
 
     def _act(self, place: str, word: str, value: float) -> None:
+        if word == "hang" or (
+            word == "slow" and place == "execute" and value > self.operator_limit_s
+        ):
+            raise OperatorTimeout(self.operator_limit_s)
         if word == "slow":
             time.sleep(value)
         elif word == "taken":
@@ -83,8 +93,8 @@ PLACES: Final = ("call", "malloc", "malloc_host", "mem_info", "copy", "execute",
 
 EXPECTED: Final = (
     "PLACE@N=ACTION, joined by semicolons, e.g. execute@5=507011; PLACE is one of "
-    f"{', '.join(PLACES)}, N counts from 1, and ACTION is a return code, lost, slow:SECONDS or "
-    "taken:BYTES"
+    f"{', '.join(PLACES)}, N counts from 1, and ACTION is a return code, lost, hang, slow:SECONDS "
+    "or taken:BYTES"
 )
 
 
@@ -94,7 +104,7 @@ class Planned(NamedTuple):
     place: str
     number: int
     word: str
-    """"code", "lost", "slow" or "taken"."""
+    """"code", "lost", "hang", "slow" or "taken"."""
     value: float
     """The code, seconds or bytes."""
 
@@ -127,7 +137,7 @@ def _read(item: str) -> Planned | None:
     word, colon, value = action.partition(":")
     if place not in PLACES or not number.isdecimal() or int(number) < 1:
         return None
-    if action == "lost":
+    if action == "lost" or (action == "hang" and place == "execute"):
         return Planned(place, int(number), word, 0)
     if word in ("slow", "taken") and (amount := _amount(value)) is not None:
         return Planned(place, int(number), word, amount)

@@ -16,7 +16,7 @@ from ascend_simulator.codes import Code, DeviceStatus, Refused
 from ascend_simulator.faults import Faults
 from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.resources import Budget, Counters, Handles
-from ascend_simulator.settings import Settings, from_environment
+from ascend_simulator.settings import Settings, from_environment, operator_limit_s
 from ascend_simulator.streams.contexts import PENDING, Context, Contexts
 from ascend_simulator.streams.events import Events
 from ascend_simulator.streams.reports import Reports
@@ -73,6 +73,7 @@ class Process:
         self.forked = False
         """True if this is a child of the process that called acl.init()."""
         self.faults: Final = Faults(self.lose_device, self._others_take, self.update_all_clear)
+        self.faults.operator_limit_s = operator_limit_s(settings.soc)
         self.faults.arm(settings.faults)
         self.all_clear = False
         """True if calls need no state check: initialised, device not lost, no fault armed."""

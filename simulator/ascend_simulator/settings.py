@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Any, Final, NamedTuple
 
 from ascend_simulator.faults import EXPECTED, first_invalid
@@ -56,7 +58,9 @@ def _amount(example: float) -> _Form:
 
 
 def _device_list(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number.strip())
+    """Read numbers up to the first blank or other character, as CANN does."""
+    numbers = re.split(r"\s", text, maxsplit=1)[0].split(",")
+    return tuple(map(int, takewhile(str.isdecimal, numbers)))
 
 
 def _nothing(value: object) -> None:
@@ -154,7 +158,8 @@ class Settings:
     visible_devices: tuple[int, ...] | None = None
     """Devices that the process sees, renumbered from 0; None is all.
 
-    Set by ASCEND_RT_VISIBLE_DEVICES.
+    Set by ASCEND_RT_VISIBLE_DEVICES. As in CANN (runtime.cc), the list ends at the first device
+    that does not exist, and no device is visible if it is not ascending.
     """
 
     def __post_init__(self) -> None:
@@ -172,7 +177,8 @@ class Settings:
         present = range(self.devices)
         if self.visible_devices is None:
             return tuple(present)
-        return tuple(device for device in self.visible_devices if device in present)
+        visible = tuple(takewhile(present.__contains__, self.visible_devices))
+        return visible if all(a < b for a, b in pairwise(visible)) else ()
 
     @property
     def hbm_bytes(self) -> int:
@@ -224,3 +230,10 @@ def shares_memory(soc: str) -> bool:
 def registers_host_memory(soc: str) -> bool:
     """Return whether the chip can use host memory that the program allocated itself."""
     return not soc.startswith("Ascend310")
+
+
+def operator_limit_s(soc: str) -> float:
+    """Return the default and maximum of the time limit of operators on the AI Core, in seconds."""
+    if soc.startswith("Ascend310P"):
+        return 547
+    return 68 if re.fullmatch(r"Ascend910(A|B|Pro[AB]|PremiumA)?", soc) else 1091

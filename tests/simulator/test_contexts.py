@@ -84,6 +84,14 @@ def test_visible_devices_are_counted_from_zero(machine):
     assert [acl.rt.set_device(device) for device in range(3)] == [0, 0, 107001]
 
 
+@pytest.mark.parametrize("visible", [(), (1, 0), (0, 0), (4, 1)])
+def test_no_device_is_visible_if_the_list_is_not_ascending(machine, visible):
+    acl = machine(devices=2, visible_devices=visible)
+    ok(acl.init())
+    assert acl.rt.get_device_count() == (0, 207004)
+    assert acl.rt.set_device(0) == 107001
+
+
 def test_the_default_context_lives_until_the_last_reset(two):
     ok(two.rt.set_device(0))
     ok(two.rt.set_device(0))

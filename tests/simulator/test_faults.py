@@ -7,6 +7,7 @@ import ascend_simulator.faults
 from ascend_simulator import current
 from ascend_simulator.codes import Refused
 from ascend_simulator.faults import PLACES, Faults
+from ascend_simulator.streams.tasks import Task
 
 
 @pytest.fixture
@@ -59,7 +60,31 @@ def test_each_action_takes_effect(faults, acts):
     assert acts == [5000, "lost"]
 
 
+@pytest.mark.parametrize("fault", ["hang", "slow:6"])
+def test_the_shorter_limit_of_operator_and_wait_ends_a_hang_without_a_delay(acl, fault):
+    def failing(place, task=lambda: current().faults.strike("execute")):
+        current().faults.arm(f"execute@1={fault}")
+        stream = current().stream(place, "test")
+        stream.submit(Task(task, (), (), "test"))
+
+    ok(acl.rt.set_op_execute_time_out(5))
+    failing(0)
+    assert acl.rt.synchronize_stream_with_timeout(0, 5000) == 507014
+    assert acl.rt.synchronize_stream_with_timeout(0, 5000) == 0
+    failing(0)
+    assert acl.rt.synchronize_stream_with_timeout(0, 4999) == 507046
+    assert acl.rt.synchronize_stream_with_timeout(0, 4999) == 507046
+    assert acl.rt.synchronize_stream(0) == 507014
+
+
+def test_an_operator_within_its_limit_is_only_slow(acl):
+    ok(acl.rt.set_op_execute_time_out(1))
+    current().faults.arm("execute@1=slow:0")
+    current().faults.strike("execute")
+
+
 UNREADABLE = """
+    malloc@1=hang execute@1=hang:1
     malloc malloc@0=1 malloc@x=1 malloc@-1=1 malloc@1 malloc@1= malloc@1=bad nowhere@1=1
     malloc@1=slow:x malloc@1=lost:1 device_lost@1=3 malloc@1=0 malloc@1=-1 malloc@1=5:1
     execute@1=slow:-1 execute@1=slow:nan execute@1=slow:inf mem_info@1=taken:-1

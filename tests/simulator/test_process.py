@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 from threading import Event
 
 import pytest
@@ -277,5 +278,20 @@ def test_half_precision_numbers_are_converted_in_both_directions(acl, number, bi
     assert acl.float16_to_float(bits) == (number if number < 1e5 else float("inf"))
 
 
-def test_operator_timeouts_are_accepted(acl):
-    assert acl.rt.set_op_wait_timeout(5) == acl.rt.set_op_execute_time_out(5) == 0
+def test_a_limit_of_waiting_tasks_is_accepted(acl):
+    ok(acl.rt.set_op_wait_timeout(5))
+
+
+@pytest.mark.parametrize(
+    ("soc", "most"), [("Ascend910B4", 1091), ("Ascend310P3", 547), ("Ascend910ProA", 68)]
+)
+def test_the_time_limit_of_operators_is_at_most_the_default_of_the_chip(machine, soc, most):
+    acl = machine(soc=soc)
+    ok(acl.init())
+    assert acl.rt.set_op_execute_time_out(5) == 107002
+    ok(acl.rt.set_device(0))
+    limits = [current().faults.operator_limit_s]
+    for seconds in (5, 2000, 0):
+        ok(acl.rt.set_op_execute_time_out(seconds))
+        limits.append(current().faults.operator_limit_s)
+    assert limits == [most, 5, most, math.inf]

@@ -315,7 +315,9 @@ def _open(
     # Not the process's cards, which keep the driver that they were opened with.
     cards = Cards(lambda: cast(Driver, phases))
     number = int(config.devices[0].partition(":")[2])
-    return AscendBackend(number, workspace_bytes=config.workspace_pool_bytes, cards=cards), phases
+    return AscendBackend(
+        number, workspace_bytes=config.workspace_pool_bytes, limits=config.time_limits, cards=cards
+    ), phases
 
 
 def _times(

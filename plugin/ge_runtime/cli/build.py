@@ -20,14 +20,13 @@ from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
 from ge_runtime.cli.inspect import config_for, version_folder
 from ge_runtime.config import ATC_FILES, ATC_FLAGS, RuntimeConfig, misused_flag
-from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.engines.analysis.onnx_file import OnnxFile, read_signature
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.artifact import chip_file
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.chain import Shape, Wiring, foresee
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, with_fixed_batch
-from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, NoDevice
 from ge_runtime.npu.driver.atc import (
     Atc,
@@ -287,7 +286,7 @@ def shape_flags(
         ArtifactFault: the graph cannot be compiled.
     """
     sources = _sources(version_dir, config.stages or ("model",))
-    signatures = {stage: _signature(path) for stage, path in sources.items()}
+    signatures = {stage: read_signature(path) for stage, path in sources.items()}
     wiring = Wiring.of(signatures, config.results)
     config = with_fixed_batch(config_for(folder, config, wiring.signature), wiring.signature)
     contract = Contract.between(config, wiring.signature)
@@ -357,14 +356,6 @@ def _sources(version_dir: Path, stages: Sequence[str]) -> dict[str, Path]:
         names = ", ".join(path.name for path in missing)
         raise ArtifactFault(f"{version_dir}: found no {names}, expected the graphs to compile")
     return sources
-
-
-def _signature(path: Path) -> Signature:
-    engine = OnnxEngine.open(path, threads=1)
-    try:
-        return engine.signature
-    finally:
-        engine.close()
 
 
 def _refuse_inputs_without_rows(config: RuntimeConfig) -> None:

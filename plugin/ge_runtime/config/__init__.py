@@ -21,6 +21,7 @@ from ge_runtime.config.execution_settings import (
     EnginePlace,
     Resident,
     ResidentTensor,
+    TimeLimits,
     kind_of,
 )
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
@@ -52,6 +53,7 @@ __all__ = [
     "Resident",
     "ResidentTensor",
     "RuntimeConfig",
+    "TimeLimits",
     "ValueRange",
     "Window",
     "kind_of",

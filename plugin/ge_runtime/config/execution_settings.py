@@ -28,6 +28,8 @@ _ACCELERATOR: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
 _EXAMPLES: Final = {"cpu": "cpu", "cuda": "GPUs, e.g. cuda:0", NPU: "cards, e.g. npu:0"}
 """Device kind to the words for such devices in texts."""
 _MOST_BUFFERS: Final = 4
+_MOST_EXECUTION_S: Final = 900
+"""A failed execution may wait twice; other threads wait 1800 s for its end."""
 
 
 class EnginePlace(NamedTuple):
@@ -46,6 +48,16 @@ class ServiceShare:
 
     weight: float
     priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Time limits of executions on a card, in seconds."""
+
+    execution_s: float = table.EXECUTION_TIMEOUT.default
+    """After it an execution is assumed to hang."""
+    operator_s: int | None = None
+    """After it CANN ends an operator; None: half of `execution_s`, at most the chip's maximum."""
 
 
 def kind_of(device: str) -> str:
@@ -96,6 +108,31 @@ def read_io_buffers(parameters: Parameters, devices: Sequence[str], *, engine: s
         if parameters.text(table.PLACEMENT) == "service":
             errors.add(field, f"{count}", "1 with placement: service, which has its own buffers")
     return count
+
+
+def read_time_limits(parameters: Parameters, devices: Sequence[str], *, engine: str) -> TimeLimits:
+    """Return the time limits of executions on a card."""
+    errors = parameters.errors
+    limits = TimeLimits(
+        parameters.get(table.EXECUTION_TIMEOUT), parameters.get(table.OPERATOR_TIMEOUT)
+    )
+    for setting in (table.EXECUTION_TIMEOUT, table.OPERATOR_TIMEOUT):
+        if (given := parameters.text(setting)) is None:
+            continue
+        field = f"parameter '{setting.key}'"
+        if kind_of(devices[0]) != NPU or engine == "torch":
+            found = f"'{given}' for engine {engine} on {', '.join(devices)}"
+            errors.add(field, found, "nothing, or another engine on a card: devices: npu:0")
+        if parameters.text(table.PLACEMENT) == "service":
+            expected = "nothing with placement: service, which has its own limits"
+            errors.add(field, f"'{given}'", expected)
+    if limits.execution_s > _MOST_EXECUTION_S:
+        field = "parameter 'execution_timeout_s'"
+        errors.add(field, f"'{limits.execution_s}'", f"at most {_MOST_EXECUTION_S}")
+    if limits.operator_s is not None and limits.operator_s >= limits.execution_s:
+        expected = f"fewer than the {limits.execution_s} s of 'execution_timeout_s'"
+        errors.add("parameter 'operator_timeout_s'", f"'{limits.operator_s}'", expected)
+    return limits
 
 
 def read_unplanned(parameters: Parameters, devices: Sequence[str], *, engine: str) -> bool:

@@ -107,6 +107,23 @@ UNPLANNED: Final = Setting(
     "`allowed` executes it, `refused` refuses the load",
     "`refused`",
 )
+EXECUTION_TIMEOUT: Final = Setting(
+    "execution_timeout_s",
+    readers.whole(1),
+    60,
+    "on a card: seconds, at most 900. After this time an execution is assumed to hang and the card "
+    "is lost. The largest value of all models of the process on the card applies to all",
+    "60",
+)
+OPERATOR_TIMEOUT: Final = Setting[int | None](
+    "operator_timeout_s",
+    readers.whole(1),
+    None,
+    "on a card: seconds, fewer than `execution_timeout_s`. CANN ends an operator after this time; "
+    "its [execution fails](ascend.md#errors-classes-and-cures) and the card stays usable. The "
+    "largest value of all models of the process on the card applies to all",
+    "half of `execution_timeout_s`, at most the chip's maximum",
+)
 PROFILE: Final = Setting[str | None](
     "profile",
     readers.text,
@@ -239,7 +256,8 @@ STATIC_MODEL: Final = Setting(
 
 SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(ENGINE, STAGES, DEVICES, THREADS, COST, COST_CACHE, OVERSIZE, PACKING, ROWS_MOST, IO_BUFFERS),
-    *(POOL_MIB, UNPLANNED, PROFILE, DUMP, PLACEMENT, SERVICE_WEIGHT, SERVICE_PRIORITY),
+    *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, PROFILE, DUMP, PLACEMENT),
+    *(SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
     *(EARLY_ANSWERS, LOAD_CHECK, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )

@@ -24,6 +24,7 @@ from ge_runtime.config.execution_settings import (
     EnginePlace,
     Resident,
     ServiceShare,
+    TimeLimits,
     kind_of,
     read_devices,
     read_engine,
@@ -31,6 +32,7 @@ from ge_runtime.config.execution_settings import (
     read_pool_bytes,
     read_rows,
     read_service_share,
+    read_time_limits,
     read_unplanned,
 )
 from ge_runtime.config.generated_inputs import (
@@ -147,6 +149,8 @@ class RuntimeConfig:
     workspace_pool_bytes: int | None
     unplanned_memory: bool
     """True if a file with free shapes may be executed outside the memory plan."""
+    time_limits: TimeLimits
+    """Time limits of executions on a card."""
     window: Window | None
     """The executions on a card to be profiled or dumped."""
     histogram: str | None
@@ -350,6 +354,7 @@ def _read(
         stages=parameters.get(table.STAGES),
         workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, engine=engine),
+        time_limits=read_time_limits(parameters, devices, engine=engine),
         window=read_window(parameters, devices, engine=engine),
         histogram=parameters.get(table.HISTOGRAM),
         warmup=parameters.get(table.WARMUP),

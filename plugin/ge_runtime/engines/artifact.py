@@ -115,6 +115,8 @@ def find_artifacts(
 ) -> tuple[Artifact, ...]:
     """Find the artifact of each stage, or of the whole model if there are no stages.
 
+    The file of a whole model is called "model", or is the only compiled file, e.g. resnet50.om.
+
     Args:
         version_dir: The folder of the model's version.
         engine: Name of the engine, or "auto".
@@ -127,7 +129,7 @@ def find_artifacts(
     """
     artifacts: list[Artifact] = []
     faults: list[str] = []
-    for stem in stages or ("model",):
+    for stem in stages or (_only_stem(version_dir, engine, device_kind),):
         try:
             artifacts.append(
                 find_artifact(version_dir, engine, installed, stem=stem, device_kind=device_kind)
@@ -137,6 +139,22 @@ def find_artifacts(
     if faults:
         raise ArtifactFault("\n".join(faults))
     return tuple(artifacts)
+
+
+def _only_stem(version_dir: Path, engine: str, device_kind: str) -> str:
+    """Return the name of a whole model's file without its suffix."""
+    engines = engines_on(device_kind)
+    entries = [*engines.values()] if engine == "auto" else [engines[engine]]
+    compiled = [
+        path
+        for entry in entries
+        if entry.by_chip
+        for path in version_dir.glob(f"*{entry.suffix}")
+        if path.is_file()
+    ]
+    if len(compiled) == 1 and not any(_found_files(version_dir, "model", each) for each in entries):
+        return compiled[0].stem
+    return "model"
 
 
 def find_artifact(

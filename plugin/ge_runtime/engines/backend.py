@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.components import DEVICES, engines_on, load
-from ge_runtime.config import DeclaredImages, RuntimeConfig, Window, kind_of
+from ge_runtime.config import DeclaredImages, RuntimeConfig, TimeLimits, Window, kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
@@ -43,6 +43,8 @@ class DeviceSettings:
     """Input name: image declaration, for engines that convert images with AIPP."""
     window: Window | None = None
     """The executions to profile or dump; None disables both."""
+    limits: TimeLimits = field(default_factory=TimeLimits)
+    """Time limits of executions on a card."""
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class DeviceSettings:
             config.unplanned_memory,
             config.images,
             config.window if records else None,
+            config.time_limits,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from ascend_simulator import process
@@ -17,6 +18,7 @@ from ascend_simulator.codes import (
     StreamFlag,
 )
 from ascend_simulator.process import Process
+from ascend_simulator.settings import operator_limit_s
 from ascend_simulator.streams.stream import Stream
 
 _LEAST_PRIORITY: Final = 7
@@ -31,8 +33,11 @@ _EVENT_FLAGS: Final = sum(EventFlag)
 
 @value("rt.get_device_count")
 def get_device_count() -> int:
-    """Return the number of devices that this process sees."""
-    return len(process.current().settings.device_ids)
+    """Return the number of devices that this process sees. Refused: RT_NO_DEVICE for none."""
+    count = len(process.current().settings.device_ids)
+    if not count:
+        raise Refused(Code.RT_NO_DEVICE, "get_device_count: found no device")
+    return count
 
 
 @status("rt.set_device", I32)
@@ -202,8 +207,14 @@ def set_op_wait_timeout(seconds: int) -> None:
 
 @status("rt.set_op_execute_time_out", U32)
 def set_op_execute_time_out(seconds: int) -> None:
-    """Accept the maximum run time of a task on the device, which has no effect in the simulator."""
-    process.current().context()
+    """Set the time limit of operators of this process, at most the chip's maximum; 0: no limit.
+
+    That a larger limit is the maximum is an inference. Only the faults `slow` and `hang` exceed it.
+    """
+    now = process.current()
+    now.context()
+    most = operator_limit_s(now.settings.soc)
+    now.faults.operator_limit_s = min(seconds, most) if seconds else math.inf
 
 
 @status("rt.synchronize_device", releases_gil=True, lost=_LOST)

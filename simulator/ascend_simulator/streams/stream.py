@@ -15,7 +15,7 @@ from threading import RLock, Thread
 from time import perf_counter_ns
 from typing import Final, Protocol, TypeAlias
 
-from ascend_simulator.codes import Code, FailureMode, Refused
+from ascend_simulator.codes import Code, FailureMode, OperatorTimeout, Refused
 from ascend_simulator.memory.blocks import Ordering
 from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.streams.claims import Claims
@@ -181,10 +181,12 @@ class Stream:
                 owner.ordering.observe(owner.ordering.upto(self.number))
         if not over:
             mark = self.record()
-            if not owner.wait(mark, timeout_s):
-                raise Refused(
-                    Code.RT_STREAM_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s"
-                )
+            over = owner.wait(mark, timeout_s)
+        failure = self._failure
+        if isinstance(failure, OperatorTimeout) and timeout_s is not None:
+            over = over and failure.limit_s <= timeout_s
+        if not over:
+            raise Refused(Code.RT_STREAM_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s")
 
     def report(self) -> None:
         """Raise the first failure since the last report, once.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
 from ge_runtime.cli.build import build
-from ge_runtime.npu.driver.atc import content_of
+from ge_runtime.npu.driver.atc import Atc, content_of
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
 from ge_runtime.npu.driver.pyacl import PyAclDriver
@@ -212,6 +213,21 @@ def test_a_folder_is_identified_by_its_files(tmp_path):
     assert content_of(bank) == first
     (bank / "sub" / "MatMul.json").rename(bank / "sub" / "Conv.json")
     assert content_of(bank) != first
+
+
+def test_operators_that_only_atc_knows_are_passed_to_it(folder, capsys, monkeypatch):
+    """Without ONNX Runtime, which refuses such graphs."""
+    model = onnx.load(path := folder / "1" / "model.onnx")
+    model.graph.node[-1].op_type, model.graph.node[-1].domain = "NPUFastGelu", "npu"
+    onnx.save(model, path)
+    compiled = []
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setattr(
+        Atc, "compile", lambda _, source, om, flags: compiled.append(source) or om.write_bytes(b"")
+    )
+    assert run("build", folder, "--soc-version", "Ascend910B3") == 0, capsys.readouterr().err
+    assert compiled == [path.resolve()]
+    assert "--input_shape=input_ids:-1,-1;attention_mask:-1,-1" in capsys.readouterr().out
 
 
 def test_errors_of_atc_are_printed(folder, capsys):

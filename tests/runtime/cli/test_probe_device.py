@@ -275,7 +275,7 @@ def test_the_report_names_the_simulator_and_the_file_has_all_results(environment
 def test_the_command_needs_a_device(monkeypatch, environment, capsys):
     monkeypatch.setenv("ASCEND_SIMULATOR_DEVICES", "0")
     assert run() == EXIT_UNUSABLE
-    assert "found no Ascend device (0). `ge-runtime doctor" in capsys.readouterr().err
+    assert "found no Ascend device (207004). `ge-runtime doctor" in capsys.readouterr().err
 
 
 def test_an_unknown_card_is_refused(environment, capsys):

@@ -2,7 +2,7 @@ import pytest
 from runtime.support.configs import encoder_config
 from runtime.support.parsing import assert_fault, faults_of, parse
 
-from ge_runtime.config.execution_settings import ServiceShare
+from ge_runtime.config.execution_settings import ServiceShare, TimeLimits
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,7 @@ from ge_runtime.config.execution_settings import ServiceShare
         ("stages", "encoder", "stages", ("encoder",)),
         ("histogram", "./seen//sizes.json", "histogram", "seen/sizes.json"),
         ("workspace_pool_mib", "512", "workspace_pool_bytes", 512 * 1024 * 1024),
+        ("cost", "calibrate", "time_limits", TimeLimits(60, None)),
     ],
 )
 def test_setting_is_read(key, text, field, value):
@@ -191,6 +192,26 @@ def test_the_share_of_the_device_service_is_read(parameters, share):
             "parameter 'unplanned_memory': found 'allowed', expected 'refused' with placement",
         ),
         (
+            {"operator_timeout_s": "5"},
+            "parameter 'operator_timeout_s': found '5' for engine auto on cpu, expected nothing",
+        ),
+        (
+            {"execution_timeout_s": "5", "devices": "npu:0", "engine": "torch"},
+            "parameter 'execution_timeout_s': found '5' for engine torch on npu:0, expected",
+        ),
+        (
+            {"execution_timeout_s": "5", "devices": "npu:0", "placement": "service"},
+            "parameter 'execution_timeout_s': found '5', expected nothing with placement: service",
+        ),
+        (
+            {"execution_timeout_s": "901", "devices": "npu:0"},
+            "parameter 'execution_timeout_s': found '901', expected at most 900",
+        ),
+        (
+            {"operator_timeout_s": "60", "devices": "npu:0"},
+            "parameter 'operator_timeout_s': found '60', expected fewer than the 60 s of",
+        ),
+        (
             {"placement": "service", "workspace_pool_mib": "512"},
             "parameter 'workspace_pool_mib': found '512', expected nothing: with placement",
         ),
@@ -198,3 +219,8 @@ def test_the_share_of_the_device_service_is_read(parameters, share):
 )
 def test_conflicting_settings_are_refused(parameters, fault):
     assert_fault(encoder_config(parameters), fault)
+
+
+def test_executions_of_ten_minutes_can_be_allowed():
+    limits = {"execution_timeout_s": "900", "operator_timeout_s": "899", "devices": "npu:0"}
+    assert parse(encoder_config(limits)).time_limits == TimeLimits(900, 899)

@@ -14,7 +14,7 @@ from runtime.support.configs import (
 )
 from runtime.support.parsing import assert_fault, faults_of, parse
 
-from ge_runtime.config import PaddingRule, Resident, RuntimeConfig
+from ge_runtime.config import PaddingRule, Resident, RuntimeConfig, TimeLimits
 from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
 from ge_runtime.errors import ConfigFault
@@ -67,6 +67,7 @@ def test_encoder_configuration_is_read_whole():
         stages=(),
         workspace_pool_bytes=None,
         unplanned_memory=False,
+        time_limits=TimeLimits(),
         window=None,
         histogram=None,
         warmup="gears",
@@ -210,7 +211,8 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, stages, "
             "devices, intra_op_threads, cost, cost_cache, oversize, packing, rows, io_buffers, "
-            "workspace_pool_mib, unplanned_memory, profile, dump, placement, service_weight, "
+            "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
+            "profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
             "histogram, warmup, early_answers, load_check, reproducible, device_ids, "
             "device_exec_blocks, static_model, "

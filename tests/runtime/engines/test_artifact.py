@@ -285,6 +285,37 @@ def test_files_for_chips_are_an_artifact_as_well(folder):
     assert for_chip([found], "Ascend910B1") == (found,)
 
 
+@pytest.mark.parametrize(
+    ("files", "taken"),
+    [
+        (("resnet50.om",), "resnet50.om"),
+        (("resnet50.om", "model.om"), "model.om"),
+        (("resnet50.om", "model.910b3.om"), "model.om"),
+        (("resnet50.om", "model.air"), "model.air"),
+    ],
+)
+def test_the_only_compiled_file_of_a_model_may_have_any_name(folder, files, taken):
+    path = folder(*files)
+    (found,) = find_artifacts(path, "auto", (), ALL, device_kind="npu")
+    assert found.path == path / taken
+    if "model.om" not in taken:
+        assert for_chip([found], "Ascend910B3") == (found,)
+
+
+@pytest.mark.parametrize(
+    ("files", "stages", "kind"),
+    [
+        (("a.om", "b.om"), (), "npu"),
+        (("a.om",), ("model",), "npu"),
+        (("a.om",), (), "cpu"),
+        (("a.onnx",), (), "cpu"),
+    ],
+)
+def test_other_names_are_refused(folder, files, stages, kind):
+    with pytest.raises(ArtifactFault, match=r"expected model\."):
+        find_artifacts(folder(*files), "auto", stages, ALL, device_kind=kind)
+
+
 def test_graphs_of_other_engines_are_for_all_chips(folder):
     path = folder("model.910b3.onnx", "model.onnx")
     found = find_artifact(path, "auto", ALL)

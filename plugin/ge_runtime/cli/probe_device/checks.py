@@ -133,8 +133,8 @@ CHECKS: Final = (
         14,
         "Does registering shared memory as page-locked allow queued copies from it?",
         "yes, with host_register_v2, but not on Linux up to 5.10, nor if the call is refused, as "
-        "documented for 310P and 310B: then the device service copies synchronously",
-        "copies would block all Python threads of the device service, or fail when they run",
+        "documented for 310P and 310B: then the device service copies twice, through own memory",
+        "copies from registered memory would fail, or block all Python threads of the service",
         environment_probes.registered_memory,
         risk="up to CANN 8.1, a queued copy of memory that is not page-locked may fail in any way",
     ),

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.engines.analysis.protobuf import LENGTH_DELIMITED, fields, varint, varints
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import DType
 
 ELEMENT_BITS: Final[Mapping[int, int]] = {
     **dict.fromkeys((25, 26), 2),  # UINT2, INT2
@@ -78,6 +81,65 @@ class OnnxFile:
             with memoryview(data) as view:
                 model = walk.without_weights(view, "model")
             return cls(model, walk.weights_bytes, frozenset(walk.elsewhere))
+
+
+_GRAPH: Final = 7
+_INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
+_TENSOR_NAME: Final = 8
+# fmt: off
+_DTYPES: Final[Mapping[int, DType]] = {
+    1: DType.FP32, 2: DType.UINT8, 3: DType.INT8, 4: DType.UINT16, 5: DType.INT16, 6: DType.INT32,
+    7: DType.INT64, 8: DType.BYTES, 9: DType.BOOL, 10: DType.FP16, 11: DType.FP64,
+    12: DType.UINT32, 13: DType.UINT64, 16: DType.BF16,
+}
+# fmt: on
+"""TensorProto.DataType: Triton's type."""
+
+
+def read_signature(path: Path) -> Signature:
+    """Return the inputs and outputs that a .onnx file declares; its operators may be unknown.
+
+    Raises ArtifactFault if it is not a graph, or declares tensors without a type of Triton.
+    """
+    try:
+        (graph,) = _parts(memoryview(OnnxFile.read(path).model), _GRAPH)
+        weights = {_text(tensor, _TENSOR_NAME) for tensor in _parts(graph, _INITIALIZER)}
+        inputs = [_tensor(path, value) for value in _parts(graph, _INPUT)]
+        outputs = [_tensor(path, value) for value in _parts(graph, _OUTPUT)]
+    except (ValueError, IndexError) as error:
+        raise ArtifactFault(f"{path}: cannot be read as an ONNX graph: {error}") from error
+    # Files of old versions declare weights as inputs, too.
+    return Signature(tuple(one for one in inputs if one.name not in weights), tuple(outputs))
+
+
+def _tensor(path: Path, value: memoryview) -> GraphTensor:
+    """Convert a ValueInfoProto: {1: name, 2: {1: {1: type, 2: {1: dim, ...}}}}."""
+    name = _text(value, 1)
+    tensor = [part for kind in _parts(value, 2) for part in _parts(kind, 1)]
+    types = [number for part in tensor for each in _parts(part, 1) for number in varints(each)]
+    dtype = _DTYPES.get(types[-1]) if types else None
+    if dtype is None:
+        found = f"type {types[-1]}" if types else "no tensor type"
+        raise ArtifactFault(
+            f"{path}: found '{name}' of {found}, expected a tensor of a type that Triton has"
+        )
+    dims: list[int | None] | None = None
+    symbols: list[str | None] = []
+    for shape in _parts(tensor[-1], 2):
+        dims = []
+        for dim in _parts(shape, 1):  # {1: size, 2: symbol}
+            sizes = [size for each in _parts(dim, 1) for size in varints(each)]
+            dims.append(sizes[-1] if sizes and sizes[-1] < 2**63 else None)  # not negative
+            symbols.append(_text(dim, 2) or None)
+    return GraphTensor(name, dtype, None if dims is None else tuple(dims), tuple(symbols))
+
+
+def _parts(message: memoryview, number: int) -> list[memoryview]:
+    return [content for field, _, content in fields(message) if field == number]
+
+
+def _text(message: memoryview, number: int) -> str:
+    return b"".join(_parts(message, number)[-1:]).decode()
 
 
 def nbytes(data_type: int, shape: tuple[int, ...]) -> int | None:

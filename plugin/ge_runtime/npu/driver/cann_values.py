@@ -185,6 +185,10 @@ _CURES: Final = {
     207003: _OVERFLOWED,
     207016: _OVERFLOWED,
     207017: _OVERFLOWED,
+    **dict.fromkeys(
+        (507014, 507017), "if the operator needs more time, increase operator_timeout_s"
+    ),
+    507046: "if the execution needs more time, increase execution_timeout_s",
     507033: "another process or container may use the device or its die, the package "
     "Ascend-cann-<soc>-ops may be missing, the user may not be in the group HwHiAiUser, or "
     f"{_OTHER_VERSION}",

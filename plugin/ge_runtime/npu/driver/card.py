@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
+from ge_runtime.config import TimeLimits
 from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
 from ge_runtime.npu.driver.cann_values import DriverFault
@@ -29,6 +30,8 @@ from ge_runtime.npu.driver.stream_executor import StreamExecutor
 
 INTERVAL_S: Final = 1.0
 """Minimum time between two queries of a card, each of which blocks all Python threads."""
+
+_LIMITS: Final = TimeLimits()
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +94,10 @@ class CardWatch:
 class Card(AscendDevice):
     """A device with its executors and weights. Created by `Cards`. Thread-safe."""
 
-    def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
-        super().__init__(driver, number, health)
+    def __init__(
+        self, driver: Driver, number: int, health: DeviceHealth, limits: TimeLimits = _LIMITS
+    ) -> None:
+        super().__init__(driver, number, health, limits)
         self.memory = CardMemory(self)
         """Memory for weights and workspace."""
         self.weights = SharedWeights(self.memory)
@@ -190,11 +195,16 @@ class Cards:
         """Return the health of a card, which need not be open."""
         return self._healths.setdefault(device, DeviceHealth())
 
-    def acquire(self, device: int) -> Card:
+    def acquire(self, device: int, limits: TimeLimits = _LIMITS) -> Card:
         """Return a card for one more user, which must call `release`.
+
+        Args:
+            device: Number of the card.
+            limits: The user's time limits of executions. The largest of all users apply.
 
         Raises:
             NoDevice: There is no driver.
+            PlanFault: The chip does not support the time limits.
             DriverFault: The device cannot be opened.
             EngineLost: The device was lost before.
         """
@@ -206,10 +216,12 @@ class Cards:
                 if not self._open:  # before any other call, as aclInit's documentation requires
                     self._initialized = driver.init()
                 try:
-                    self._open[device] = Card(driver, device, health)
+                    self._open[device] = Card(driver, device, health, limits)
                 except BaseException:
                     self._finalize_if_last(driver)
                     raise
+            else:
+                self._open[device].extend_limits(limits)
             self._users[device] = self._users.get(device, 0) + 1
             return self._open[device]
 

@@ -7,6 +7,7 @@ more, because a call might not return; nothing is freed on it before the process
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,18 +16,24 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from ge_runtime.config import TimeLimits
 from ge_runtime.devices import DeviceHealth
-from ge_runtime.errors import EngineLost
+from ge_runtime.errors import EngineLost, PlanFault
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
 from ge_runtime.npu.driver.installation import last_log_errors
 
-EXECUTION_TIMEOUT_S: Final = 60.0
-"""Time limit of an execution; after it the device is assumed to hang."""
-
 LOCK_TIMEOUT_S: Final = 1800.0
 """Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
-models may take minutes, and executions twice EXECUTION_TIMEOUT_S."""
+models may take minutes, and executions twice their time limit."""
+
+_OPERATOR_LIMITS_S: Final = (
+    (re.compile(r"Ascend310P.*"), 547),
+    (re.compile(r"Ascend910(A|B|Pro[AB]|PremiumA)?"), 68),  # the first generation
+    (re.compile(r".*"), 1091),
+)
+"""Chip: CANN's default time limit of an operator, which is also its maximum. CANN's documentation
+of aclrtSetOpExecuteTimeOut. Operators on the AI CPU of 310P and 910 always have 28 s."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,8 +124,19 @@ class DefaultContext(DeviceContext):
 class AscendDevice:
     """A device that this process has open. Thread-safe."""
 
-    def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
-        """Open the device. Raises DriverFault if that fails; then nothing stays open."""
+    def __init__(
+        self,
+        driver: Driver,
+        number: int,
+        health: DeviceHealth,
+        limits: TimeLimits = TimeLimits(),  # noqa: B008 - immutable
+    ) -> None:
+        """Open the device. After an error nothing stays open.
+
+        Raises:
+            DriverFault: The device cannot be opened.
+            PlanFault: The chip does not support the time limits.
+        """
         self.driver = driver
         self.number = number
         self.name = f"npu:{number}"
@@ -132,6 +150,9 @@ class AscendDevice:
             self._context = self.new_context()
             undo.callback(_try_to, self._context.destroy)
             self.soc_name = driver.soc_name()
+            self._execution_s = 0.0
+            self._operator_s = 0
+            self._set_limits(limits)
             self.capacity_bytes = driver.memory_info()[1]
             """Size of the device's memory."""
             undo.pop_all()
@@ -228,6 +249,38 @@ class AscendDevice:
 
     # -- executions --
 
+    def extend_limits(self, limits: TimeLimits) -> None:
+        """Increase the time limits of all executions to at least these.
+
+        The limit of operators is lower, so that CANN ends a hanging operator and reports a failed
+        execution, while the device stays usable. Raises PlanFault, DriverFault or EngineLost.
+        """
+        with self.using():
+            self._set_limits(limits)
+
+    def _set_limits(self, limits: TimeLimits) -> None:
+        most = next(most for chip, most in _OPERATOR_LIMITS_S if chip.fullmatch(self.soc_name))
+        operator_s = limits.operator_s or max(1, min(most, int(limits.execution_s / 2)))
+        if operator_s > most:
+            raise PlanFault(
+                f"parameter 'operator_timeout_s': found {operator_s}, expected at most {most} on "
+                f"{self.name}, {self.soc_name}"
+            )
+        self._execution_s = max(self._execution_s, limits.execution_s)
+        if operator_s > self._operator_s:
+            try:
+                self.driver.limit_operators(operator_s)
+            except DriverFault as fault:
+                if fault.kind is FailureKind.LOST:
+                    raise
+                _log.warning(
+                    "%s: operators keep CANN's own time limit, so a hanging one may make the card "
+                    "unusable: %s",
+                    self.name,
+                    fault,
+                )
+            self._operator_s = operator_s
+
     def add_execution_lock(self) -> Lock:
         """Return a new lock that must be held during executions. Call within `exclusive`."""
         lock = Lock()
@@ -275,16 +328,16 @@ class AscendDevice:
     def wait(self, stream: Stream) -> None:
         """Wait for all tasks in a stream of this thread's context.
 
-        Blocks for at most twice EXECUTION_TIMEOUT_S. After an exception no task is executing any
-        more, with two exceptions: the device is lost, or a task has failed and the stream, which
-        must be recreated, cannot be synchronized any more.
+        Blocks for at most twice the time limit of executions. After an exception no task is
+        executing any more, with two exceptions: the device is lost, or a task has failed and the
+        stream, which must be recreated, cannot be synchronized any more.
 
         Raises:
             DriverFault: A task failed, or the device is lost.
             EngineLost: It is unknown whether the tasks have ended.
         """
         # With a time limit: without one the call would not return if the device hangs.
-        timeout_ms = round(EXECUTION_TIMEOUT_S * 1e3)
+        timeout_ms = round(self._execution_s * 1e3)
         try:
             self.driver.synchronize_stream(stream, timeout_ms)
         except DriverFault as fault:

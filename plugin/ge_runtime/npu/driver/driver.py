@@ -178,6 +178,9 @@ class Driver(Protocol):
     def reset_device(self, device: int) -> None:
         """Undo one `set_device`."""
 
+    def limit_operators(self, seconds: int) -> None:
+        """Let CANN end operators of this process after a time; needs a context."""
+
     def create_context(self, device: int) -> Context:
         """Create a context and make it current in this thread."""
 

@@ -245,7 +245,8 @@ class ExecutorModels:
         current = self.workspace_bytes
         wanted = max(current, limit or needed)
         # Checked first: a failure after a change would require loading all models again.
-        weights = sum(file.weights_bytes for file in files if not self._weights.has(file))
+        new = {file.digest: file for file in files if not self._weights.has(file)}
+        weights = sum(file.weights_bytes for file in new.values())
         free = self._memory.free_bytes
         if free is not None and wanted - current + weights > free:
             paths = ", ".join(str(file.path) for file in files)

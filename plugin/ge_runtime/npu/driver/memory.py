@@ -83,6 +83,8 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         # Replaced and never modified: `holds` reads it in each execution without a lock.
         self._ranges: tuple[tuple[int, int], ...] = ()
         self._registered: dict[Address, NDArray[np.uint8]] = {}
+        self.is_staging = False
+        """True if memory could not be registered: then copies of it go through own memory."""
 
     def holds(self, array: NDArray[Any]) -> bool:
         """Return whether a copy of the array can be queued: it is pinned and aligned."""
@@ -95,14 +97,15 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
     def register(self, memory: NDArray[np.uint8]) -> None:
         """Pin whole pages of existing memory until `unregister`, and keep them alive.
 
-        If the memory cannot be pinned, copies of it are synchronous.
+        If the memory cannot be pinned, engines copy it to and from pinned memory of their own.
         """
         address = Address(memory.ctypes.data)
         try:
             with self._device.using():
                 self._device.driver.host_register(address, memory.nbytes)
         except DriverFault as fault:
-            _log.warning("%s: not pinned, so copies block other threads: %s", self.name, fault)
+            self.is_staging = True
+            _log.warning("%s: not pinned, so each copy is made twice: %s", self.name, fault)
             return
         with self._lock:
             self._registered[address] = memory

@@ -130,6 +130,13 @@ class PyAclDriver:
     def reset_device(self, device: int) -> None:
         self._status("acl.rt.reset_device", self._rt.reset_device(device))
 
+    def limit_operators(self, seconds: int) -> None:
+        try:
+            code = self._rt.set_op_execute_time_out(seconds)
+        except AttributeError:  # an old release
+            code = NOT_SUPPORTED
+        self._status("acl.rt.set_op_execute_time_out", code)
+
     def create_context(self, device: int) -> Context:
         answer = self._rt.create_context(device)
         return Context(self._value("acl.rt.create_context", answer))

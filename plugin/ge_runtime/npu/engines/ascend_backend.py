@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.config import DeclaredImages, Window
+from ge_runtime.config import DeclaredImages, TimeLimits, Window
 from ge_runtime.devices import Device
 from ge_runtime.devices.jpeg import JpegHeader, PillowDecoder, Pixels
 from ge_runtime.engines.artifact import Artifact, only_graph
@@ -71,6 +71,7 @@ class AscendBackend:
         unplanned: bool = False,
         images: Mapping[str, DeclaredImages] = _NO_IMAGES,
         window: Window | None = None,
+        limits: TimeLimits = TimeLimits(),  # noqa: B008 - immutable
         cards: Cards = PROCESS_CARDS,
     ) -> None:
         """Open a card.
@@ -85,14 +86,16 @@ class AscendBackend:
             unplanned: Whether files with free shapes may be executed.
             images: Input name: image declaration, for .om files.
             window: The executions of .om files to profile or dump.
+            limits: Time limits of executions.
             cards: The cards of the process.
 
         Raises:
             NoDevice: There is no such card, or it cannot be used.
+            PlanFault: The chip does not support the time limits.
             EngineLost: The card was lost before.
         """
         try:
-            card = cards.acquire(device)
+            card = cards.acquire(device, limits)
         except DriverFault as fault:
             raise NoDevice(f"npu:{device} cannot be used: {fault}") from fault
         self.name: Final = card.name
@@ -124,6 +127,7 @@ class AscendBackend:
             unplanned=settings.unplanned,
             images=settings.images,
             window=settings.window,
+            limits=settings.limits,
         )
 
     @property
@@ -192,7 +196,7 @@ class AscendBackend:
             executor=self._executor,
             buffers=self._buffers,
             workspace_bytes=self._workspace_bytes,
-            is_pinned=self._memory.holds,
+            pinned=self._memory,
             outputs=outputs,
             images=self._images,
         )

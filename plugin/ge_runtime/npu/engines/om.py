@@ -8,7 +8,7 @@ on the card.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.config import DeclaredImages
-from ge_runtime.devices import Device
+from ge_runtime.devices import Buffer, Device
 from ge_runtime.engines.artifact import graph_name
 from ge_runtime.engines.base import DeviceRows, GraphTensor, Shapes, Signature
 from ge_runtime.engines.chain import Wiring
@@ -28,6 +28,7 @@ from ge_runtime.npu.driver.card import Card
 from ge_runtime.npu.driver.driver import Address
 from ge_runtime.npu.driver.memory import (
     CardExecution,
+    PinnedMemory,
     Slot,
     Transfer,
     gathering,
@@ -70,7 +71,7 @@ class OmEngine:
         executor: StreamExecutor,
         stages: Sequence[Stage],
         memory: Device[Address],
-        is_pinned: Callable[[Array], bool],
+        pinned: PinnedMemory,
         requested: Sequence[str],
         buffers: int,
         images: Sequence[ImageModel],
@@ -80,7 +81,9 @@ class OmEngine:
         self._executor = executor
         self._stages = stages
         self._memory = memory
-        self._is_pinned = is_pinned
+        self._pinned = pinned
+        self._staging: dict[str, Buffer[NDArray[np.uint8]]] = {}
+        """Tensor name: pinned memory for copies of arrays that cannot be pinned."""
         self._slot: Slot | None = None
         self._buffers = buffers
         self._closed = False
@@ -110,7 +113,7 @@ class OmEngine:
         executor: int,
         buffers: int,
         workspace_bytes: int | None,
-        is_pinned: Callable[[Array], bool],
+        pinned: PinnedMemory,
         outputs: Sequence[str],
         images: Mapping[str, DeclaredImages],
     ) -> OmEngine:
@@ -123,7 +126,7 @@ class OmEngine:
             executor: Number of the executor.
             buffers: Index of the slot's buffer set, from 0.
             workspace_bytes: Workspace of the executor; None: as large as its models need.
-            is_pinned: Returns whether copies to and from an array can be queued.
+            pinned: Pinned memory of the host; copies to and from it are queued.
             outputs: Tensors between stages that executions will request as well.
             images: Input name: image declaration in config.pbtxt.
 
@@ -147,7 +150,7 @@ class OmEngine:
                 models = [image_model(stage, card.driver, images) for stage in stages]
             for stage, model in zip(stages, models, strict=True):
                 check_tensors(stage.path, model)
-            return cls(card, loaded_on, stages, memory, is_pinned, outputs, buffers, models)
+            return cls(card, loaded_on, stages, memory, pinned, outputs, buffers, models)
         except DriverFault as fault:
             load_error = load_fault(paths[0], card, fault)  # first: marks a lost card as lost
             card.unload(loaded_on, stages)
@@ -184,7 +187,7 @@ class OmEngine:
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See `Engine.run`. Executes only the stages that the requested outputs depend on.
 
-        Copies of arrays that are not pinned are synchronous.
+        Copies of arrays that are not pinned are synchronous, or made twice: see `_staged`.
         """
         return self.run_rows(inputs, outputs)
 
@@ -209,18 +212,23 @@ class OmEngine:
         if not route.stages:  # no output is requested
             return results
         addresses, rooms = slot.addresses, self._rooms
+        given = {
+            name: self._staged(name, array, filled=True)
+            for name in route.inputs
+            if not isinstance(array := inputs[name], DeviceRows)
+        }
+        received = {name: self._staged(name, array) for name, array in results.items()}
         self._executor.execute(
             slot,
             CardExecution(
                 [(number, gear.stages[number]) for number in route.stages],
                 [
                     self._transfer(array, addresses[name], rooms[name])
-                    for name in route.inputs
-                    if not isinstance(array := inputs[name], DeviceRows)
+                    for name, array in given.items()
                 ],
                 [
                     self._transfer(array, addresses[name], array.nbytes)
-                    for name, array in results.items()
+                    for name, array in received.items()
                 ],
                 rows_in=[
                     copy
@@ -238,6 +246,9 @@ class OmEngine:
             ),
             self._buffers,
         )
+        for name, array in received.items():
+            if array is not results[name]:
+                np.copyto(results[name], array)
         return results
 
     @property
@@ -275,6 +286,8 @@ class OmEngine:
                 with self._card.current():
                     self._slot.close()
             self._card.unload(self._executor, self._stages)
+            for buffer in self._staging.values():
+                buffer.free()
 
     def _route(self, outputs: Iterable[str]) -> _Route:
         """Return the stages and inputs that these outputs depend on."""
@@ -312,9 +325,25 @@ class OmEngine:
                 f"{dtype}{list(shape)} at this gear"
             )
 
+    def _staged(self, name: str, array: Array, *, filled: bool = False) -> Array:
+        """Return the array, or a pinned array in its place if its memory cannot be pinned.
+
+        The copies of numpy let other Python threads run, which synchronous copies of CANN block.
+        """
+        if not self._pinned.is_staging or not array.nbytes or self._pinned.holds(array):
+            return array
+        buffer = self._staging.get(name)
+        if buffer is None:
+            buffer = self._pinned.allocate("staging", self._rooms[name])
+            self._staging[name] = buffer
+        staged = buffer.memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+        if filled:
+            np.copyto(staged, array)
+        return staged
+
     def _transfer(self, array: Array, device: Address, room: int) -> Transfer:
         host = Address(array.ctypes.data)
-        return Transfer(host, device, array.nbytes, room, self._is_pinned(array))
+        return Transfer(host, device, array.nbytes, room, self._pinned.holds(array))
 
 
 def signature_of(model: ImageModel) -> Signature:

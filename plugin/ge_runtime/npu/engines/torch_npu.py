@@ -53,6 +53,12 @@ _CODE: Final = re.compile(r"error code is (\d+)")
 
 _NO_MEMORY: Final = "out of memory"
 
+_UNSUPPORTED: Final = re.compile(r"Ascend310.*|Ascend910(A|B|Pro[AB]|PremiumA)?")
+"""Chips without torchair, which documents A2, A3 and 950."""
+
+_CARD_OF_PROCESS: Final[list[int]] = []
+"""The only card that torchair can use in this process; empty before its first use."""
+
 
 @dataclass(frozen=True, slots=True)
 class NpuTorch:
@@ -87,6 +93,19 @@ class NpuTorch:
                 f"{name}: found {count} device(s), expected more than {index}: `npu-smi info` and "
                 "ASCEND_RT_VISIBLE_DEVICES show which devices this process has"
             )
+        chip = str(torch.npu.get_device_name(index))
+        if _UNSUPPORTED.fullmatch(chip):
+            raise NoDevice(
+                f"{name}: found {chip} for engine torch, expected a chip that torchair supports, "
+                "e.g. Ascend910B3: use a model.om, see `ge-runtime build`"
+            )
+        if index not in (_CARD_OF_PROCESS or [index]):
+            raise NoDevice(
+                f"{name}: found engine torch on npu:{_CARD_OF_PROCESS[0]} in this process, "
+                "expected one card, as torchair supports one for each process: give each card "
+                "its own model, or use model.om files"
+            )
+        _CARD_OF_PROCESS[:] = [index]
         return cls(torch, torchair, index, health)
 
     @property

@@ -7,8 +7,10 @@ different processes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -79,6 +81,12 @@ def physical_device(device: str, environment: Mapping[str, str]) -> str:
     if listed is None:
         return number
     visible = [one.strip() for one in listed.split(",")]
+    if kind == "npu":
+        # CANN reads up to the first blank or other character, and only accepts ascending numbers.
+        first = re.split(r"\s", listed, maxsplit=1)[0]
+        numbers = [*map(int, takewhile(str.isdecimal, first.split(",")))]
+        is_ascending = all(a < b for a, b in pairwise(numbers))
+        visible = [*map(str, numbers)] if is_ascending else []
     return visible[int(number)] if int(number) < len(visible) else ""
 
 

@@ -6,7 +6,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from runtime.support.graphs import ENCODER, PIXELS, onnx_model, write
 
-from ge_runtime.engines.analysis.onnx_file import OnnxFile, nbytes
+from ge_runtime.engines.analysis.onnx_file import OnnxFile, nbytes, read_signature
+from ge_runtime.engines.base import GraphTensor
+from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import DType
 
 LARGE = np.arange(1000, dtype=np.float32).reshape(10, 100)
 SMALL = np.arange(4, dtype=np.int64)
@@ -134,3 +138,66 @@ def test_every_type_of_onnx_has_the_bytes_that_onnx_gives_it(name):
     raw = numpy_helper.from_array(numpy_helper.to_array(packed)).raw_data
     assert nbytes(number, (3, 5)) == len(raw)
     assert nbytes(number, ()) == math.ceil(nbytes(number, (8,)) / 8)
+
+
+# -- declared inputs and outputs ------------------------------------------------------------------
+
+
+def described(tensors):
+    return [(each.name, each.dtype, each.dims, each.symbols) for each in tensors]
+
+
+@pytest.mark.parametrize("graph", [ENCODER, PIXELS], ids=lambda graph: graph.name)
+def test_declared_tensors_are_those_of_onnxruntime(tmp_path, graph):
+    path = write(graph, "onnxruntime", tmp_path)
+    engine = OnnxEngine.open(path, threads=1)
+    found, expected = read_signature(path), engine.signature
+    engine.close()
+    assert described(found.inputs) == described(expected.inputs)
+    assert described(found.outputs) == described(expected.outputs)
+
+
+def declared(tmp_path, *inputs):
+    node = helper.make_node("NPUFastGelu", ["x"], ["y"], domain="npu")
+    model = onnx_model([node], [], [("y", TensorProto.FLOAT, ["n"])])
+    model.graph.input.extend(inputs)
+    onnx.save(model, path := tmp_path / "model.onnx")
+    return path, model
+
+
+def test_sizes_are_fixed_named_or_unknown(tmp_path):
+    path, model = declared(
+        tmp_path, helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, "n", None, -1])
+    )
+    weight = helper.make_tensor_value_info("w", TensorProto.FLOAT, [1])
+    unknown = helper.make_tensor_value_info("rank", TensorProto.INT32, None)
+    scalar = helper.make_tensor_value_info("scalar", TensorProto.BFLOAT16, [])
+    model.graph.input.extend([weight, unknown, scalar])  # files of old versions list weights
+    model.graph.initializer.append(numpy_helper.from_array(LARGE[0, :1], "w"))
+    onnx.save(model, path)
+    signature = read_signature(path)
+    assert described(signature.inputs) == [
+        ("x", DType.FP16, (2, None, None, None), (None, "n", None, None)),
+        ("rank", DType.INT32, None, ()),
+        ("scalar", DType.BF16, (), ()),
+    ]
+    assert signature.outputs == (GraphTensor("y", DType.FP32, (None,)),)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (helper.make_tensor_value_info("x", TensorProto.COMPLEX64, [1]), "'x' of type 14"),
+        (helper.make_tensor_sequence_value_info("x", 1, [1]), "'x' of no tensor type"),
+    ],
+)
+def test_types_that_triton_lacks_are_refused(tmp_path, value, found):
+    with pytest.raises(ArtifactFault, match=f"{found}, expected a tensor of a type that Triton"):
+        read_signature(declared(tmp_path, value)[0])
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\x07", b"no graph", b"\x3a\xff"])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ArtifactFault, match=r"model\.onnx: cannot be read as an ONNX graph: "):
+        read_signature(tmp_path / "model.onnx")

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ import ge_runtime.npu.driver.device as ascend_device
 import ge_runtime.npu.driver.om_model as om_model
 from ascend_simulator import SimulatorViolation, process
 from ascend_simulator.faults import Faults
+from ge_runtime.config import TimeLimits
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.errors import (
@@ -35,6 +37,8 @@ from ge_runtime.npu.driver.atc import sha256_of
 from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.installation import import_cann_module
+from ge_runtime.npu.driver.memory import CardMemory
+from ge_runtime.npu.driver.om_model import ModelFile
 from ge_runtime.npu.driver.pyacl import PyAclDriver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.specs import DType
@@ -371,6 +375,25 @@ def test_a_larger_model_without_room_leaves_those_that_are_there(
     assert right(engine, 4, 8)
 
 
+def test_equal_files_need_memory_for_their_weights_once(place, encoder_dir, tmp_path, monkeypatch):
+    card = place()._card
+    (tmp_path / "copy.om").write_bytes((encoder_dir / "model.om").read_bytes())
+    with card.current():
+        paths = (encoder_dir / "model.om", tmp_path / "copy.om")
+        files = [ModelFile.read(path, card.driver) for path in paths]
+    needed = files[0].workspace_bytes + files[0].weights_bytes
+    monkeypatch.setattr(CardMemory, "free_bytes", needed)
+    executor, stages = card.load(files, 0, None, 1)
+    monkeypatch.setattr(CardMemory, "free_bytes", files[0].workspace_bytes)
+    card.unload(*card.load(files, 1, None, 1))
+    card.unload(executor, stages)
+    monkeypatch.setattr(CardMemory, "free_bytes", needed - 1)
+    with pytest.raises(
+        OutOfMemory, match=r"found [\d,]+ more bytes of workspace and [\d,]+ of wei"
+    ):
+        card.load(files, 0, None, 1)
+
+
 def test_a_larger_model_that_cannot_have_its_workspace_leaves_the_others_loaded(
     engine, place, larger, machine
 ):
@@ -454,6 +477,19 @@ def test_a_lane_is_reset_without_the_model_whose_file_has_changed(engine, beside
     assert right(again, 4, 8)
     assert right(other, 4, 8)
     assert machine.report.broken == {}
+
+
+def test_an_absent_model_does_not_keep_a_larger_one_from_its_lane(
+    engine, beside, place, larger, machine
+):
+    _, path, content = beside
+    path.write_bytes(content[:-1])
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)  # `beside` is absent
+    assert place().open_om(larger).shapes
+    assert right(engine, 4, 8)
 
 
 def test_a_file_that_is_replaced_while_its_lane_is_reset_costs_no_other_model(
@@ -594,17 +630,28 @@ def test_registered_memory_is_copied_from_and_to_in_the_stream(engine, machine):
         del memory, ids, mask, planned, given, result, own
 
 
-def test_memory_that_cannot_be_pinned_is_copied_at_once(engine, monkeypatch, machine, caplog):
+def test_memory_that_cannot_be_pinned_is_copied_through_pinned_memory(
+    engine, monkeypatch, machine, caplog
+):
     monkeypatch.setattr("platform.release", lambda: "5.10.0-60.18.0.50.oe2203.aarch64")
     inputs, expected = token_batch(4, 8)
     memory = np.zeros(mmap.PAGESIZE, np.uint8)
     engine.place.register(memory)
     assert "207000 ACL_ERROR_RT_FEATURE_NOT_SUPPORT" in caplog.text
     assert "found Linux 5.10.0" in caplog.text
-    np.testing.assert_allclose(
-        engine.run(inputs, {"embedding": None})["embedding"], expected, rtol=1e-5
-    )
     engine.place.unregister(memory)
+    for seed in (1, 0):
+        inputs, expected = token_batch(4, 8, seed)
+        planned = np.empty((4, 4), np.float32)
+        engine.run(inputs, {"embedding": planned})
+        np.testing.assert_allclose(planned, expected, rtol=1e-5)
+    run = lambda: engine.run(inputs, {"embedding": planned})  # noqa: E731
+    assert_allocates_nothing(machine, run, 3)
+    assert "rt.memcpy" not in machine.report.calls
+    assert machine.used("pinned")
+    engine.close()
+    engine.place.close()
+    assert not machine.used("pinned")
     assert not {"rt.host_register_v2", "rt.host_unregister"} & machine.report.calls.keys()
 
 
@@ -892,13 +939,82 @@ def test_a_task_failure_in_both_waits_does_not_lose_the_card(engine, machine, ag
     assert not engine.lost
 
 
-def test_an_execution_that_hangs_ends_in_time_as_a_lost_device(engine, machine, monkeypatch):
-    monkeypatch.setattr(ascend_device, "EXECUTION_TIMEOUT_S", 0.05)
-    machine.arm("execute@1=slow:1")
+def test_a_slow_execution_ends_in_time_as_a_lost_device(place, encoder_dir, machine):
+    there = place(limits=TimeLimits(execution_s=0.05))
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    machine.arm("execute@1=slow:0.5")
     with pytest.raises(EngineLost, match="507046"):
         right(engine, 4, 8)
     engine.close()
-    engine.place.close()
+    there.close()
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow:31"])
+def test_a_hanging_operator_costs_one_reset(engine, machine, fault):
+    machine.arm(f"execute@1={fault}")
+    with pytest.raises(EngineFault, match=r"507014 .*more than 30 s"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    assert not engine.lost
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 2
+
+
+def test_a_hang_loses_the_card_if_operators_cannot_be_limited(
+    place, encoder_dir, machine, monkeypatch, caplog
+):
+    monkeypatch.delattr(import_cann_module("acl").rt, "set_op_execute_time_out")
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    assert "operators keep CANN's own time limit" in caplog.text
+    machine.arm("execute@1=hang")
+    with pytest.raises(EngineLost, match="507046"):
+        right(engine, 4, 8)
+    engine.close()
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("chip", "limits", "expected"),
+    [
+        ("Ascend910B3", TimeLimits(), 30),
+        ("Ascend910B3", TimeLimits(execution_s=1), 1),
+        ("Ascend910B3", TimeLimits(execution_s=600, operator_s=590), 590),
+        ("Ascend910B3", TimeLimits(execution_s=600), 300),
+        ("Ascend310P3", TimeLimits(execution_s=900), 450),
+        ("Ascend910A", TimeLimits(execution_s=600), 68),
+    ],
+)
+def test_operators_have_less_time_than_executions(place, machine, chip, limits, expected):
+    machine.start(soc=chip)
+    place(limits=limits)
+    assert process.current().faults.operator_limit_s == expected
+
+
+def test_the_largest_limits_on_a_card_apply(place, machine):
+    waits = []
+    card = place(limits=TimeLimits(execution_s=10))._card
+    place(limits=TimeLimits(execution_s=600, operator_s=500))
+    place(limits=TimeLimits(execution_s=20))
+    assert process.current().faults.operator_limit_s == 500
+    with card.current():
+        stream = card.driver.create_stream()
+        driver, card.driver = (
+            card.driver,
+            SimpleNamespace(synchronize_stream=lambda _, timeout_ms: waits.append(timeout_ms)),
+        )
+        card.wait(stream)
+        card.driver = driver
+        driver.destroy_stream(stream)
+    assert waits == [600_000]
+
+
+def test_an_operator_limit_above_the_chips_maximum_is_refused(place, machine):
+    machine.start(soc="Ascend910A")
+    with pytest.raises(PlanFault, match=r"'operator_timeout_s': found 69, expected at most 68 on"):
+        place(limits=TimeLimits(execution_s=600, operator_s=69))
+    assert not PROCESS_CARDS._open
 
 
 def test_memory_that_answers_lie_in_outlives_the_place(engine, machine):
@@ -945,9 +1061,19 @@ def test_a_file_for_another_chip_is_refused(place, encoder_dir, machine):
         place().open_om(encoder_dir / "model.om")
 
 
+def test_two_cards_initialize_and_finalize_the_driver_once(machine):
+    machine.start(devices=2)
+    first, second = AscendBackend(0), AscendBackend(1)
+    first.close()
+    assert "finalize_reference" not in machine.report.calls
+    second.close()
+    assert (machine.report.calls["init"], machine.report.calls["finalize_reference"]) == (1, 1)
+
+
 @pytest.mark.parametrize("failing", ["set_device", "create_context", "get_mem_info"])
 def test_a_card_that_cannot_be_opened_is_given_back(place, encoder_dir, machine, failing):
-    order = ["init", "set_device", "create_context", "get_soc_name", "get_mem_info"]
+    order = ["init", "set_device", "create_context", "get_soc_name"]
+    order += ["set_op_execute_time_out", "get_mem_info"]
     machine.arm(f"call@{order.index(failing) + 1}=507033")
     with pytest.raises(NoDevice, match=f"{failing}: 507033"):
         place()
@@ -1069,7 +1195,7 @@ def test_cann_before_8_5_lacks_functions_and_serves_all_the_same(
         ) as engine:
             engine.bind([], place.memory)
             assert right(engine, 4, 8)
-    assert "copies block other threads: acl.rt.host_register_v2: 207000" in caplog.text
+    assert "each copy is made twice: acl.rt.host_register_v2: 207000" in caplog.text
     assert machine.report.calls["finalize"] == 1
 
 

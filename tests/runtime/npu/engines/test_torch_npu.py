@@ -14,6 +14,7 @@ from runtime.support.configs import encoder_config
 from runtime.support.fakes import FAKES
 from runtime.support.graphs import ENCODER, copy_of
 
+import ge_runtime.npu.engines.torch_npu as torch_engine
 from ge_runtime import Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited
@@ -46,6 +47,7 @@ def state(monkeypatch):
     import torch_npu
 
     torch_npu.STATE.reset()
+    monkeypatch.setattr(torch_engine, "_CARD_OF_PROCESS", [])
     yield torch_npu.STATE
     PROCESS_CARDS.__init__()
 
@@ -171,12 +173,13 @@ def test_codes_in_messages_of_torch_npu_are_classified(encoder, state, code, err
 
 def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, backend, state):
     path = version_dir(ENCODER, "torch") / "model.pt2"
-    first, neighbour, other = (open_at(backend(card), path) for card in (0, 0, 1))
-    assert all(right(engine, 2, 3) for engine in (first, neighbour, other))
+    first, neighbour = (open_at(backend(), path) for _ in range(2))
+    assert all(right(engine, 2, 3) for engine in (first, neighbour))
     state.fails_with = LOST
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         right(first, 2, 3)
-    assert [engine.lost for engine in (first, neighbour, other)] == [True, True, False]
+    assert [engine.lost for engine in (first, neighbour)] == [True, True]
+    assert PROCESS_CARDS.health(1).lost is None
     state.fails_with = FAILED  # what a call on the card would meet: none is made
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         right(neighbour, 2, 3)
@@ -184,8 +187,22 @@ def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, bac
         backend(0)
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         AscendBackend(0)
-    state.fails_with = None
-    assert right(other, 2, 3)
+
+
+def test_a_second_card_in_the_process_is_refused(backend):
+    backend(1)
+    with pytest.raises(NoDevice, match=r"npu:0: found engine torch on npu:1 .*, expected one card"):
+        backend(0)
+    backend(1)
+
+
+@pytest.mark.parametrize("chip", ["Ascend310P3", "Ascend310B1", "Ascend910A", "Ascend910PremiumA"])
+def test_chips_without_torchair_are_refused(backend, monkeypatch, chip):
+    import torch
+
+    monkeypatch.setattr(torch.npu, "get_device_name", lambda index: chip, raising=False)
+    with pytest.raises(NoDevice, match=f"npu:0: found {chip} for engine torch, expected a chip"):
+        backend()
 
 
 def test_card_that_is_not_there_is_reported_with_the_count(backend):

@@ -84,6 +84,27 @@ def test_an_absent_client_gets_no_credit():
     assert in_order(queue) in ("ababababa", "abbababaa")
 
 
+@pytest.mark.parametrize("others", [0, 70], ids=["idle", "removed"])
+def test_a_client_that_returns_still_owes_the_time_that_it_used(others):
+    """Also after the accounts of many clients were removed."""
+    queue = FairQueue(1)
+    (long,) = offered(queue, QueueEntry("a"))
+    queue.finish(long, 100.0, 100.0)
+    for number in range(others):
+        (short,) = offered(queue, QueueEntry(number), now=100.0)
+        queue.finish(short, 0.0, 100.0)
+    offered(queue, *map(QueueEntry, "babb"), now=100.0)
+    assert in_order(queue) == "bbba"
+
+
+def test_clients_that_owe_nothing_are_forgotten():
+    queue = FairQueue(1)
+    for number in range(200):
+        (entry,) = offered(queue, QueueEntry(number))
+        queue.finish(entry, 0.0, 0.0)
+    assert len(queue._accounts) <= 65
+
+
 def test_expectation_counts_until_the_truth_is_known():
     queue = FairQueue(2)
     slow = QueueEntry("a", expected_s=100.0)

@@ -71,6 +71,13 @@ def test_weights_in_other_files_are_part_of_the_content(tmp_path):
         ("cuda:0", {"CUDA_VISIBLE_DEVICES": ""}, ""),
         ("npu:1", {"ASCEND_RT_VISIBLE_DEVICES": "4,6"}, "6"),
         ("npu:2", {"ASCEND_RT_VISIBLE_DEVICES": "4,6"}, ""),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "4, 6"}, "4"),
+        ("npu:1", {"ASCEND_RT_VISIBLE_DEVICES": "4, 6"}, ""),
+        ("npu:1", {"ASCEND_RT_VISIBLE_DEVICES": "4,6 ,7"}, "6"),
+        ("npu:1", {"ASCEND_RT_VISIBLE_DEVICES": "4,x,7"}, ""),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "6,4"}, ""),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "4,4"}, ""),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": ""}, ""),
     ],
 )
 def test_number_is_that_of_the_environment(device, environment, meant):

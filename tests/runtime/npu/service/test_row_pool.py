@@ -244,6 +244,20 @@ def test_a_full_store_is_waited_for_until_the_deadline(registry, clock):
     assert waiting.result() == [0, 3]
 
 
+def test_more_rows_than_there_are_places_are_refused_at_once(registry, clock, monkeypatch):
+    own = store(registry)
+    monkeypatch.setattr(clock, "wait", lambda *_: pytest.fail("waited"))
+    with pytest.raises(RowsTaken, match=r"found 0 of 4 places .*, expected 5 free ones"):
+        registry.reserve(own, 5, clock.now() + 5.0)
+
+
+def test_a_row_expires_before_it_may_be_evicted_if_its_lease_is_shorter():
+    pool = RowPool(1, reads=1, lease_s=4.0, spare_s=10.0, new_key=lambda: b"key")
+    pool.publish(pool.reserve(1, 0.0), 0.0)
+    assert pool.next_end() == 4.0
+    assert pool.reserve(1, 4.0) == [0]
+
+
 def test_unread_rows_expire(registry, clock):
     own = store(registry)
     handles = published(registry, own, 2)
