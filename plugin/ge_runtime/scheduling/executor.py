@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -68,6 +68,21 @@ class BatchRules:
         return cls(config.batched, config.packing, terms, config.padding, here, config.reproducible)
 
 
+class _Size(NamedTuple):
+    """What executions of the same rows and sizes have in common."""
+
+    results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
+    """The name, the type and the shape of each result in a slot."""
+    nbytes: int
+    """The bytes of these results, alignment included."""
+    copied: Sequence[tuple[TensorSpec, int]]
+    """The results from which answers may be copied, and the bytes of each."""
+    elements: int
+    """The executed elements."""
+    context: AbstractContextManager[None]
+    """The context in which the engine runs, unless it is remote."""
+
+
 class Executor:
     """Executes batches of one model on one engine. For one thread at a time."""
 
@@ -99,16 +114,11 @@ class Executor:
             and rules.packing is None
             and not contract.batch_axes.given
         )
-        # Of each result in a slot: the type, and whether answers may be copied from it.
-        self._planned = [
-            (spec, spec.dtype.numpy, contract.copies(spec))
-            for spec in contract.results
-            if UNKNOWN not in spec.dims
-        ]
+        self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
         self._outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
-        self._contexts: dict[tuple[int, ...], AbstractContextManager[None]] = {}  # by sizes
+        self._sizes: dict[tuple[object, ...], _Size] = {}
 
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
@@ -151,7 +161,7 @@ class Executor:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
-            self._contexts.clear()
+            self._sizes.clear()
             self._arena.join(self._engine, plan.workspace_bytes)
 
     @property
@@ -210,13 +220,18 @@ class Executor:
                 batch = self._inputs.carve(dtype, feed.shape(layout))
                 feed.write(layout, batch)
             inputs[name] = batch if rules.batched else _without_rows(batch)
-        shapes = []
-        for spec, _, _ in self._planned:
-            shapes.append(self._contract.result_shape(layout, spec))
-        slot = self._slot_for(layout, shapes, lone)
+        size = self._sizes.get((layout.rows, *layout.extents.items())) or self._size_of(layout)
+        needed = size.nbytes
+        if lone is None:
+            for spec, whole in size.copied:
+                needed += self._copied_bytes(layout, spec, whole)
+        # A request batch with different sizes becomes many small batches, which share a slot.
+        slot = self._slot
+        if slot is None or slot.free_bytes < needed:
+            slot = self._slot = self._answers.take()
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot, shapes, lone, limits)
+            return self._run(layout, size, inputs, slot, lone, limits)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -228,9 +243,9 @@ class Executor:
     def _run(
         self,
         layout: Layout,
+        size: _Size,
         inputs: Tensors,
         slot: Arena,
-        shapes: Sequence[tuple[int, ...]],
         lone: Block | None,
         limits: Limits | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
@@ -238,20 +253,25 @@ class Executor:
 
         Args:
             layout: The batch.
+            size: Its size.
             inputs: The graph's inputs.
             slot: Memory for the results.
-            shapes: Shapes of the results in the slot.
             lone: The only request of the layout, if nothing of it is padded.
             limits: See `execute`.
         """
         contract, batched = self._contract, self._rules.batched
         outputs = self._outputs.copy()
-        for (spec, dtype, _), shape in zip(self._planned, shapes, strict=True):
+        for name, dtype, shape in size.results:
             own = slot.carve(dtype, shape)
-            outputs[spec.name] = own if batched else _without_rows(own)
+            outputs[name] = own if batched else _without_rows(own)
         executed = slot.used_bytes
+        context = size.context
+        if self._remote is not None:
+            self._remote.expect_rows(layout.filled)
+            if limits is not None:
+                context = self._remote.waiting(*limits)
         start = time.perf_counter()
-        with self._context(layout, limits):
+        with context:
             results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
@@ -272,12 +292,11 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
-        elements = self._executed(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            useful_elements=self._useful(layout) if lone is None else elements,
-            executed_elements=elements,
+            useful_elements=self._useful(layout) if lone is None else size.elements,
+            executed_elements=size.elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
         counts.launch_rows[layout.filled] = 1
@@ -285,22 +304,26 @@ class Executor:
             counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
-    def _context(self, layout: Layout, limits: Limits | None) -> AbstractContextManager[None]:
-        """Return the context of an execution of the engine."""
-        if self._remote is not None:
-            self._remote.expect_rows(layout.filled)
-            return _NO_CONTEXT if limits is None else self._remote.waiting(*limits)
-        if self._arena is None:
-            return _NO_CONTEXT
-        plan, key = self._plan, (layout.rows, *layout.extents.values())
-        context = self._contexts.get(key)
-        if context is None:
+    def _size_of(self, layout: Layout) -> _Size:
+        """Return the size of a batch, and remember it."""
+        results, copied, nbytes = [], [], 0
+        for spec in self._planned:
+            dtype, shape = spec.dtype.numpy, self._contract.result_shape(layout, spec)
+            results.append((spec.name, dtype, shape))
+            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
+            nbytes += whole
+            if self._contract.copies(spec):
+                copied.append((spec, whole))
+        context: AbstractContextManager[None] = _NO_CONTEXT
+        if self._arena is not None:
             sizes = {ROWS: layout.rows, **layout.extents}
-            about = 0 if plan is None else plan.workspace_about(sizes)
-            if len(self._contexts) >= _MOST_SIZES:
-                self._contexts.clear()
-            context = self._contexts[key] = self._arena.execution(about)
-        return context
+            about = 0 if self._plan is None else self._plan.workspace_about(sizes)
+            context = self._arena.execution(about)
+        if len(self._sizes) >= _MOST_SIZES:
+            self._sizes.clear()
+        size = _Size(results, nbytes, copied, self._executed(layout), context)
+        self._sizes[(layout.rows, *layout.extents.items())] = size
+        return size
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill memory with `byte` before it is written; None disables this.
@@ -317,24 +340,6 @@ class Executor:
         self._slot = None
         self._inputs.close()
         self._answers.close()
-
-    def _slot_for(
-        self, layout: Layout, shapes: Sequence[tuple[int, ...]], lone: Block | None
-    ) -> Arena:
-        """Return memory for the results of this batch: the current slot, or another if it is full.
-
-        A request batch with different sizes becomes many small batches, which share a slot.
-        """
-        needed = 0
-        for (spec, dtype, copies), shape in zip(self._planned, shapes, strict=True):
-            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
-            needed += whole
-            if copies and lone is None:
-                needed += self._copied_bytes(layout, spec, whole)
-        slot = self._slot
-        if slot is None or slot.free_bytes < needed:
-            slot = self._slot = self._answers.take()
-        return slot
 
     def _copied_bytes(self, layout: Layout, spec: TensorSpec, whole: int) -> int:
         """Return the largest size of the answers that are copied from a result of `whole` bytes."""
@@ -387,7 +392,7 @@ class Executor:
 
 
 _MOST_SIZES: Final = 1024
-"""Sizes of executions whose workspace is remembered."""
+"""Sizes of executions that are remembered."""
 
 
 _NO_CONTEXT: Final = nullcontext()
