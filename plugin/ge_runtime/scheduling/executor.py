@@ -23,7 +23,7 @@ from ge_runtime.batching.feeds import Joined, rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import Reason, reason_of
 from ge_runtime.batching.packing import unpack
-from ge_runtime.batching.ragged import Layout, scatter
+from ge_runtime.batching.ragged import Geometry, Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
@@ -71,6 +71,8 @@ class BatchRules:
 class _Size(NamedTuple):
     """What executions of the same rows and sizes have in common."""
 
+    layout: Layout
+    """The layout of one request without padding, whose block is there during its execution."""
     results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
     """The name, the type and the shape of each result in a slot."""
     nbytes: int
@@ -197,21 +199,38 @@ class Executor:
         self, blocks: Sequence[Block], gear: Gear, limits: Limits | None = None
     ) -> tuple[list[dict[str, Array]], Counts, Sample]:
         """Execute a batch as `execute` does, and measure it with gather and scatter."""
-        here = self._rules.computes_here
+        here, packed = self._rules.computes_here, self._rules.packing
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
-        answers, counts = self._execute(blocks, gear, limits)
+        if self._binds and len(blocks) == 1 and _fills(blocks[0], gear):
+            size = self._sizes.get((gear.rows, *gear.extents.items())) or self._size_of(gear)
+            layout, lone = size.layout, blocks[0]
+            layout.blocks = blocks
+        else:
+            extents, lone = gear.extents, None
+            if packed is not None:  # its size in a batch is the sum of the rows, not the gear's
+                extents = {axis: size for axis, size in extents.items() if axis != packed}
+            layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=packed)
+            key = (layout.rows, *layout.extents.items())
+            size = self._sizes.get(key) or self._size_of(layout)
+        try:
+            answers, counts = self._execute(layout, size, lone, limits)
+        finally:
+            size.layout.blocks = ()  # their memory is the server's
         wall_s = time.perf_counter() - wall_s
         return answers, counts, Sample(wall_s, time.process_time() - cpu_s if here else None)
 
     def _execute(
-        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None
+        self, layout: Layout, size: _Size, lone: Block | None, limits: Limits | None
     ) -> tuple[list[dict[str, Array]], Counts]:
-        rules, extents = self._rules, gear.extents
-        if rules.packing is not None:  # its size in a batch is the sum of the rows, not the gear's
-            extents = {axis: size for axis, size in extents.items() if axis != rules.packing}
-        layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
-        exact = layout.full and len(blocks) == 1 and layout.extents == blocks[0].sizes
-        lone = blocks[0] if exact and self._binds else None
+        """Execute a batch.
+
+        Args:
+            layout: The batch.
+            size: Its size.
+            lone: The only request of the layout, if nothing of it is padded.
+            limits: See `execute`.
+        """
+        batched = self._rules.batched
         self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
         for feed, name, dtype, joined in self._feeds:
@@ -219,8 +238,7 @@ class Executor:
             if batch is None or not _is_bindable(batch):
                 batch = self._inputs.carve(dtype, feed.shape(layout))
                 feed.write(layout, batch)
-            inputs[name] = batch if rules.batched else _without_rows(batch)
-        size = self._sizes.get((layout.rows, *layout.extents.items())) or self._size_of(layout)
+            inputs[name] = batch if batched else _without_rows(batch)
         needed = size.nbytes
         if lone is None:
             for spec, whole in size.copied:
@@ -304,11 +322,13 @@ class Executor:
             counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
-    def _size_of(self, layout: Layout) -> _Size:
+    def _size_of(self, batch: Layout | Gear) -> _Size:
         """Return the size of a batch, and remember it."""
+        rows, extents = batch.rows, batch.extents
+        geometry = Geometry(rows, extents, packed=self._rules.packing)
         results, copied, nbytes = [], [], 0
         for spec in self._planned:
-            dtype, shape = spec.dtype.numpy, self._contract.result_shape(layout, spec)
+            dtype, shape = spec.dtype.numpy, self._contract.result_shape(geometry, spec)
             results.append((spec.name, dtype, shape))
             whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
             nbytes += whole
@@ -316,13 +336,13 @@ class Executor:
                 copied.append((spec, whole))
         context: AbstractContextManager[None] = _NO_CONTEXT
         if self._arena is not None:
-            sizes = {ROWS: layout.rows, **layout.extents}
-            about = 0 if self._plan is None else self._plan.workspace_about(sizes)
+            about = 0 if self._plan is None else self._plan.workspace_about({ROWS: rows, **extents})
             context = self._arena.execution(about)
+        full = Layout.of([Block(rows, extents, {}, {}, extents)])
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
-        size = _Size(results, nbytes, copied, self._executed(layout), context)
-        self._sizes[(layout.rows, *layout.extents.items())] = size
+        size = _Size(full, results, nbytes, copied, self._executed(geometry), context)
+        self._sizes[(rows, *extents.items())] = size
         return size
 
     def poison(self, byte: int | None) -> None:
@@ -364,12 +384,12 @@ class Executor:
             useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
-    def _executed(self, layout: Layout) -> int:
-        terms, packed = self._rules.terms, layout.packed
+    def _executed(self, geometry: Geometry) -> int:
+        terms, packed = self._rules.terms, geometry.packed
         if packed is None or not terms:
-            return layout.rows * elements_of(terms, layout.extents)
+            return geometry.rows * elements_of(terms, geometry.extents)
         return sum(
-            (1 if packed in term else layout.rows) * elements_of((term,), layout.extents)
+            (1 if packed in term else geometry.rows) * elements_of((term,), geometry.extents)
             for term in terms
         )
 
@@ -396,6 +416,14 @@ _MOST_SIZES: Final = 1024
 
 
 _NO_CONTEXT: Final = nullcontext()
+
+
+def _fills(block: Block, gear: Gear) -> bool:
+    """Return whether an execution of this request alone has no padding."""
+    fills = block.rows == gear.rows and block.sizes == gear.extents
+    for axis, ends in block.lengths.items():
+        fills = fills and sum(ends) == block.rows * block.sizes[axis]
+    return fills
 
 
 def _without_rows(batch: Array) -> Array:

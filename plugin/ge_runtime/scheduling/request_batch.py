@@ -166,8 +166,10 @@ class RequestBatch:
         self._callers = callers
         self._any_due = self._any_traced = False
         for caller in callers:
-            self._any_due = self._any_due or caller.deadline < math.inf
-            self._any_traced = self._any_traced or caller.executed is not None
+            if caller.deadline < math.inf:
+                self._any_due = True
+            if caller.executed is not None:
+                self._any_traced = True
         self._gears = gears
         self._partitioner = partitioner
         self._costs = costs
@@ -322,11 +324,13 @@ class RequestBatch:
             raise
         except Exception as error:
             self._counts.add(Counts(failed_launches=1))
-            self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
+            if self._any_traced:
+                self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
             if self._failing is not None and isinstance(error, EngineFault):
                 self._failing.note_failure(gear, error, executor)
             raise
-        self._trace(members, start_ns, gear, waited_s, counts)
+        if self._any_traced:
+            self._trace(members, start_ns, gear, waited_s, counts)
         if self._failing is not None:
             self._failing.note_success(gear)
         counts.predicted_seconds = predicted
@@ -365,8 +369,6 @@ class RequestBatch:
         error: str = "",
     ) -> None:
         """Report an execution that started at `start_ns` and has just ended."""
-        if not self._any_traced:
-            return
         elements = counts.executed_elements
         executed = Executed(
             start_ns,
