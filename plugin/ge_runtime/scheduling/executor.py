@@ -73,6 +73,8 @@ class _Size(NamedTuple):
 
     layout: Layout
     """The layout of one request without padding, whose block is there during its execution."""
+    feeds: Mapping[str, tuple[int, ...]]
+    """The shape of each feed in that layout."""
     results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
     """The name, the type and the shape of each result in a slot."""
     nbytes: int
@@ -236,7 +238,8 @@ class Executor:
         for feed, name, dtype, joined in self._feeds:
             batch = lone.tensors[name] if lone is not None and joined else None
             if batch is None or not _is_bindable(batch):
-                batch = self._inputs.carve(dtype, feed.shape(layout))
+                shape = feed.shape(layout) if lone is None else size.feeds[name]
+                batch = self._inputs.carve(dtype, shape)
                 feed.write(layout, batch)
             inputs[name] = batch if batched else _without_rows(batch)
         needed = size.nbytes
@@ -292,7 +295,7 @@ class Executor:
         with context:
             results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
-        answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
+        answers: list[dict[str, Array]] = [{}] if lone is not None else [{} for _ in layout.blocks]
         for spec in contract.outputs:
             planned = outputs[spec.name]
             if lone is not None and planned is not None:
@@ -341,7 +344,8 @@ class Executor:
         full = Layout.of([Block(rows, extents, {}, {}, extents)])
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
-        size = _Size(full, results, nbytes, copied, self._executed(geometry), context)
+        feeds = {feed.spec.name: feed.shape(full) for feed in self._contract.feeds if self._binds}
+        size = _Size(full, feeds, results, nbytes, copied, self._executed(geometry), context)
         self._sizes[(rows, *extents.items())] = size
         return size
 

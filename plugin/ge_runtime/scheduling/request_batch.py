@@ -238,7 +238,14 @@ class RequestBatch:
         if report is not None:
             report_answered = partial(self._report, report, set(execution.members))
         try:
-            self._run(execution, executor, report_answered)
+            members = self._still_waiting(execution.members, execution.seconds)
+            if members and self._workspace is None:
+                self._isolate(members, execution, executor, 0.0, report_answered)
+            elif members:
+                with self._workspace.lease(execution.gear, self._latest(members)) as waited_s:
+                    # Waiting for the lease may have taken long.
+                    members = self._still_waiting(members, execution.seconds)
+                    self._isolate(members, execution, executor, waited_s, report_answered)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
@@ -257,23 +264,6 @@ class RequestBatch:
         unreported.difference_update(answered)
         if answered or seconds:
             report(Answered(answered, seconds))
-
-    def _run(
-        self,
-        execution: Execution,
-        executor: Executor,
-        report_answered: Callable[[float], None] | None,
-    ) -> None:
-        members = self._still_waiting(execution.members, execution.seconds)
-        if not members:
-            return
-        if self._workspace is None:
-            self._isolate(members, execution, executor, 0.0, report_answered)
-            return
-        with self._workspace.lease(execution.gear, self._latest(members)) as waited_s:
-            # Waiting for the lease may have taken long.
-            members = self._still_waiting(members, execution.seconds)
-            self._isolate(members, execution, executor, waited_s, report_answered)
 
     def _isolate(
         self,
@@ -312,7 +302,9 @@ class RequestBatch:
         gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
             gear, predicted = self._size_of(members, execution)
-        blocks = [self._blocks[member] for member in members]
+        blocks = self._blocks
+        if len(members) < len(blocks):
+            blocks = [blocks[member] for member in members]
         limits = (
             lambda: self._latest(members) - self._clock.now(),
             lambda: self._all_abandoned(members),
