@@ -69,7 +69,7 @@ class BatchRules:
 
 
 class _Size(NamedTuple):
-    """What executions of the same rows and sizes have in common."""
+    """The common properties of executions with the same rows and sizes."""
 
     layout: Layout
     """The layout of one request without padding, whose block is there during its execution."""

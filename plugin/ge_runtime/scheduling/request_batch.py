@@ -239,10 +239,11 @@ class RequestBatch:
             report_answered = partial(self._report, report, set(execution.members))
         try:
             members = self._still_waiting(execution.members, execution.seconds)
-            if members and self._workspace is None:
+            workspace = self._workspace
+            if members and workspace is None:
                 self._isolate(members, execution, executor, 0.0, report_answered)
-            elif members:
-                with self._workspace.lease(execution.gear, self._latest(members)) as waited_s:
+            elif members and workspace is not None:
+                with workspace.lease(execution.gear, self._latest(members)) as waited_s:
                     # Waiting for the lease may have taken long.
                     members = self._still_waiting(members, execution.seconds)
                     self._isolate(members, execution, executor, waited_s, report_answered)
