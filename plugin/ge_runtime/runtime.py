@@ -221,7 +221,8 @@ class Runtime:
                 failing=self._failing,
             )
             release = None
-            if on_answer is not None and self.config.early_answers:
+            # The answer to a lone request is not early.
+            if len(blocks) > 1 and on_answer is not None and self.config.early_answers:
                 release = partial(self._answer_early, on_answer, request_batch, places, originals)
             self._execute(request_batch, release)
             for executor in self._parts.executors:
@@ -370,7 +371,7 @@ class Runtime:
         plan, count = request_batch.plan(), len(request_batch)
         tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
         start = self._clock.now()
-        if release is None or count == 1:  # no answer is early
+        if release is None:
             self._dispatcher.run_all(tasks)
             self._counts.add_answer_seconds((self._clock.now() - start) * count)
             return

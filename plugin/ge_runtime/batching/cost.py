@@ -277,6 +277,12 @@ def _model(
 _COEFFICIENTS: Final = 4  # launch, element, squared element, growth
 _DEPENDENT: Final = 1e-11  # below this share, the coefficients cannot be distinguished
 
+_CHOICES: Final = [
+    [np.array(list(combinations(range(present), count))) for count in range(1, present + 1)]
+    for present in range(_COEFFICIENTS + 1)
+]
+"""For each number of coefficients, their places in all choices of 1, 2, ... of them."""
+
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -339,21 +345,24 @@ class CostEvidence:
         """
         lengths = np.sqrt(np.diagonal(self._products))
         present = [index for index in range(_COEFFICIENTS) if lengths[index] > 0]
+        units = lengths[present]
+        products = self._products[np.ix_(present, present)] / np.outer(units, units)
+        sums = self._sums[present] / units
         best, most = np.zeros(_COEFFICIENTS), 0.0
         # The optimum with bounds is the optimum without bounds of those coefficients that are not
-        # 0. They differ by many orders of magnitude, so each is scaled to unit length.
-        for count in range(1, len(present) + 1):
-            for chosen in map(list, combinations(present, count)):
-                units = lengths[chosen]
-                products = self._products[np.ix_(chosen, chosen)] / np.outer(units, units)
-                if np.linalg.eigvalsh(products)[0] < _DEPENDENT:
-                    continue
-                sums = self._sums[chosen] / units
-                solution = np.linalg.solve(products, sums)
-                explained = float(sums @ solution)  # the reduction of the squared error
-                if (solution >= 0).all() and explained > most:
+        # 0. They differ by many orders of magnitude, so each is scaled to unit length. All choices
+        # of as many coefficients are one call of NumPy, as serving waits for this.
+        for chosen in _CHOICES[len(present)]:
+            matrices = products[chosen[:, :, None], chosen[:, None, :]]
+            independent = np.linalg.eigvalsh(matrices)[:, 0] >= _DEPENDENT
+            places = chosen[independent]
+            own = sums[places]
+            solutions = np.linalg.solve(matrices[independent], own[:, :, None])[:, :, 0]
+            for at, right, solution in zip(places, own, solutions, strict=True):
+                explained = float(right @ solution)  # the reduction of the squared error
+                if explained > most and min(solution.tolist()) >= 0:
                     best, most = np.zeros(_COEFFICIENTS), explained
-                    best[chosen] = solution / units
+                    best[[present[place] for place in at]] = solution / units[at]
         launch_s, element_s, element2_s, growth_s = best.tolist()
         return CostModel(max(launch_s, LAUNCH_FLOOR_S), element_s, element2_s, terms, growth_s)
 

@@ -45,6 +45,10 @@ from ge_runtime.batching.groups import equal_groups
 _ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same time
 
 
+_MOST_ALONE: Final = 1024
+"""Sizes of lone requests whose execution is remembered."""
+
+
 class Execution(NamedTuple):
     """One execution: its requests and its size."""
 
@@ -103,9 +107,11 @@ class BatchPartitioner:
         self._cost = cost
         self._capacity = capacity
         self._equal = tuple(equal)
+        self._alone: dict[tuple[object, ...], Execution] = {}  # by place, rows and sizes
 
     def use(self, cost: CostModel) -> None:
         self._cost = cost
+        self._alone = {}  # replaced, as threads may be adding executions at the previous cost
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         """Return the executions of a batch, in order; each request is in one of them.
@@ -142,7 +148,14 @@ class BatchPartitioner:
         return self.execution_at(gear, tuple(sorted(members)))
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
-        return self.execution_at(self._gears.fit(rows, sizes) or Gear(rows, sizes), (member,))
+        alone, key = self._alone, (member, rows, *sizes.items())
+        execution = alone.get(key)
+        if execution is None:
+            gear = self._gears.fit(rows, sizes) or Gear(rows, sizes)
+            if len(alone) >= _MOST_ALONE:
+                alone.clear()
+            execution = alone[key] = self.execution_at(gear, (member,))
+        return execution
 
     def execution_at(self, gear: Gear, members: tuple[int, ...]) -> Execution:
         """Return the execution of `members`, ascending, at a gear that holds them."""

@@ -66,6 +66,23 @@ _DTYPES: Final[Mapping[str, DType]] = {
 }
 _BFLOAT16: Final = 16
 """TensorProto.DataType.BFLOAT16; NumPy has no such type to pass instead."""
+_ONNX_TYPES: Final[Mapping[DType, int]] = {
+    DType.FP32: 1,
+    DType.UINT8: 2,
+    DType.INT8: 3,
+    DType.UINT16: 4,
+    DType.INT16: 5,
+    DType.INT32: 6,
+    DType.INT64: 7,
+    DType.BYTES: 8,
+    DType.BOOL: 9,
+    DType.FP16: 10,
+    DType.FP64: 11,
+    DType.UINT32: 12,
+    DType.UINT64: 13,
+    DType.BF16: _BFLOAT16,
+}
+"""The numbers of TensorProto.DataType."""
 _NO_MEMORY: Final = re.compile(
     r"Failed to allocate memory|bad_?\s?alloc|smaller than requested|out of memory|ALLOC_FAILED",
     re.IGNORECASE,
@@ -122,7 +139,11 @@ class OnnxEngine(LibraryEngine):
             if tensor.dtype is DType.BF16
         }
         self._path = path
-        self._value_of = import_onnxruntime().OrtValue.ortvalue_from_numpy
+        value = import_onnxruntime().OrtValue
+        # A third of the time of `ortvalue_from_numpy`; old versions do not have it.
+        typed = getattr(value, "ortvalue_from_numpy_with_onnx_type", None)
+        self._value_of = typed or (lambda array, _: value.ortvalue_from_numpy(array))
+        self._types = {tensor.name: _ONNX_TYPES[tensor.dtype] for tensor in signature.outputs}
 
     @classmethod
     def open(cls, path: Path, threads: int, outputs: Sequence[str] = ()) -> OnnxEngine:
@@ -191,7 +212,7 @@ class OnnxEngine(LibraryEngine):
                     address = target.ctypes.data
                     binding.bind_output(name, "cpu", 0, _BFLOAT16, target.shape, address)
                 else:  # refers to the array's memory
-                    binding.bind_ortvalue_output(name, self._value_of(target))
+                    binding.bind_ortvalue_output(name, self._value_of(target, self._types[name]))
             if self.copies:  # binding an input starts its copy to the device
                 binding.synchronize_inputs()
             session.run_with_iobinding(binding)

@@ -70,6 +70,7 @@ class OnnxArena:
         self._changed = Condition(self._lock)
         self._members: dict[int, int] = {}  # id of the member: maximum workspace in bytes
         self._region: _Region | None = None
+        self._fitting = 0  # the largest execution for which the region is large enough
         self._executions = 0  # in progress
         self._in_use = 0  # estimated bytes of the executions in progress
         self._peak = 0  # the largest `_in_use` so far
@@ -116,10 +117,13 @@ class OnnxArena:
             if self._measurer is not None:
                 self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
             if self._measurer is None:  # otherwise this thread uses the region that it measures
-                if not self._executions:
-                    self._ensure(max(about_bytes, self._peak))
+                # Comparisons here: each execution of a graph comes here.
+                needed = about_bytes if about_bytes > self._peak else self._peak
+                if needed > self._fitting and not self._executions:
+                    self._ensure(needed)
                 self._in_use += about_bytes
-                self._peak = max(self._peak, self._in_use)
+                if self._in_use > self._peak:
+                    self._peak = self._in_use
             self._executions += 1
 
     def _end(self, about_bytes: int) -> None:
@@ -196,11 +200,12 @@ class OnnxArena:
         except Exception as error:  # onnxruntime raises RuntimeError and MemoryError
             raise OutOfMemory(f"workspace of {nbytes:,} bytes: {error}") from error
         self._region = _Region(value.data_ptr(), nbytes)
+        self._fitting = nbytes // _ROOM
         return self._region
 
     def _shrink(self) -> None:
         """Return all idle regions to the operating system."""
-        self._region = None
+        self._region, self._fitting = None, 0
         options = self._onnxruntime.RunOptions()
         options.add_run_config_entry(*_SHRINK)
         given, result = np.zeros((2, 1), np.float32)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,8 @@ class Arena:
 class AnswerSlots:
     """Memory for answers: each slot is written by one batch and reused when it has no readers.
 
-    An answer is a view of the slot into which its batch was executed. The slot is reused when the
-    last view of it is freed, so nothing has to be returned explicitly, and the server may send
+    An answer is a view of the slot into which its batch was executed. A slot is free when nothing
+    else refers to its array, so nothing has to be returned explicitly, and the server may send
     answers at any time. Safe from any thread.
     """
 
@@ -106,13 +106,14 @@ class AnswerSlots:
         Three are enough if answers are sent while the next batch runs: one is written, one is sent,
         and one is between.
         """
+        # `asarray` reads __array_interface__: the base of the array is no array.
+        self._slots = [np.asarray(_Slot(memory)) for memory in slots]
         self._count = len(slots)
         self._nbytes = len(slots[0])
-        # Without a lock: answers are freed on any thread and, in garbage collection, at any point,
-        # even inside `take`. The slot that was used last is taken first, for the caches.
-        self._free = deque(slots)
         self._lock = threading.Lock()
         self._spilled = 0  # guarded by the lock
+        self._unread = getrefcount(self._slots[0])
+        """The references to a free slot, as `getrefcount` counts them."""
         self.poison: int | None = None
         """`Arena.poison` of the arenas taken from now on."""
 
@@ -126,29 +127,27 @@ class AnswerSlots:
         Raises:
             PlanFault: That allocation failed.
         """
-        # `asarray` reads __array_interface__: the base of the array is the lease, which ends with
-        # the last array made from it.
-        try:
-            memory = np.asarray(_SlotLease(self._free.pop(), self))
-        except IndexError:
-            memory = self._spill()
-        arena = Arena(memory, "answers")
+        with self._lock:  # until the arena refers to the slot
+            for place in range(len(self._slots)):
+                if getrefcount(self._slots[place]) == self._unread:
+                    arena = Arena(self._slots[place], "answers")
+                    break
+            else:
+                self._spilled += 1
+                arena = Arena(aligned_bytes(self._nbytes), "answers")
         arena.poison = self.poison
         return arena
 
     def close(self) -> None:
         """Release the memory, each slot as soon as it is unused. Safe to call twice."""
-        self._free = deque(maxlen=0)  # drops returned slots
-
-    def _spill(self) -> Array:
         with self._lock:
-            self._spilled += 1
-        return aligned_bytes(self._nbytes)
+            self._slots = []
 
     @property
     def free(self) -> int:
         """Number of unused slots."""
-        return len(self._free)
+        places = range(len(self._slots))
+        return [getrefcount(self._slots[place]) for place in places].count(self._unread)
 
     @property
     def spilled(self) -> int:
@@ -162,20 +161,16 @@ class AnswerSlots:
         )
 
 
-class _SlotLease:
-    """Memory lent to the arrays made from it; the base chain of each array keeps the lease alive.
+class _Slot:
+    """The memory of a slot, as the base of the array from which answers are carved.
 
     NumPy replaces the base of a view by the base's own base while both are arrays. This object is
-    not an array, so the chain ends here. A plain view of the slot would be skipped and freed too
-    early.
+    not an array, so the chain ends at the slot's own array: each answer and each view of it refers
+    to that array. Views of a plain view of the memory would refer to the memory instead.
     """
 
-    __slots__ = ("__array_interface__", "_memory", "_slots")
+    __slots__ = ("__array_interface__", "_memory")
 
-    def __init__(self, memory: Array, slots: AnswerSlots) -> None:
+    def __init__(self, memory: Array) -> None:
         self._memory = memory
-        self._slots = slots
         self.__array_interface__: dict[str, Any] = memory.__array_interface__
-
-    def __del__(self) -> None:
-        self._slots._free.append(self._memory)

@@ -87,7 +87,7 @@ class Dispatcher(Generic[Executor]):
         self,
         tasks: Sequence[tuple[int, Task[Executor, Message]]],
         on_message: Callable[[Message], None] | None = None,
-        order: Callable[[Sequence[int]], Sequence[int]] = lambda places: places,
+        order: Callable[[Sequence[int]], Sequence[int]] | None = None,
     ) -> None:
         """Run all tasks. Blocks until all are done.
 
@@ -96,7 +96,7 @@ class Dispatcher(Generic[Executor]):
             on_message: Receives messages of tasks on the caller's thread. A single executor's task
                 waits for it; with several executors tasks continue. It must not raise. None: no
                 task sends messages.
-            order: Returns the order of the tasks (by place) of one executor.
+            order: Returns the order of the tasks (by place) of one executor; None keeps theirs.
 
         Raises:
             Exception: The first exception of a task, after all are done.
@@ -104,7 +104,8 @@ class Dispatcher(Generic[Executor]):
         if not self._threads:
             # The lock is held for the whole batch, as an executor is for one thread at a time.
             with self._lock:
-                for place in order(range(len(tasks))):
+                places = range(len(tasks))
+                for place in places if order is None else order(places):
                     tasks[place][1](self._executors[0], on_message)
             return
         messages: SimpleQueue[tuple[Message] | None] = SimpleQueue()  # None: a task has ended
@@ -124,7 +125,7 @@ class Dispatcher(Generic[Executor]):
         self,
         tasks: Sequence[tuple[int, Task[Executor, Message]]],
         messages: SimpleQueue[tuple[Message] | None],
-        order: Callable[[Sequence[int]], Sequence[int]],
+        order: Callable[[Sequence[int]], Sequence[int]] | None,
         *,
         sends: bool,
     ) -> list[Future[None]]:
@@ -137,7 +138,7 @@ class Dispatcher(Generic[Executor]):
             return [
                 self._threads[index].submit(self._run, index, tasks[place], messages, sends)
                 for index, places in enumerate(given)
-                for place in order(places)
+                for place in (places if order is None else order(places))
             ]
 
     def _run(

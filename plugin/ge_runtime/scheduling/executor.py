@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ge_runtime.batching.feeds import Joined, rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import Reason, reason_of
 from ge_runtime.batching.packing import unpack
-from ge_runtime.batching.ragged import Layout, scatter
+from ge_runtime.batching.ragged import Geometry, Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
@@ -68,6 +68,25 @@ class BatchRules:
         return cls(config.batched, config.packing, terms, config.padding, here, config.reproducible)
 
 
+class _Size(NamedTuple):
+    """The common properties of executions with the same rows and sizes."""
+
+    layout: Layout
+    """The layout of one request without padding, whose block is there during its execution."""
+    feeds: Mapping[str, tuple[int, ...]]
+    """The shape of each feed in that layout."""
+    results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
+    """The name, the type and the shape of each result in a slot."""
+    nbytes: int
+    """The bytes of these results, alignment included."""
+    copied: Sequence[tuple[TensorSpec, int]]
+    """The results from which answers may be copied, and the bytes of each."""
+    elements: int
+    """The executed elements."""
+    context: AbstractContextManager[None]
+    """The context in which the engine runs, unless it is remote."""
+
+
 class Executor:
     """Executes batches of one model on one engine. For one thread at a time."""
 
@@ -99,16 +118,11 @@ class Executor:
             and rules.packing is None
             and not contract.batch_axes.given
         )
-        # Of each result in a slot: the type, and whether answers may be copied from it.
-        self._planned = [
-            (spec, spec.dtype.numpy, contract.copies(spec))
-            for spec in contract.results
-            if UNKNOWN not in spec.dims
-        ]
+        self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
         self._outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
-        self._contexts: dict[tuple[int, ...], AbstractContextManager[None]] = {}  # by sizes
+        self._sizes: dict[tuple[object, ...], _Size] = {}
 
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
@@ -151,7 +165,7 @@ class Executor:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
         if self._arena is not None and plan.workspace_known:
             self._plan = plan
-            self._contexts.clear()
+            self._sizes.clear()
             self._arena.join(self._engine, plan.workspace_bytes)
 
     @property
@@ -187,36 +201,58 @@ class Executor:
         self, blocks: Sequence[Block], gear: Gear, limits: Limits | None = None
     ) -> tuple[list[dict[str, Array]], Counts, Sample]:
         """Execute a batch as `execute` does, and measure it with gather and scatter."""
-        here = self._rules.computes_here
+        here, packed = self._rules.computes_here, self._rules.packing
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
-        answers, counts = self._execute(blocks, gear, limits)
+        if self._binds and len(blocks) == 1 and _fills(blocks[0], gear):
+            size = self._sizes.get((gear.rows, *gear.extents.items())) or self._size_of(gear)
+            layout, lone = size.layout, blocks[0]
+            layout.blocks = blocks
+        else:
+            extents, lone = gear.extents, None
+            if packed is not None:  # its size in a batch is the sum of the rows, not the gear's
+                extents = {axis: size for axis, size in extents.items() if axis != packed}
+            layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=packed)
+            key = (layout.rows, *layout.extents.items())
+            size = self._sizes.get(key) or self._size_of(layout)
+        try:
+            answers, counts = self._execute(layout, size, lone, limits)
+        finally:
+            size.layout.blocks = ()  # their memory is the server's
         wall_s = time.perf_counter() - wall_s
         return answers, counts, Sample(wall_s, time.process_time() - cpu_s if here else None)
 
     def _execute(
-        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None
+        self, layout: Layout, size: _Size, lone: Block | None, limits: Limits | None
     ) -> tuple[list[dict[str, Array]], Counts]:
-        rules, extents = self._rules, gear.extents
-        if rules.packing is not None:  # its size in a batch is the sum of the rows, not the gear's
-            extents = {axis: size for axis, size in extents.items() if axis != rules.packing}
-        layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
-        exact = layout.full and len(blocks) == 1 and layout.extents == blocks[0].sizes
-        lone = blocks[0] if exact and self._binds else None
+        """Execute a batch.
+
+        Args:
+            layout: The batch.
+            size: Its size.
+            lone: The only request of the layout, if nothing of it is padded.
+            limits: See `execute`.
+        """
+        batched = self._rules.batched
         self._inputs.reset()  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
         for feed, name, dtype, joined in self._feeds:
             batch = lone.tensors[name] if lone is not None and joined else None
             if batch is None or not _is_bindable(batch):
-                batch = self._inputs.carve(dtype, feed.shape(layout))
+                shape = feed.shape(layout) if lone is None else size.feeds[name]
+                batch = self._inputs.carve(dtype, shape)
                 feed.write(layout, batch)
-            inputs[name] = batch if rules.batched else _without_rows(batch)
-        shapes = []
-        for spec, _, _ in self._planned:
-            shapes.append(self._contract.result_shape(layout, spec))
-        slot = self._slot_for(layout, shapes, lone)
+            inputs[name] = batch if batched else _without_rows(batch)
+        needed = size.nbytes
+        if lone is None:
+            for spec, whole in size.copied:
+                needed += self._copied_bytes(layout, spec, whole)
+        # A request batch with different sizes becomes many small batches, which share a slot.
+        slot = self._slot
+        if slot is None or slot.free_bytes < needed:
+            slot = self._slot = self._answers.take()
         carved = slot.used_bytes
         try:
-            return self._run(layout, inputs, slot, shapes, lone, limits)
+            return self._run(layout, size, inputs, slot, lone, limits)
         except BaseException:
             slot.reset(carved)  # there is no answer of this batch
             raise
@@ -228,9 +264,9 @@ class Executor:
     def _run(
         self,
         layout: Layout,
+        size: _Size,
         inputs: Tensors,
         slot: Arena,
-        shapes: Sequence[tuple[int, ...]],
         lone: Block | None,
         limits: Limits | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
@@ -238,23 +274,28 @@ class Executor:
 
         Args:
             layout: The batch.
+            size: Its size.
             inputs: The graph's inputs.
             slot: Memory for the results.
-            shapes: Shapes of the results in the slot.
             lone: The only request of the layout, if nothing of it is padded.
             limits: See `execute`.
         """
         contract, batched = self._contract, self._rules.batched
         outputs = self._outputs.copy()
-        for (spec, dtype, _), shape in zip(self._planned, shapes, strict=True):
+        for name, dtype, shape in size.results:
             own = slot.carve(dtype, shape)
-            outputs[spec.name] = own if batched else _without_rows(own)
+            outputs[name] = own if batched else _without_rows(own)
         executed = slot.used_bytes
+        context = size.context
+        if self._remote is not None:
+            self._remote.expect_rows(layout.filled)
+            if limits is not None:
+                context = self._remote.waiting(*limits)
         start = time.perf_counter()
-        with self._context(layout, limits):
+        with context:
             results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
-        answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
+        answers: list[dict[str, Array]] = [{}] if lone is not None else [{} for _ in layout.blocks]
         for spec in contract.outputs:
             planned = outputs[spec.name]
             if lone is not None and planned is not None:
@@ -272,12 +313,11 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
-        elements = self._executed(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            useful_elements=self._useful(layout) if lone is None else elements,
-            executed_elements=elements,
+            useful_elements=self._useful(layout) if lone is None else size.elements,
+            executed_elements=size.elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
         counts.launch_rows[layout.filled] = 1
@@ -285,22 +325,29 @@ class Executor:
             counts.shared_launches[self._reason(layout).value] = 1
         return answers, counts
 
-    def _context(self, layout: Layout, limits: Limits | None) -> AbstractContextManager[None]:
-        """Return the context of an execution of the engine."""
-        if self._remote is not None:
-            self._remote.expect_rows(layout.filled)
-            return _NO_CONTEXT if limits is None else self._remote.waiting(*limits)
-        if self._arena is None:
-            return _NO_CONTEXT
-        plan, key = self._plan, (layout.rows, *layout.extents.values())
-        context = self._contexts.get(key)
-        if context is None:
-            sizes = {ROWS: layout.rows, **layout.extents}
-            about = 0 if plan is None else plan.workspace_about(sizes)
-            if len(self._contexts) >= _MOST_SIZES:
-                self._contexts.clear()
-            context = self._contexts[key] = self._arena.execution(about)
-        return context
+    def _size_of(self, batch: Layout | Gear) -> _Size:
+        """Return the size of a batch, and remember it."""
+        rows, extents = batch.rows, batch.extents
+        geometry = Geometry(rows, extents, packed=self._rules.packing)
+        results, copied, nbytes = [], [], 0
+        for spec in self._planned:
+            dtype, shape = spec.dtype.numpy, self._contract.result_shape(geometry, spec)
+            results.append((spec.name, dtype, shape))
+            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
+            nbytes += whole
+            if self._contract.copies(spec):
+                copied.append((spec, whole))
+        context: AbstractContextManager[None] = _NO_CONTEXT
+        if self._arena is not None:
+            about = 0 if self._plan is None else self._plan.workspace_about({ROWS: rows, **extents})
+            context = self._arena.execution(about)
+        full = Layout.of([Block(rows, extents, {}, {}, extents)])
+        if len(self._sizes) >= _MOST_SIZES:
+            self._sizes.clear()
+        feeds = {feed.spec.name: feed.shape(full) for feed in self._contract.feeds if self._binds}
+        size = _Size(full, feeds, results, nbytes, copied, self._executed(geometry), context)
+        self._sizes[(rows, *extents.items())] = size
+        return size
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill memory with `byte` before it is written; None disables this.
@@ -317,24 +364,6 @@ class Executor:
         self._slot = None
         self._inputs.close()
         self._answers.close()
-
-    def _slot_for(
-        self, layout: Layout, shapes: Sequence[tuple[int, ...]], lone: Block | None
-    ) -> Arena:
-        """Return memory for the results of this batch: the current slot, or another if it is full.
-
-        A request batch with different sizes becomes many small batches, which share a slot.
-        """
-        needed = 0
-        for (spec, dtype, copies), shape in zip(self._planned, shapes, strict=True):
-            whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
-            needed += whole
-            if copies and lone is None:
-                needed += self._copied_bytes(layout, spec, whole)
-        slot = self._slot
-        if slot is None or slot.free_bytes < needed:
-            slot = self._slot = self._answers.take()
-        return slot
 
     def _copied_bytes(self, layout: Layout, spec: TensorSpec, whole: int) -> int:
         """Return the largest size of the answers that are copied from a result of `whole` bytes."""
@@ -359,12 +388,12 @@ class Executor:
             useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
-    def _executed(self, layout: Layout) -> int:
-        terms, packed = self._rules.terms, layout.packed
+    def _executed(self, geometry: Geometry) -> int:
+        terms, packed = self._rules.terms, geometry.packed
         if packed is None or not terms:
-            return layout.rows * elements_of(terms, layout.extents)
+            return geometry.rows * elements_of(terms, geometry.extents)
         return sum(
-            (1 if packed in term else layout.rows) * elements_of((term,), layout.extents)
+            (1 if packed in term else geometry.rows) * elements_of((term,), geometry.extents)
             for term in terms
         )
 
@@ -387,10 +416,18 @@ class Executor:
 
 
 _MOST_SIZES: Final = 1024
-"""Sizes of executions whose workspace is remembered."""
+"""Sizes of executions that are remembered."""
 
 
 _NO_CONTEXT: Final = nullcontext()
+
+
+def _fills(block: Block, gear: Gear) -> bool:
+    """Return whether an execution of this request alone has no padding."""
+    fills = block.rows == gear.rows and block.sizes == gear.extents
+    for axis, ends in block.lengths.items():
+        fills = fills and sum(ends) == block.rows * block.sizes[axis]
+    return fills
 
 
 def _without_rows(batch: Array) -> Array:

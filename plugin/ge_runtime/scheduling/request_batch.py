@@ -166,8 +166,10 @@ class RequestBatch:
         self._callers = callers
         self._any_due = self._any_traced = False
         for caller in callers:
-            self._any_due = self._any_due or caller.deadline < math.inf
-            self._any_traced = self._any_traced or caller.executed is not None
+            if caller.deadline < math.inf:
+                self._any_due = True
+            if caller.executed is not None:
+                self._any_traced = True
         self._gears = gears
         self._partitioner = partitioner
         self._costs = costs
@@ -236,7 +238,15 @@ class RequestBatch:
         if report is not None:
             report_answered = partial(self._report, report, set(execution.members))
         try:
-            self._run(execution, executor, report_answered)
+            members = self._still_waiting(execution.members, execution.seconds)
+            workspace = self._workspace
+            if members and workspace is None:
+                self._isolate(members, execution, executor, 0.0, report_answered)
+            elif members and workspace is not None:
+                with workspace.lease(execution.gear, self._latest(members)) as waited_s:
+                    # Waiting for the lease may have taken long.
+                    members = self._still_waiting(members, execution.seconds)
+                    self._isolate(members, execution, executor, waited_s, report_answered)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
@@ -255,23 +265,6 @@ class RequestBatch:
         unreported.difference_update(answered)
         if answered or seconds:
             report(Answered(answered, seconds))
-
-    def _run(
-        self,
-        execution: Execution,
-        executor: Executor,
-        report_answered: Callable[[float], None] | None,
-    ) -> None:
-        members = self._still_waiting(execution.members, execution.seconds)
-        if not members:
-            return
-        if self._workspace is None:
-            self._isolate(members, execution, executor, 0.0, report_answered)
-            return
-        with self._workspace.lease(execution.gear, self._latest(members)) as waited_s:
-            # Waiting for the lease may have taken long.
-            members = self._still_waiting(members, execution.seconds)
-            self._isolate(members, execution, executor, waited_s, report_answered)
 
     def _isolate(
         self,
@@ -310,7 +303,9 @@ class RequestBatch:
         gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
             gear, predicted = self._size_of(members, execution)
-        blocks = [self._blocks[member] for member in members]
+        blocks = self._blocks
+        if len(members) < len(blocks):
+            blocks = [blocks[member] for member in members]
         limits = (
             lambda: self._latest(members) - self._clock.now(),
             lambda: self._all_abandoned(members),
@@ -322,11 +317,13 @@ class RequestBatch:
             raise
         except Exception as error:
             self._counts.add(Counts(failed_launches=1))
-            self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
+            if self._any_traced:
+                self._trace(members, start_ns, gear, waited_s, Counts(), str(error))
             if self._failing is not None and isinstance(error, EngineFault):
                 self._failing.note_failure(gear, error, executor)
             raise
-        self._trace(members, start_ns, gear, waited_s, counts)
+        if self._any_traced:
+            self._trace(members, start_ns, gear, waited_s, counts)
         if self._failing is not None:
             self._failing.note_success(gear)
         counts.predicted_seconds = predicted
@@ -365,8 +362,6 @@ class RequestBatch:
         error: str = "",
     ) -> None:
         """Report an execution that started at `start_ns` and has just ended."""
-        if not self._any_traced:
-            return
         elements = counts.executed_elements
         executed = Executed(
             start_ns,

@@ -147,6 +147,9 @@ def test_a_request_alone_has_the_plan_of_a_batch_of_one(batch):
         sizes = {axis: sizes[member] for axis, sizes in batch.sizes.items()}
         (expected,) = own.plan(RequestSizes([rows], {axis: [size] for axis, size in sizes.items()}))
         assert own.execution_alone(0, rows, sizes) == expected
+        own.use(batch.cost.scaled(2.0))
+        assert own.execution_alone(0, rows, sizes).seconds == SAME(2 * expected.seconds)
+        own.use(batch.cost)
 
 
 @pytest.mark.brute_force

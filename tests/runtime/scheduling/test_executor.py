@@ -1,7 +1,9 @@
 """One batch on one engine; the engine is a test double, the memory is real."""
 
+import gc
 import time
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -254,6 +256,18 @@ def test_a_lone_request_without_padding_is_not_copied(executor_of, rows):
     assert np.shares_memory(engine.read, tensor)
     assert counts.copied_bytes == 0
     assert answer["y"].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize("value", [7, 9], ids=["answered", "failed"])
+def test_a_request_is_not_kept_after_its_execution(executor_of, value):
+    executor, tensor = executor_of(Picky()), aligned()
+    tensor[...] = value
+    with nullcontext() if value == 7 else pytest.raises(EngineFault):
+        executor.execute([request_of(tensor)], Gear(1, {}))
+    memory = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert memory() is None
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def passed_to_the_next(sound, self, answers, originals):
 
 def always_the_same(sound, slots):
     """Hands out a slot again that was not released."""
-    return Arena(slots._free[0], "answers")
+    return Arena(slots._slots[0], "answers")
 
 
 def all_but_the_last(sound, engine, inputs, outputs):
