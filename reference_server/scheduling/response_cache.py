@@ -22,7 +22,7 @@ from reference_server.scheduling.execution import COUNTING
 
 Outputs = tuple[Tensor, ...]
 
-#: Bytes charged for each output in addition to its data: name, type, shape, share of the entry.
+#: Bytes charged for each output in addition to its data: for name, type, shape and the entry.
 OUTPUT_OVERHEAD_BYTES = 64
 log = logging.getLogger(__name__)
 
