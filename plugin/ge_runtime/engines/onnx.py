@@ -351,9 +351,9 @@ class OnnxCudaEngine(OnnxEngine):
         }
         if unsupported:
             raise ArtifactFault(
-                f"{path}: found {_counted(unsupported)} that CUDA does not execute and the CPU "
-                "would; expected such nodes only to compute sizes. Export the graph without them, "
-                "or use a model.pt2 with engine: torch"
+                f"{path}: found {_counted(unsupported)} that CUDA does not support; expected nodes "
+                "on the CPU only to compute sizes. Export the graph without them, or use a "
+                "model.pt2 with engine: torch"
             )
         return engine
 
@@ -402,7 +402,7 @@ def _refuse_without(onnxruntime: Onnxruntime, device: str) -> None:
     if _CUDA_PROVIDER not in onnxruntime.get_available_providers():
         raise NoDevice(
             f"{device}: found onnxruntime {onnxruntime.__version__} without CUDA, expected "
-            f"onnxruntime-gpu: `pip uninstall -y onnxruntime; {_INSTALL}`: both are one package"
+            f"onnxruntime-gpu: `pip uninstall -y onnxruntime; {_INSTALL}`; both install one module"
         )
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise NoDevice(
@@ -420,7 +420,7 @@ def _lacking(onnxruntime: Onnxruntime) -> str:
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return str(error)
-    return "its log says why"
+    return "see its log"
 
 
 def _cpu_operators(session: Session) -> Counter[str]:

@@ -62,7 +62,7 @@ class GraphPorts:
         for name, tensor in self._unmatched.items():
             keys = ", ".join(f"'{family}.{name}'" for family in families)
             cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
-            self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
+            self._faults.add(f"{self._kind} '{name}' {tensor}", "no source", cure)
 
     def takes_images(self, name: str) -> bool:
         """Return whether the engine converts images to the graph's input."""
