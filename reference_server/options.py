@@ -65,7 +65,7 @@ class TraceOptions:
 
 
 class ControlMode(enum.Enum):
-    """The source of load requests: the start only, changed files, or clients."""
+    """The reason to load models after the start: none, changed files, or requests of clients."""
 
     NONE = "none"
     POLL = "poll"
@@ -88,7 +88,7 @@ API_CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """The header (gRPC: metadata) `key` that a request must have, with this `value`."""
+    """A header (gRPC: metadata) that a request must have: `key` with the value `value`."""
 
     key: str
     value: str
@@ -152,10 +152,10 @@ MOST_CONNECTIONS = 8192
 class HttpOptions:
     """The HTTP frontend. `reuse_port` sets SO_REUSEPORT.
 
-    `restricted` is by category. Headers whose names match `forwarded` become parameters of
-    inference requests; with an empty pattern, none do. `max_input_bytes` limits JSON and raw
-    bodies, before and after decompression; None is no limit. With `page`, `/try` serves a form for
-    requests.
+    `restricted` maps a category to its required header. Headers whose names match `forwarded`
+    become parameters of inference requests; with an empty pattern, none do. `max_input_bytes`
+    limits JSON and raw bodies, before and after decompression; None is no limit. With `page`,
+    `/try` serves a form for requests.
     """
 
     address: str = "0.0.0.0"
@@ -203,7 +203,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The gRPC frontend. Fields with a gRPC channel argument's name have its meaning.
+    """The gRPC frontend. Fields with the name of a gRPC channel argument have its meaning.
 
     An age of 0 is no limit. Metadata whose names match `forwarded` become parameters of inference
     requests; with an empty pattern, none do. Without `tls`, connections are plaintext. At most
@@ -274,10 +274,9 @@ class MetricsOptions:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Rate limiting by resources. `limits` are the given amounts; None: what models need.
+    """Rate limiting. `limits` has the resources' amounts; None: the most that an instance needs.
 
-    The key of a limit is a resource's name, and True for a resource of the whole server or False
-    for one of each device.
+    A key is the resource's name, and whether it belongs to the server (True) or to each device.
     """
 
     limits: Mapping[tuple[str, bool], int] | None = None
@@ -290,8 +289,8 @@ _DEVICE = 0
 def parse_resources(values: Sequence[str]) -> dict[tuple[str, bool], int] | None:
     """Parse values of the form `<name>:<count>[:<device>]`.
 
-    A limit without a device counts for the server and for the device. Of several limits for the
-    same resource the largest counts.
+    A limit without a device is set for the server and for the device. If a resource has several
+    limits, the largest applies.
 
     Returns:
         The limits, see `RateLimit`; None if there are none.
@@ -329,7 +328,7 @@ class ServerOptions:
             errors at the first load.
         max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all others.
         stub_models: functions (MODULE:FUNCTION) that answer for models, by the models' names.
-        backend_directory: Python-based backends are folders with a `model.py` in it.
+        backend_directory: the folder of Python-based backends, each a folder with a `model.py`.
         model_config_name: a model's `configs/<model_config_name>.pbtxt` replaces its config.pbtxt.
         model_namespacing: models of different repositories may have the same name.
         file_override: load requests may contain files.
@@ -337,7 +336,7 @@ class ServerOptions:
         execution_warning_s: executions of inline models that take longer are logged; 0 is never.
         client_shared_memory: clients may register shared memory.
         profile: the tritonserver release to emulate.
-        strict_portable: refuse what tritonserver 2.51 refuses or does not survive.
+        strict_portable: refuse what does not work on tritonserver 2.51.
     """
 
     model_repositories: tuple[Path, ...]

@@ -32,9 +32,9 @@ _TRACE_SETTINGS = frozenset(
     }
 )
 _OPENTELEMETRY = "opentelemetry"
-#: Settings of the mode triton: the trace settings do not show them in mode opentelemetry.
+#: Settings of the mode triton, which the trace settings omit in the mode opentelemetry.
 _OF_FILES = ("file", "log-frequency")
-#: The smallest values with which spans are sent.
+#: Minimum values: with smaller ones no spans would be sent.
 _MINIMUM = {
     "opentelemetry,bsp_max_queue_size": 1,
     "opentelemetry,bsp_schedule_delay": 0,
@@ -138,7 +138,7 @@ def _opentelemetry(settings: Sequence[tuple[str, str]]) -> OpenTelemetryOptions:
     )
 
 
-#: Deprecated options: each one's setting of `--trace-config`, and the form of its value.
+#: Deprecated options, each with its setting of `--trace-config` and the form of its value.
 DEPRECATED_TRACE_OPTIONS = {
     "trace-file": ("triton,file", "<filepath>"),
     "trace-level": ("level", "<OFF|TIMESTAMPS|TENSORS>"),

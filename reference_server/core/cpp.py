@@ -1,8 +1,8 @@
 """Behaviour of C and C++ that Triton's clients see: `strtol`, and the order of a hash table.
 
 Triton stores inputs in a `std::unordered_map` by name. The order of this table in GNU's libstdc++
-decides which of several invalid inputs an error names, how a text lists inputs, and the order in
-which a model receives them: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
+decides which of several invalid inputs an error names, and the order in which texts list the inputs
+and a model receives them: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 _MASK: Final = 2**64 - 1
 _SEED: Final = 0xC70F6907
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
-#: The bucket counts of a growing table, each of which is also its largest number of names. The last
-#: one is more than any request has inputs.
+#: The bucket counts of a growing table. A table has at most as many names as buckets. No request
+#: has more inputs than the last count.
 _BUCKETS: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043)
 
 
@@ -28,8 +28,8 @@ def arranged(names: tuple[str, ...], onto: tuple[str, ...] = ()) -> tuple[str, .
         names: The names in the order of their insertion.
         onto: The names that the table had before, in its order. No name may occur twice.
     """
-    # The first name of a bucket is placed before all other buckets, and a further name before those
-    # of its bucket. So the reverse of a table's order is a possible order of insertion.
+    # A name that is the first of its bucket is placed at the start of the table, any other name at
+    # the start of its bucket. So inserting a table's names in reverse reproduces its order.
     inserted = [*reversed(onto), *names]
     buckets = _buckets(len(onto))
     while len(inserted) > buckets < _BUCKETS[-1]:

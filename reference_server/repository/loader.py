@@ -65,7 +65,7 @@ class ModelLoader:
         clock: The source of all times.
         metrics: Creates the metric families of models.
         options: The server's options.
-        iterations: The iterations of the event loop that submits requests, if any.
+        iterations: See `LoopIterations`; None without an event loop.
         cache: The response cache, for models that enable it.
         executions: Watches the executions of inline models.
     """
@@ -94,7 +94,7 @@ class ModelLoader:
         )
         self._cache = cache
         self._order = itertools.count()
-        #: The BLS calls of loaded models; the server connects it when it is ready.
+        #: The BLS calls of loaded models; the server connects this object after the first load.
         self.calls = BlsCalls(clock, profile)
         self._instances = InstanceMaker(self._hosts, self.calls, clock, profile)
 
@@ -219,7 +219,7 @@ class ModelLoader:
         """Change the instances of a serving version to those of `source`, and return it.
 
         Kept instances are not interrupted, and removed instances are closed when they are idle. As
-        in Triton, this waits for that, unless sequences go on there.
+        in Triton, this method waits until they are closed, except those with open sequences.
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
         assert served.group is not None
@@ -292,14 +292,14 @@ class ModelLoader:
         return model_file, environment
 
     def _check_portable(self, proto: ConfigProto, folder: Path) -> None:
-        """Report what works here, but not on tritonserver 2.51. Raises ServerError if strict."""
+        """Report settings that tritonserver 2.51 does not support. Raises ServerError if strict."""
         for key, detail, _ in check_portable.findings(proto, folder):
             self.portability.report(proto.name, key, detail)
             if self.portability.strict:
                 raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")
 
     def _add_settings(self, given: dict[str, Any]) -> None:
-        """Add settings that only Triton's own backends receive; they are not adopted."""
+        """Add settings for Triton's own backends, which are not kept in the configuration."""
         sizes = self._options.max_batch_sizes
         size = sizes.get(given["backend"], sizes.get(""))
         if size is not None:

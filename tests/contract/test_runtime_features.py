@@ -502,7 +502,7 @@ FAULTS = {
         "Internal: ConfigFault: 4 faults in the configuration of model 'mismatched':",
         "input 'image': found FP32[*,1,*,*] in the graph, expected FP64[batch,1,h,w]",
         "input 'size': found no graph input 'size', expected one of: image, mask",
-        "graph input 'mask' FP32[*,*,*]: found nothing that feeds it, expected an input in ",
+        "graph input 'mask' FP32[*,*,*]: found no source, expected an input in ",
         "output 'sums': found FP32[*,2] in the graph, expected FP32[batch,3]",
     ],
     "typeless": [

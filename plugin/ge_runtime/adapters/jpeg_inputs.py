@@ -17,7 +17,7 @@ class JpegInputs:
     """Decodes images, one request after another. For one thread."""
 
     def __init__(self, pictures: Mapping[str, JpegPicture], decoder: JpegDecoder) -> None:
-        """pictures: prepared tensor to its source and size."""
+        """Store the decoder, and the pictures by prepared tensor."""
         self._pictures = pictures
         self._decoder = decoder
 

@@ -1,16 +1,16 @@
 """Images in requests: AIPP converts bytes to a graph's input, and JPEG files are decoded.
 
 `aipp.<input>` has the keys of ATC's --insert_op_conf, e.g. `input_format=RGB888_U8, min_chn=123.675
-116.28 103.53, var_reci_chn=0.0171 0.0175 0.0174`. A key with a value for each channel lists them.
-`crop` and `padding` follow from their sizes.
+116.28 103.53, var_reci_chn=0.0171 0.0175 0.0174`. Values for several channels are separated by
+spaces. `crop` and `padding` are on if a size of them is given.
 
 The images are UINT8 [height, width, channels], the graph's input is [channels, height, width]. The
-steps in each channel: `rbuv_swap_switch` swaps the first and the last channel; the crop is cut out;
-a pixel becomes (pixel - mean_chn - min_chn) * var_reci_chn, rounded to FP16; zeros are added.
+steps: `rbuv_swap_switch` swaps the first and the last channel; the crop is cut out; each pixel
+becomes (pixel - mean_chn - min_chn) * var_reci_chn, rounded to FP16; the padding of zeros is added.
 
 `jpeg.<prepared tensor>` names the input that the tensor is decoded from. Images are resized to the
-tensor's height and width; an axis stands for its limit. With 1 channel the tensor holds brightness,
-with 3 it holds red, green and blue.
+tensor's height and width; the size of an axis is its limit. With 1 channel the tensor holds
+brightness, with 3 it holds red, green and blue.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ge_runtime.config.parameters import ConfigErrors, Parameters, split_names
 from ge_runtime.specs import Dim, DType, TensorSpec
 
 CHANNELS: Final = {"RGB888_U8": 3, "YUV400_U8": 1}
-"""input_format to the bytes of a pixel: the formats of AIPP that are NHWC."""
+"""The NHWC formats of AIPP, with the number of bytes of a pixel."""
 
 _OTHER: Final = ("YUV420SP_U8", "XRGB8888_U8")
-"""Formats of AIPP whose colour conversion is not documented to the bit."""
+"""Formats of AIPP whose colour conversion is not documented exactly."""
 
 MOST_PIXELS: Final = 4096
 """Largest height and width."""
@@ -45,7 +45,7 @@ _CROP: Final = ("load_start_pos_w", "load_start_pos_h", "crop_size_w", "crop_siz
 _PADDING: Final = ("left", "right", "top", "bottom")
 _SIDES: Final = tuple(f"{side}_padding_size" for side in _PADDING)
 _OF_CHANNELS: Final = {"mean_chn": 0.0, "min_chn": 0.0, "var_reci_chn": 1.0}
-"""Key to the default of each channel."""
+"""Keys with a value for each channel, and their defaults."""
 _CHOICES: Final = {
     "aipp_mode": ("static", "dynamic"),
     "input_format": tuple(CHANNELS),
@@ -78,7 +78,7 @@ class Aipp:
 
     input_format: str
     is_dynamic: bool
-    """True if a card gets the parameters with the execution instead of from its file."""
+    """True if a card gets the parameters with each execution; otherwise they are in the .om."""
     swaps: bool
     """True if the first and the last channel are swapped before all other steps."""
     mean: tuple[int, ...]
@@ -127,7 +127,7 @@ class DeclaredImages:
 
 
 def _longer(size: Dim, by: int) -> Dim:
-    # With a border, sizes are fixed.
+    # `_check_sizes` refuses borders for sizes that are axes.
     return size + by if isinstance(size, int) else size
 
 
@@ -336,7 +336,7 @@ def read_jpeg(
     *,
     max_batch_size: int,
 ) -> dict[str, JpegPicture]:
-    """Return the source of prepared tensors: of all of them, or of none."""
+    """Return the JPEG source of each prepared tensor; empty if none has one."""
     found: dict[str, JpegPicture] = {}
     errors = parameters.errors
     for field, name, source in parameters.entries(table.JPEG, "prepared tensor", tensors.prepared):

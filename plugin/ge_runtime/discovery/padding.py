@@ -19,8 +19,10 @@ from ge_runtime.specs import Array, DType, Relation, Tensors, TensorSpec
 from ge_runtime.verification.distance import compare
 
 _TOLERANCE: Final = 1e-3
-"""Relative difference between padded and unpadded answers that may be rounding here; the load check
-decides with measured rounding."""
+"""Largest relative difference between padded and unpadded answers that is accepted as rounding.
+
+The load check measures the rounding and decides.
+"""
 _GROWTH: Final = 16
 """The largest size of an experiment, in multiples of the axis's base."""
 
@@ -73,7 +75,7 @@ def decide_neutral(study: Study, found: Configuration) -> None:
     marked = {
         axis for own in found.parameters if own.family in MARKS for axis in own.value.split(", ")
     } | {own.name for own in found.parameters if own.family == "padding"}
-    # Experiments invent values for an input that may mark the end of the data: no verdict.
+    # No verdict: a rejected input may mark the end of the data, and its values are generated.
     if found.max_batch_size < 2 or study.rows.fixed == 1 or study.rejected:
         return
     for axis in study.axes:
@@ -107,9 +109,8 @@ class _Verdict:
 def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
     """Test that values behind the mask, or the length, do not change the answer.
 
-    The graph executes the same data with two different paddings, and without padding. The answers
-    beside both paddings must be equal in every bit; the answer without padding may differ by
-    rounding.
+    The graph executes the same data with two different paddings, and without padding. The two
+    padded answers must be equal in every bit; the unpadded answer may differ by rounding.
 
     Args:
         study: The graph; the tested input has the content MASK or LENGTH.
@@ -129,7 +130,7 @@ def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
 
 
 def _confirm_neutral(study: Study, axis: Axis) -> tuple[_Verdict, bool]:
-    """Test that padding along an axis changes no answer, though no input marks the end of the data.
+    """Test that padding along an axis changes no answer, if no input marks the end of the data.
 
     Returns:
         The verdict for any padding, and whether padding with 0 changed no answer.
@@ -170,9 +171,9 @@ def _part(axis: Axis, full: int = 0) -> int:
 
 
 def _ends(study: Study, axes: Sequence[Axis]) -> dict[str, tuple[int, int]]:
-    """Return each axis's sizes of the data and of the execution.
+    """Return for each axis the size of the data and the larger size of the execution.
 
-    If an output depends on the axis, its sizes at these two sizes differ.
+    If possible, an output that depends on the axis has different sizes for the two.
     """
     found = {}
     texts = {dim for dims in study.relations.values() for dim in dims if isinstance(dim, str)}
@@ -214,7 +215,7 @@ class _Trial:
         """The results of the first padding."""
 
     def difference(self, behinds: tuple[int | float, int | float]) -> str:
-        """Return the difference between two paddings or without padding; empty if none."""
+        """Return how padding changes the answer, or why the trial failed; empty if it does not."""
         study = self._study
         padded, other = (
             study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds
@@ -277,7 +278,7 @@ def _candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
     """Return the inputs that may mark the end of data, with their possible content and axes.
 
     A mask has the rows and one or more axes of another input, and no other dims. A length has one
-    element for each row. Inputs whose names say so come first.
+    element for each row. Inputs with the name of a mask or length come first.
     """
     found = []
     for port in study.graph.inputs:

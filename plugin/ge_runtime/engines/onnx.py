@@ -104,11 +104,11 @@ _OUT_OF_BOUNDS: Final = re.compile(
     r"(?:Name:'(?P<node>[^']*)')?[^']*idx=(?P<found>-?\d+) must be within the inclusive range "
     r"\[(?P<least>-?\d+), ?(?P<most>-?\d+)\]"
 )
-"""ONNX Runtime's message for an index that a Gather node's table does not have."""
+"""ONNX Runtime's message for an index outside the data of a Gather node."""
 
 
 class OnnxEngine(LibraryEngine):
-    """A session on the CPU, shared by all graphs of equal content and number of threads.
+    """A session on the CPU, shared by all engines with equal graph content and number of threads.
 
     All sessions allocate from one arena. Thread-safe: several executions may run at a time.
     """
@@ -227,14 +227,14 @@ class OnnxEngine(LibraryEngine):
                 )
             }
         except Exception as error:
-            # Without a variable, which would keep the fault and its frames alive.
+            # Not stored in a variable, because that would keep the fault and its frames alive.
             raise self._invalid_value(str(error), inputs) or self._fault(
                 f"onnxruntime: {error}",
                 no_memory=isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error))),
             ) from error
 
     def _invalid_value(self, text: str, inputs: Tensors) -> InvalidValue | None:
-        """Return the fault of the input with the index that an error names; None if unsure."""
+        """Return a fault that names the input with the wrong index; None if it is not certain."""
         named = _OUT_OF_BOUNDS.search(text)
         if named is None:
             return None
@@ -273,7 +273,7 @@ class OnnxEngine(LibraryEngine):
         return self._graph.flops(shapes) if self._graph else None
 
     def perturbed(self, seed: int) -> OnnxEngine:
-        """See `Perturbable.perturbed`: not optimized, and with another number of threads."""
+        """See `Perturbable.perturbed`. The copy is not optimized and has another thread count."""
         content, external = nudged_weights(self._path, np.random.default_rng(seed))
         one = self._session.get_session_options().intra_op_num_threads == 1
         session = open_session(
@@ -338,10 +338,10 @@ _CPU_PROVIDER: Final = "CPUExecutionProvider"
 _INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 _PRELOADING: Final = Lock()
-"""Held while stdout is redirected: two threads at a time would leave it redirected."""
+"""Held while stdout is redirected: otherwise two threads could restore it in the wrong order."""
 
 _CUDA_ENTRIES: Final = {
-    # Weights are allocated outside of the arena, so that its limit applies to the workspace.
+    # Weights are allocated outside of the arena, whose limit therefore applies to the workspace.
     "session.use_device_allocator_for_initializers": "1",
     "session.record_ep_graph_assignment_info": "1",
 }
@@ -419,9 +419,9 @@ class OnnxCudaEngine(OnnxEngine):
         }
         if unsupported:
             raise ArtifactFault(
-                f"{path}: found {_counted(unsupported)} that CUDA does not execute and the CPU "
-                "would; expected such nodes only to compute sizes. Export the graph without them, "
-                "or use a model.pt2 with engine: torch"
+                f"{path}: found {_counted(unsupported)} that CUDA does not support; expected nodes "
+                "on the CPU only to compute sizes. Export the graph without them, or use a "
+                "model.pt2 with engine: torch"
             )
         return engine
 
@@ -470,7 +470,7 @@ def _refuse_without(onnxruntime: Onnxruntime, device: str) -> None:
     if _CUDA_PROVIDER not in onnxruntime.get_available_providers():
         raise NoDevice(
             f"{device}: found onnxruntime {onnxruntime.__version__} without CUDA, expected "
-            f"onnxruntime-gpu: `pip uninstall -y onnxruntime; {_INSTALL}`: both are one package"
+            f"onnxruntime-gpu: `pip uninstall -y onnxruntime; {_INSTALL}`; both install one module"
         )
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise NoDevice(
@@ -488,7 +488,7 @@ def _lacking(onnxruntime: Onnxruntime) -> str:
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return str(error)
-    return "its log says why"
+    return "see its log"
 
 
 def _cpu_operators(session: Session) -> Counter[str]:

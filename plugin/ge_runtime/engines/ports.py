@@ -37,13 +37,13 @@ class GraphPorts:
         Args:
             place: The field of config.pbtxt, for the fault.
             spec: The expected tensor.
-            dims: Its dims with the batch dimension. Default: the dims of `spec` after the batch
-                dimension, or without one if the tensor is packed.
+            dims: Its dims including the batch dimension. Default: the batch dimension and the dims
+                of `spec`; packed tensors have no batch dimension.
         """
         if dims is None:
             packed = self._packed is not None and spec.dims[:1] == (self._packed,)
             dims = spec.dims if packed else self._axes.dims(spec.name, spec.dims)
-        # The tensors that remain in the end have no feed.
+        # `refuse_unmatched` reports the remaining tensors.
         tensor = self._unmatched.pop(spec.name, None)
         if tensor is None:
             self._faults.add_unknown(place, self._kind, spec.name, self._tensors)
@@ -62,7 +62,7 @@ class GraphPorts:
         for name, tensor in self._unmatched.items():
             keys = ", ".join(f"'{family}.{name}'" for family in families)
             cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
-            self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
+            self._faults.add(f"{self._kind} '{name}' {tensor}", "no source", cure)
 
     def takes_images(self, name: str) -> bool:
         """Return whether the engine converts images to the graph's input."""
@@ -96,7 +96,7 @@ class GraphPorts:
         return "; or max_batch_size above 0, if the first * is the batch" if fits else ""
 
     def _fit(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> bool:
-        """Return whether a graph's dims accept exactly the sizes that `expected` may have."""
+        """Return whether each dim of a graph is free, or fixed to the only size of `expected`."""
         return found is None or (
             len(found) == len(expected)
             and all(
@@ -114,7 +114,7 @@ class GraphPorts:
 
 
 def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
-    """Return axis: size, for axes (including ROWS) that have the same size in all batches."""
+    """Return the sizes of axes, including ROWS, that have the same size in all executions."""
     own = config.axis_sizes
     only = {axis: limit for axis, limit in own.limits.items() if own.executed(axis, 1) == limit}
     if config.oversize == "error":  # with "fallback" executions may have sizes without a gear

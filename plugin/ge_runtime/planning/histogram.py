@@ -65,7 +65,7 @@ class Histogram:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """For each axis the step that sizes are multiples of."""
+        """The step of each axis: all its sizes are multiples of the step."""
         with self._lock:
             return self._steps
 
@@ -116,8 +116,8 @@ class Histogram:
     def project(self, axes: Sequence[str]) -> Histogram:
         """Return the histogram along `axes` only, in their order.
 
-        Without ROWS each size counts once for each of its rows, because that is how many rows of
-        an execution have the size. Raises HistogramFault if this histogram lacks one of `axes`.
+        If ROWS is dropped, a request of n rows counts n times: each of its rows has the size.
+        Raises HistogramFault if this histogram lacks one of `axes`.
         """
         for axis in axes:
             if axis not in self.axes:
@@ -136,12 +136,13 @@ class Histogram:
     def drift(self, other: Histogram) -> float:
         """Return the distance of the two distributions: 0 if equal, 1 if disjoint.
 
-        This is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
-        sizes up to x, over all x, of any axis or of the number of elements (the product of all
-        axes, on which padding depends). It does not depend on gears, so it also detects a shift
-        within one gear. Its noise is known: for samples of n and m sizes of the same traffic it is
-        below 1.36 * sqrt(1/n + 1/m) in 95 % of cases. Total variation is unsuitable: sizes rarely
-        repeat exactly, so it is near 1 for any two samples.
+        This is the Kolmogorov-Smirnov statistic: the largest difference, over all x, between the
+        shares of sizes up to x. It is computed for each axis and for the number of elements (the
+        product of all axes, on which padding depends), and the maximum is returned. It does not
+        depend on gears, so it also detects a shift within one gear. Its noise is known: for samples
+        of n and m sizes of the same traffic it is below 1.36 * sqrt(1/n + 1/m) in 95 % of cases.
+        Total variation is unsuitable: sizes rarely repeat exactly, so it is near 1 for any two
+        samples.
 
         Returns 0 while either histogram is empty. Raises HistogramFault if the axes differ.
         """
@@ -288,9 +289,9 @@ def read_histogram(
 
     Args:
         path: the file.
-        axes: axes of the result, in this order; () for all axes of the file. They also name the
-            numbers of a file without names.
-        unnamed: axes of a file without names if `axes` is empty.
+        axes: axes of the result, in this order; () for all axes of the file. If the file has no
+            axis names, these are its axes.
+        unnamed: axes of a file without axis names, used if `axes` is empty.
         tensors: for input data of perf_analyzer: input -> axis of each dim, without the batch
             dimension; None for a dim that is not an axis.
 

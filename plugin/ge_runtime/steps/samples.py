@@ -16,7 +16,7 @@ from ge_runtime.steps.json_files import check_fields, read_fields
 EXTRACTOR: Final = "Wav2Vec2FeatureExtractor"
 _EXPECTED: Final = {"feature_size": 1, "padding_side": "right"}
 _HONOURED: Final = ("feature_extractor_type", "do_normalize", *_EXPECTED)
-# Padding is done by ge_runtime, behind the mean and the variance, and with its own mask.
+# ge_runtime pads after the normalization, and generates the mask itself.
 _WITHOUT_EFFECT: Final = (
     *("padding_value", "return_attention_mask", "sampling_rate", "processor_class"),
 )
@@ -43,10 +43,10 @@ def reads_normalization(file: Path) -> bool:
 
 
 class SampleStep:
-    """Converts PCM samples, [n, samples] of FP32 from -1 to 1 or INT16, to those of a graph."""
+    """Converts PCM samples to a graph's input: [n, samples], INT16, or FP32 from -1 to 1."""
 
     def __init__(self, output: str, dtype: DType, *, normalize: bool) -> None:
-        """Name the output, its type, and whether each row gets mean 0 and variance 1."""
+        """Set the output and its type. With `normalize`, each row gets mean 0 and variance 1."""
         self._output, self._dtype, self._normalize = output, dtype.numpy, normalize
 
     @classmethod

@@ -46,7 +46,7 @@ _MOST_UNREAD = 1 << 26
 #: window. Requests of less than `_COUNTED` bytes are not counted.
 _MOST_REQUEST_BYTES = 1 << 26
 _COUNTED = 1 << 16
-#: A piece of a message from this size is read into the message's own buffer, without a copy.
+#: From this size, the next bytes of a message are read directly into its buffer, without a copy.
 _LONG_PIECE = 1 << 16
 
 
@@ -92,12 +92,12 @@ class Session:
         self._calls: dict[int, ServedCall] = {}
         self._fields: Fields = ()
         self._headers: RequestHeaders | None = None  # of `_fields`
-        self._encoding = ""  # of replies to requests with those headers
+        self._encoding = ""  # of replies to requests with `_headers`
         self._parked: deque[ServedCall] = deque()  # wait until the client reads its replies
         self._is_unparking = False
         self._request_bytes = 0
         self._is_held = False
-        self._has_sent = False  # data was sent since pings were counted
+        self._has_sent = False  # True if data was sent after the last `_reset_pings`
         self._is_receiving = False
         self._is_retiring = False
         self._is_ending = False
@@ -235,7 +235,7 @@ class Session:
     # -- the end
 
     def retire(self) -> None:
-        """End the connection after its calls. Requests sent before that are served."""
+        """End the connection after its calls and the requests that were already sent."""
         self._is_retiring = True
         # Two GOAWAY frames (RFC 9113, section 6.8), so that requests already sent are served.
         self._http2.announce_end()
@@ -296,7 +296,7 @@ class Session:
                     self._update_flow()
 
     def _update_flow(self) -> None:
-        """Grant the client more flow-control window or not, by its requests and unread replies."""
+        """Stop or resume granting flow-control window, by the requests and unread replies."""
         part = 0.5 if self._is_held else 1
         held = bool(self._parked) or self._request_bytes > _MOST_REQUEST_BYTES * part
         if held is not self._is_held:
@@ -330,7 +330,7 @@ class Session:
             call.cancel()
 
     def _forget(self, stream_id: int) -> ServedCall | None:
-        """Remove an ended call, which may let the client send more."""
+        """Remove an ended call; resume the flow of requests if it was stopped for its size."""
         call = self._calls.pop(stream_id, None)
         if call is not None and call.is_counted:
             self._request_bytes -= call.request_bytes

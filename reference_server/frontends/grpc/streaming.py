@@ -26,7 +26,7 @@ from reference_server.repository.versions import ServedModel
 #: With this metadata, a model's error ends the stream with a status instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
 #: Limits for the requests in flight on one stream, and for the bytes of their messages. At a limit
-#: the client gets no flow-control window until half of them are answered.
+#: the client gets no flow-control window until both are below half of it.
 _MAX_IN_FLIGHT = 1024
 _MAX_IN_FLIGHT_BYTES = 1 << 26
 
@@ -59,7 +59,7 @@ class StreamCall:
         self._most_responses = most_responses
         self.decoder = decoder
         self._run = run
-        #: A message that a codec thread decodes, and the messages behind it.
+        #: The message that a codec thread decodes, and later messages.
         self._unread: deque[Data] = deque()
         self._is_half_closed = False  # once `_unread` is empty
         self.inferences = inferences
@@ -102,7 +102,7 @@ class StreamCall:
         self._count(len(message))
 
     def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
-        """Return the model of a message of `size` bytes, and its request in the stream's order."""
+        """Find the model of a message of `size` bytes, and add its request to the stream."""
         served = find_model(self.inferences, received)
         streamed = self._add_request(received, decoupled=served.config.decoupled)
         streamed.size = size
@@ -124,7 +124,7 @@ class StreamCall:
             self._go_on()
 
     def decoded(self, streamed: _StreamedRequest) -> None:
-        """Continue after a codec thread has decoded a request, which was sent or rejected."""
+        """Continue: the request that a codec thread decoded was started or refused."""
         if self._unread:
             self._go_on()
         elif streamed.inference is not None:  # the stream was cancelled
@@ -135,7 +135,7 @@ class StreamCall:
         self.half_close()
 
     def _go_on(self) -> None:
-        """Process the messages behind the decoded one."""
+        """Remove the decoded message, and process later ones."""
         behind, self._unread = self._unread, deque()
         self._count(-len(behind.popleft()))
         while behind and not self._unread:
@@ -192,7 +192,7 @@ class StreamCall:
                 each.inference.cancellation.cancel()
 
     def advance(self) -> None:
-        """Send the responses whose earlier requests are answered."""
+        """Send the responses at the head of the queue, up to the first unanswered request."""
         while self._ordered and (answer := self._ordered[0].answer) is not None:
             first = self._ordered.popleft()
             self._count(-first.size)
@@ -207,7 +207,7 @@ class StreamCall:
             self._send(message, failure)
 
     def finished(self, streamed: _DecoupledRequest) -> None:
-        """The last response of `streamed` was sent."""
+        """Remove a decoupled request after its last response was sent."""
         if streamed in self._decoupled:
             self._decoupled.discard(streamed)
             self._count(-streamed.size)

@@ -30,10 +30,10 @@ _LAST_STREAM: Final = 2**30
 
 
 class Call(Protocol):
-    """A call, or a place for successive calls."""
+    """The state of a call. An object may be reused for later calls."""
 
     stream: int
-    """Stream of HTTP/2; 0 without a call in progress."""
+    """Number of the HTTP/2 stream; 0 while no call is in progress."""
     received: int
     """Bytes received on the stream since the last WINDOW_UPDATE."""
 
@@ -42,9 +42,10 @@ C = TypeVar("C", bound=Call)
 
 
 class Http2Client(Generic[C]):
-    """The calls of one connection after another. Frames to send collect in `_out`.
+    """The HTTP/2 state of a connection and its concurrent calls.
 
-    Subclasses implement `_block`, `_data` and `_ended`, and may override the other hooks.
+    `_reset` prepares a new connection. `_out` collects the frames to send. Subclasses implement
+    `_block`, `_data` and `_ended`, and may override the other hooks.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class Http2Client(Generic[C]):
         self._rest = self._part = b""
         self._part_ends = False
         self._skip = 0
-        """Bytes of a DATA frame that are still to come and are not kept."""
+        """Number of upcoming bytes of a DATA frame that are discarded."""
         self._out: list[bytes | memoryview] = []
         self._received = 0
         self._window = self._stream_window = h2.DEFAULT_WINDOW
@@ -68,7 +69,7 @@ class Http2Client(Generic[C]):
         self._max_frame = h2.DEFAULT_FRAME
         self._max_calls = 2**31
         self._held: deque[tuple[int, memoryview, bool]] = deque()
-        """Data that wait for the server's SETTINGS or for its windows; True at the end."""
+        """Data that wait for SETTINGS or for a window: stream, data, and True at its end."""
 
     # -- hooks
 

@@ -1,7 +1,7 @@
 """The shapes of a compiled model: --input_shape and the three gear flags combined.
 
-Facts and limits are from ATC's documents ("dynamic_gear") and GE's list of error codes. The code is
-our choice where two codes fit or the documents name none.
+Facts and limits are from ATC's documents ("dynamic_gear") and GE's list of error codes. Error codes
+are our choice if two codes fit or the documents name none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Gear:
 
 @dataclass(frozen=True, slots=True)
 class InputShapes:
-    """A model's shapes, as known without its graph."""
+    """The shapes of a model's inputs, as derived from the flags and the inputs alone."""
 
     family: Family
     ranges: tuple[tuple[Range, ...], ...]
@@ -227,7 +227,7 @@ def check_count(family: Family, values: tuple[Dims, ...], soc: str) -> None:
 def check_places(
     family: Family, options: Options, places: Mapping[str, Sequence[int]], width: int
 ) -> None:
-    """Check that the -1 of --input_shape fit this kind of gears. Raises CompileFault.
+    """Check that this kind of gears supports the -1 in --input_shape. Raises CompileFault.
 
     `places` has the axes that are -1, by input. `width` is the number of values in a gear.
     """

@@ -66,7 +66,7 @@ def reset_device_force(device: int) -> None:
 
 @value("rt.get_run_mode", anytime=True)
 def get_run_mode() -> int:
-    """Return the code of "runs on a host". Allowed before acl.init() and without a context."""
+    """Return ACL_HOST, always. Allowed before acl.init() and without a context."""
     return int(RunMode.ACL_HOST)
 
 
@@ -314,7 +314,7 @@ def query_event_status(event: int) -> int:
     """Return 1 if the event is complete, else 0."""
     now = process.current()
     done = now.events.get(event, "query_event_status").is_done(now.streams)
-    # CANN's headers define these values opposite to the older query's.
+    # In CANN's headers these values are opposite to those of the older `query_event`.
     return int(
         EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
         if done

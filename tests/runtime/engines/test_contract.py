@@ -321,7 +321,7 @@ def changed(graph_tensor, **changes):
             [
                 "input 'input_ids': found no graph input 'input_ids', expected one of: "
                 "attention_mask, ids",
-                "graph input 'ids' INT64[*,*]: found nothing that feeds it, expected an input in "
+                "graph input 'ids' INT64[*,*]: found no source, expected an input in "
                 "config.pbtxt, one of the parameters 'mask.ids', 'lengths.ids', 'positions.ids', "
                 "'offsets.ids', 'constant.ids', 'state.ids', 'prepared.ids', or a batch_input",
             ],

@@ -162,7 +162,7 @@ def opened_at(path):
 def test_onnxruntime_for_the_cpu_is_reported_with_the_fix(version_dir, fake):
     cure = (
         r"cuda:0: found onnxruntime [\d.]+ without CUDA, expected onnxruntime-gpu: `pip uninstall "
-        r"-y onnxruntime; pip install 'onnxruntime-gpu\[cuda,cudnn\]'`: both are one package"
+        r"-y onnxruntime; pip install 'onnxruntime-gpu\[cuda,cudnn\]'`; both install one module"
     )
     with pytest.raises(NoDevice, match=cure):
         opened_at(version_dir(ENCODER) / "model.onnx")
@@ -178,7 +178,7 @@ def hosts_provider(monkeypatch, fake):
 
 
 def test_graph_that_the_cpu_would_execute_is_refused(version_dir, hosts_provider, capsys):
-    text = r"model\.onnx: found 1 ReduceSum that CUDA does not execute and the CPU would; expected"
+    text = r"model\.onnx: found 1 ReduceSum that CUDA does not support; expected"
     path = version_dir(ENCODER) / "model.onnx"
     with pytest.raises(ArtifactFault, match=text.replace("1 ReduceSum", "2 ReduceSum")):
         opened_at(path)

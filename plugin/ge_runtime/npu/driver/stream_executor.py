@@ -1,7 +1,7 @@
 """The stream executor, which executes the slots of engines on a card.
 
 An executor has one stream, and one block of workspace for all its models. Models execute one after
-another, so the block is as large as the largest of them needs.
+another, so the block has the largest size that a model needs.
 
 With several buffer sets, copies of one execution overlap with the computation of another: each set
 has a stream for copies, and events synchronize it with the executor's stream. Computations never
@@ -36,9 +36,9 @@ class _CopyStream:
 
     stream: Stream
     arrived: Event
-    """Recorded when all inputs are on the card."""
+    """Recorded after the copies of all inputs."""
     computed: Event
-    """Recorded when all stages are done."""
+    """Recorded after all stages."""
 
 
 class _BufferSet:
@@ -114,8 +114,8 @@ class StreamExecutor:
             # After the release, because `exclusive` acquires the locks of all executors.
             self._recover()
 
-    # Each execution waits for all tasks that it queued. The driver reports a failed task once, at
-    # the next wait for its stream, and does not say which task it was; so it is one of these.
+    # The driver reports a failed task once, at the next wait for its stream, without naming the
+    # task. Each execution waits for all tasks that it queued, so a failure belongs to one of them.
 
     def _execute(self, slot: Slot, execution: CardExecution) -> None:
         stream = self._stream
@@ -141,9 +141,9 @@ class StreamExecutor:
                 self._device.wait(copies.stream)
                 return False
             try:
-                # The next computation is queued after this one has ended, although events could
-                # order them: otherwise a failure could not be attributed to one of them, and it is
-                # not documented that a model may be queued while it executes at other addresses.
+                # The next computation is queued after this one has ended. Events could order them,
+                # but then a failure could not be attributed to one of them. Also, no document says
+                # that a model may be queued while it executes at other addresses.
                 compute = partial(self._compute, copies, slot, execution)
                 self._queue(compute, self._stream, copies.stream)
                 self._device.wait(self._stream)
@@ -292,7 +292,7 @@ class StreamExecutor:
 
     @contextmanager
     def _undoing(self) -> Iterator[ExitStack]:
-        """Return a context that undoes its calls after an error, unless the card is lost."""
+        """Yield a stack of callbacks that run after an error, unless the card is lost."""
         with ExitStack() as undo:
             try:
                 with self._device.detecting_loss():

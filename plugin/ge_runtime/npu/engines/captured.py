@@ -1,6 +1,6 @@
 """An engine of .om files that profiles or dumps some of its executions.
 
-If that fails, a warning is logged once, and the model executes without it. CANN only captures
+If capturing fails, a warning is logged once, and the model executes without it. CANN only captures
 models that are loaded after capturing was enabled: a profile is initialized before the model is
 loaded; for a dump the model is loaded again before the first captured execution, and again after
 the last one.
@@ -81,7 +81,7 @@ class Capture:
 
     @property
     def cost(self) -> str:
-        """The unplanned cost of the capture, for people."""
+        """A description of the unplanned cost of the capture, for the load log."""
         window = self._window
         cost = f"{window} into {window.folder}: CANN needs additional memory and time for it"
         if window.parameter == "profile":
@@ -111,7 +111,7 @@ class Capture:
             self.end(engine)
 
     def end(self, engine: Reloadable | None) -> None:
-        """Stop the capture, and load the engine again; None: the engine is closing."""
+        """Stop the capture, and reload the engine; None if the engine is closing."""
         if self._running is not None:
             self._try(self._stop, engine)
         if self._initialised:

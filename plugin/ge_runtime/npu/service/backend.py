@@ -1,4 +1,4 @@
-"""The device backend whose device is in another process: the client of the device service."""
+"""The device backend that uses a device through the device service, in another process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ge_runtime.specs import Array
 class ServiceBackend:
     """The `DeviceBackend` of a device that the device service owns.
 
-    Engines raise EngineLost while there is no service. Opening and binding an engine is repeated
-    once with the next service.
+    Engines raise EngineLost while no service runs. If the service ends while an engine is opened or
+    bound, this is repeated once with the next service.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class ServiceBackend:
 
         Args:
             device: Name of the device.
-            client: Name of this client, for people.
+            client: Name of this client in logs and status displays.
             weight: See `fair_scheduler.QueueEntry`.
             priority: See `fair_scheduler.QueueEntry`.
             resident: The tensors that stay on the device.
             timeouts: Time limits.
 
         Raises:
-            ServiceFault: The service cannot be reached; other faults come from its device.
+            ServiceFault: The service cannot be reached. Faults of its device are raised as well.
         """
         self.name: Final = device
         hello = {
@@ -99,7 +99,7 @@ class ServiceBackend:
         return engine
 
     def release_rows(self, handles: Array) -> None:
-        """See `ReleasesRows`. Skipped while the connection is in use: rows expire as well."""
+        """See `ReleasesRows`. Does nothing while the connection is in use; then the rows expire."""
         for part in handles_as_json(handles):
             self._client.try_notify({"do": "let_go", "handles": part})
 
@@ -110,18 +110,19 @@ class ServiceBackend:
 
     def freeze(self) -> None:
         self.memory.freeze()
-        for engine in self._engines:  # earlier executions did not belong to requests
+        for engine in self._engines:  # earlier executions were not for requests
             engine.keep_rows()
 
     def close(self) -> None:
         self._client.close()
         self.memory.free_all()
 
-    # ---------------------------------------------------------------------------- for its memory
+    # -- called by `SharedMemory`
 
     def announce(self, file: SharedFile) -> None:
         try:
-            with contextlib.suppress(EngineLost):  # the next service gets all arenas anyway
+            # Without a service nothing is lost: `restore` announces all arenas to the next one.
+            with contextlib.suppress(EngineLost):
                 self._client.call_once(lambda connection: connection.announce(file))
         except OutOfMemory as fault:
             raise MemoryError(str(fault)) from fault
