@@ -12,6 +12,9 @@ from typing import TypeAlias
 from reference_server.core.errors import ServerError, internal, invalid_arg
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+#: For an object's id and the name of a repeated member: the object, and the number of distinct
+#: members before the first repetition.
+Repeated: TypeAlias = "dict[tuple[int, str], tuple[object, int]]"
 
 #: The deepest nesting that newer Triton releases accept.
 DEEPEST = 100
@@ -19,7 +22,7 @@ DEEPEST = 100
 
 def read(
     document: bytes,
-    repeated: set[tuple[int, str]] | None = None,
+    repeated: Repeated | None = None,
     *,
     iteratively: bool = False,
     deepest: int = DEEPEST,
@@ -28,15 +31,14 @@ def read(
 
     Args:
         document: The text.
-        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
-            the outermost object.
+        repeated: Receives the repeated members of objects.
         iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
         deepest: The deepest nesting of arrays and objects that is read.
 
     Raises:
         ServerError: The refusals that `rapid_json.loads` lists.
     """
-    return _Reader(document, set() if repeated is None else repeated, iteratively, deepest).read()
+    return _Reader(document, {} if repeated is None else repeated, iteratively, deepest).read()
 
 
 def integer(digits: bytes | str) -> int | float:
@@ -65,7 +67,7 @@ class _Reader:
     """Reads one document in RapidJSON's order, to stop at the same byte."""
 
     def __init__(
-        self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool, deepest: int
+        self, document: bytes, repeated: Repeated, iteratively: bool, deepest: int
     ) -> None:
         self._repeated = repeated
         self._iteratively = iteratively
@@ -154,7 +156,7 @@ class _Reader:
             self._at += 1
             self._next()
             if name in members:
-                self._repeated.add((depth, name))
+                self._repeated.setdefault((id(members), name), (members, len(members)))
             members.setdefault(name, self._value(depth))
             separator = self._next()
             if separator not in (b",", b"}"):
