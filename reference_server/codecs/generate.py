@@ -11,7 +11,7 @@ from math import prod
 from reference_server.codecs import rapid_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.codecs.infer_json_reader import read_parameter
-from reference_server.codecs.json_exact_reader import JsonValue, Repeated
+from reference_server.codecs.json_exact_reader import JsonValue, Repeated, TooDeep
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.codecs.json_writer import encode_parameter, write_data, write_string
 from reference_server.core.errors import ServerError, invalid_arg
@@ -43,7 +43,10 @@ def decode(
         ServerError: The request is refused.
     """
     reader = _Reader(signature, InferRequest(signature.name, {}, sink), profile, limit)
-    return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
+    try:
+        return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
+    except TooDeep as error:
+        raise reader.nested_too_deeply(error) from None
 
 
 class _Reader:
@@ -124,6 +127,14 @@ class _Reader:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
             self._bytes += tensor.byte_size
         inputs[name] = tensor
+
+    def nested_too_deeply(self, error: TooDeep) -> ServerError:
+        """Return the error for a body that is nested too deeply."""
+        names = [name for _, name in error.opened]
+        config = self._inputs.get(names[-1]) if names else None
+        if config is None or config.datatype.is_bytes:
+            return error
+        return rapid_json.prefixed("Unable to parse 'data'", error)
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
         """Return the shape of `count` elements; the innermost variable size is derived from it."""

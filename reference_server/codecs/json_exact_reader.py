@@ -9,7 +9,7 @@ import math
 import re
 from typing import TypeAlias
 
-from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.errors import Code, ServerError, internal
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 #: For an object's id and the name of a repeated member: the object, and the number of distinct
@@ -18,6 +18,20 @@ Repeated: TypeAlias = "dict[tuple[int, str], tuple[object, int]]"
 
 #: The deepest nesting that newer Triton releases accept.
 DEEPEST = 100
+
+
+class TooDeep(ServerError):
+    """The document is nested too deeply.
+
+    Attributes:
+        opened: The open objects, from the innermost one outwards: the members that have been read,
+            and the name of the member whose value is open.
+    """
+
+    def __init__(self) -> None:
+        text = f"JSON nesting depth exceeds maximum allowed limit ({DEEPEST})"
+        super().__init__(Code.INVALID_ARG, text)
+        self.opened: list[tuple[dict[str, JsonValue], str]] = []
 
 
 def read(
@@ -112,7 +126,7 @@ class _Reader:
             case b'"':
                 return self._string()
             case b"{" | b"[" if depth == self._deepest:
-                raise invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({DEEPEST})")
+                raise TooDeep
             case b"{":
                 return self._object(depth + 1)
             case b"[":
@@ -157,7 +171,11 @@ class _Reader:
             self._next()
             if name in members:
                 self._repeated.setdefault((id(members), name), (members, len(members)))
-            members.setdefault(name, self._value(depth))
+            try:
+                members.setdefault(name, self._value(depth))
+            except TooDeep as error:
+                error.opened.append((members, name))
+                raise
             separator = self._next()
             if separator not in (b",", b"}"):
                 raise self._refusal("Missing a comma or '}' after an object member.")
