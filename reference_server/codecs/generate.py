@@ -11,7 +11,7 @@ from math import prod
 from reference_server.codecs import rapid_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.codecs.infer_json_reader import read_parameter
-from reference_server.codecs.json_exact_reader import JsonValue
+from reference_server.codecs.json_exact_reader import JsonValue, Repeated, TooDeep
 from reference_server.codecs.json_tensor_reader import read_tensor
 from reference_server.codecs.json_writer import encode_parameter, write_data, write_string
 from reference_server.core.errors import ServerError, invalid_arg
@@ -43,13 +43,16 @@ def decode(
         ServerError: The request is refused.
     """
     reader = _Reader(signature, InferRequest(signature.name, {}, sink), profile, limit)
-    return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
+    try:
+        return rapid_json.decode(body, reader.read_all, profile, reader.repeated)
+    except TooDeep as error:
+        raise reader.nested_too_deeply(error) from None
 
 
 class _Reader:
     """Adds members to a request, as inputs or as parameters.
 
-    `repeated` contains the depths and names of members that occur more than once in their object.
+    `repeated` receives the members that occur more than once in their object.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class _Reader:
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
-        self.repeated: set[tuple[int, str]] = set()
+        self.repeated: Repeated = {}
         self._parameters: dict[str, Parameter] = {}
         request.parameters = self._parameters
 
@@ -73,19 +76,23 @@ class _Reader:
         request = self._request
         if isinstance(document, dict) and "id" in document:
             request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-        for name, value in self.given(rapid_json.members(document), 1):
+        for name, value in self.given(rapid_json.members(document)):
             if name == _NESTED:
                 self.read_nested(value)
             else:
                 self.read(name, value)
         return request
 
-    def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
-        """Yield the members in order; a repeated one twice, with its first value."""
-        for name, value in members.items():
+    def given(self, members: dict[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
+        """Yield the members in the document's order; a repeated one twice, with its first value."""
+        again: dict[int, list[str]] = {}
+        for (_, name), (owner, place) in self.repeated.items():
+            if owner is members:
+                again.setdefault(place, []).append(name)
+        for place, (name, value) in enumerate(members.items(), 1):
             yield name, value
-            if (depth, name) in self.repeated:
-                yield name, value
+            for repeated in again.get(place, ()):
+                yield repeated, members[repeated]
 
     def read_nested(self, value: JsonValue) -> None:
         if _NESTED in self._inputs:
@@ -98,7 +105,7 @@ class _Reader:
             context = f"Expected JSON object for keyword: '{_NESTED}'"
             raise rapid_json.prefixed(context, error) from None
         try:
-            for name, member in self.given(members, 2):
+            for name, member in self.given(members):
                 self.read(name, member)
         except ServerError as error:
             raise rapid_json.prefixed(f"Converting keyword: '{_NESTED}'", error) from None
@@ -120,6 +127,14 @@ class _Reader:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
             self._bytes += tensor.byte_size
         inputs[name] = tensor
+
+    def nested_too_deeply(self, error: TooDeep) -> ServerError:
+        """Return the error for a body that is nested too deeply."""
+        names = [name for _, name in error.opened]
+        config = self._inputs.get(names[-1]) if names else None
+        if config is None or config.datatype.is_bytes:
+            return error
+        return rapid_json.prefixed("Unable to parse 'data'", error)
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
         """Return the shape of `count` elements; the innermost variable size is derived from it."""

@@ -27,6 +27,7 @@ from reference_server.codecs.inference import (
     ResponseForm,
     Span,
 )
+from reference_server.codecs.json_exact_reader import TooDeep
 from reference_server.codecs.json_skeleton import GAP, Skeleton, split_request
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
 from reference_server.core import byte_strings
@@ -151,7 +152,15 @@ class InferRequestDecoder:
     def _decoded(
         self, document: memoryview, reader: RequestReader
     ) -> tuple[InferRequest, ResponseForm]:
-        return rapid_json.decode(document, reader.read, self._profile, deepest=_DEEPEST)
+        try:
+            return rapid_json.decode(document, reader.read, self._profile, deepest=_DEEPEST)
+        except TooDeep as error:
+            if [name for _, name in error.opened[-2:]] != ["data", "inputs"]:
+                raise
+            # Triton reads the whole document first. Here a datatype after the data is not read.
+            if error.opened[-2][0].get("datatype") == DataType.BYTES.value:
+                raise
+            raise rapid_json.prefixed("Unable to parse 'data'", error) from None
 
 
 # -- the cache

@@ -9,17 +9,34 @@ import math
 import re
 from typing import TypeAlias
 
-from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.errors import Code, ServerError, internal
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+#: For an object's id and the name of a repeated member: the object, and the number of distinct
+#: members before the first repetition.
+Repeated: TypeAlias = "dict[tuple[int, str], tuple[object, int]]"
 
 #: The deepest nesting that newer Triton releases accept.
 DEEPEST = 100
 
 
+class TooDeep(ServerError):
+    """The document is nested too deeply.
+
+    Attributes:
+        opened: The open objects, from the innermost one outwards: the members that have been read,
+            and the name of the member whose value is open.
+    """
+
+    def __init__(self) -> None:
+        text = f"JSON nesting depth exceeds maximum allowed limit ({DEEPEST})"
+        super().__init__(Code.INVALID_ARG, text)
+        self.opened: list[tuple[dict[str, JsonValue], str]] = []
+
+
 def read(
     document: bytes,
-    repeated: set[tuple[int, str]] | None = None,
+    repeated: Repeated | None = None,
     *,
     iteratively: bool = False,
     deepest: int = DEEPEST,
@@ -28,15 +45,14 @@ def read(
 
     Args:
         document: The text.
-        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
-            the outermost object.
+        repeated: Receives the repeated members of objects.
         iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
         deepest: The deepest nesting of arrays and objects that is read.
 
     Raises:
         ServerError: The refusals that `rapid_json.loads` lists.
     """
-    return _Reader(document, set() if repeated is None else repeated, iteratively, deepest).read()
+    return _Reader(document, {} if repeated is None else repeated, iteratively, deepest).read()
 
 
 def integer(digits: bytes | str) -> int | float:
@@ -65,7 +81,7 @@ class _Reader:
     """Reads one document in RapidJSON's order, to stop at the same byte."""
 
     def __init__(
-        self, document: bytes, repeated: set[tuple[int, str]], iteratively: bool, deepest: int
+        self, document: bytes, repeated: Repeated, iteratively: bool, deepest: int
     ) -> None:
         self._repeated = repeated
         self._iteratively = iteratively
@@ -110,7 +126,7 @@ class _Reader:
             case b'"':
                 return self._string()
             case b"{" | b"[" if depth == self._deepest:
-                raise invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({DEEPEST})")
+                raise TooDeep
             case b"{":
                 return self._object(depth + 1)
             case b"[":
@@ -154,8 +170,12 @@ class _Reader:
             self._at += 1
             self._next()
             if name in members:
-                self._repeated.add((depth, name))
-            members.setdefault(name, self._value(depth))
+                self._repeated.setdefault((id(members), name), (members, len(members)))
+            try:
+                members.setdefault(name, self._value(depth))
+            except TooDeep as error:
+                error.opened.append((members, name))
+                raise
             separator = self._next()
             if separator not in (b",", b"}"):
                 raise self._refusal("Missing a comma or '}' after an object member.")

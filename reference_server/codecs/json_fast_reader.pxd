@@ -13,7 +13,7 @@ cdef class _Reader:
     cdef bytes text
     cdef Py_ssize_t size, position, pause, single, single_strings, single_rows
     cdef int deepest
-    cdef set repeated
+    cdef dict repeated
 
     cpdef read(self)
     cdef int yield_gil(self) except -1

@@ -15,6 +15,7 @@ import math
 
 import orjson
 
+from reference_server.codecs.json_exact_reader import Repeated
 from reference_server.core import gil
 
 #: Bytes of a document that are read between two pauses: less than a millisecond of work. Other
@@ -26,14 +27,13 @@ class Unusual(ValueError):
     """The document is malformed, or has a form that only the exact reader reads."""
 
 
-def read(document: bytes, deepest: int, repeated: set[tuple[int, str]] | None = None) -> object:
+def read(document: bytes, deepest: int, repeated: Repeated | None = None) -> object:
     """Return the value of an ordinary JSON document.
 
     Args:
         document: The text. Invalid UTF-8 in strings is decoded with `surrogateescape`.
         deepest: The deepest nesting of arrays and objects that is read.
-        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
-            the outermost object.
+        repeated: Receives the repeated members of objects.
 
     Returns:
         The value. The first of several members with the same name counts. Integers within int64 or
@@ -72,9 +72,7 @@ class _Reader:
     interpreted, an IndexError does.
     """
 
-    def __init__(
-        self, document: bytes, deepest: int, repeated: set[tuple[int, str]] | None
-    ) -> None:
+    def __init__(self, document: bytes, deepest: int, repeated: Repeated | None) -> None:
         self.text = document
         self.size = len(document)
         self.position = 0
@@ -164,7 +162,7 @@ class _Reader:
             if name not in members:
                 members[name] = value
             elif self.repeated is not None:
-                self.repeated.add((depth, name))
+                self.repeated.setdefault((id(members), name), (members, len(members)))
             byte = self.next_byte()
             self.position += 1
             if byte == _CLOSE_OBJECT:

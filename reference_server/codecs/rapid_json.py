@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from reference_server.codecs import json_exact_reader, json_fast_reader
-from reference_server.codecs.json_exact_reader import DEEPEST, JsonValue
+from reference_server.codecs.json_exact_reader import DEEPEST, JsonValue, Repeated
 from reference_server.core import gil
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -30,7 +30,7 @@ LONG = 2 * json_fast_reader.PIECE
 def loads(
     data: bytes | bytearray | memoryview,
     profile: TritonProfile = V2_51,
-    repeated: set[tuple[int, str]] | None = None,
+    repeated: Repeated | None = None,
     deepest: int = DEEPEST,
 ) -> JsonValue:
     """Return the value of a JSON document.
@@ -42,8 +42,7 @@ def loads(
     Args:
         data: The document.
         profile: The Triton release to imitate.
-        repeated: Receives the depth and the name of each repeated member of an object. Depth 1 is
-            the outermost object.
+        repeated: Receives the repeated members of objects.
         deepest: The deepest nesting of arrays and objects.
 
     Raises:
@@ -55,8 +54,8 @@ def loads(
         return cast("JsonValue", json_fast_reader.read(document, deepest, repeated))
     except json_fast_reader.Unusual:
         pass
-    # Names that the fast reader has added precede the place where it gave up, so the exact reader
-    # adds them, too.
+    if repeated is not None:
+        repeated.clear()  # of the objects that the fast reader has read
     return json_exact_reader.read(
         document, repeated, iteratively=profile.newer_request_checks, deepest=deepest
     )
@@ -66,7 +65,7 @@ def decode(
     data: memoryview,
     read: Callable[[JsonValue], _T],
     profile: TritonProfile = V2_51,
-    repeated: set[tuple[int, str]] | None = None,
+    repeated: Repeated | None = None,
     deepest: int = DEEPEST,
 ) -> _T:
     """Return `read(loads(data, profile, repeated, deepest))`.

@@ -51,7 +51,7 @@ class Models(Protocol):
     def find(self, name: str, version: int = LATEST) -> CalledModel:
         """Return the loaded model. Raises ServerError."""
 
-    def load(self, name: str, override: Override | None = None) -> None:
+    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
         """Load a model. Raises ServerError."""
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
@@ -192,12 +192,7 @@ class InstanceCalls:
         models = self._calls.explicit_models
         check_name(name, self._calls.profile)
         override = None if config is None else Override(config, given)
-        loading = self._member.group.loading
-        loading.append(self._member.name)
-        try:
-            models.load(name, override)
-        finally:
-            loading.remove(self._member.name)
+        models.load(name, override, joins=False)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Start to unload a model. Raises ServerError if that is not allowed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -94,6 +95,7 @@ class ModelLoader:
         )
         self._cache = cache
         self._order = itertools.count()
+        self._resizing = threading.Lock()
         #: The BLS calls of loaded models; the server connects this object after the first load.
         self.calls = BlsCalls(clock, profile)
         self._instances = InstanceMaker(self._hosts, self.calls, clock, profile)
@@ -218,8 +220,8 @@ class ModelLoader:
     ) -> ServedModel:
         """Change the instances of a serving version to those of `source`, and return it.
 
-        Kept instances are not interrupted, and removed instances are closed when they are idle. As
-        in Triton, this method waits until they are closed, except those with open sequences.
+        self._resizing = threading.Lock()
+        #: The BLS calls of loaded models; the server connects this object after the first load.
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
         assert served.group is not None
@@ -234,23 +236,22 @@ class ModelLoader:
             environment=served.config.environment,
         )
         kept, added = kept_and_added(served.running, config.instances)
-        scheduler = served.scheduler
-        if isinstance(scheduler, CachingScheduler):
-            scheduler = scheduler.inner
-        assert isinstance(scheduler, InstanceScheduler)
+        scheduler = _instance_scheduler(served)
+        assert scheduler is not None
         group, health = served.group, served.health
         instances = self._instances.make(
             config, served.version, folder.path, served.statistics, group, health, added
         )
 
         def left(name: str, was_last: bool) -> None:
-            group.size -= 1
+            with self._resizing:
+                group.size -= 1
             if was_last:
                 health.forget(name)
 
         numbers = scheduler.change(instances, served.running.keys() - kept.keys(), added, left)
-        scheduler.join_removed(group.loading)
-        group.size += len(numbers)
+        with self._resizing:
+            group.size += len(numbers)
         return replace(served, config=config, running=kept | dict(zip(numbers, added, strict=True)))
 
     def _complete_by_model(
@@ -341,6 +342,20 @@ class ModelLoader:
                 scheduler, self._cache, config.signature, version, statistics, self._clock
             )
         return scheduler
+
+
+def join_removed(served: ServedModel) -> None:
+    """Wait until the removed instances of a version are closed, except those with sequences."""
+    scheduler = _instance_scheduler(served)
+    if scheduler is not None:
+        scheduler.join_removed()
+
+
+def _instance_scheduler(served: ServedModel) -> InstanceScheduler | None:
+    scheduler = served.scheduler
+    if isinstance(scheduler, CachingScheduler):
+        scheduler = scheduler.inner
+    return scheduler if isinstance(scheduler, InstanceScheduler) else None
 
 
 def _environment(proto: ConfigProto, folder: ModelFolder) -> str:

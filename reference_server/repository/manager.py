@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.repository.ensembles import DependencyGraph
-from reference_server.repository.loader import ModelLoader
+from reference_server.repository.loader import ModelLoader, join_removed
 from reference_server.repository.model_folders import (
     FileDirectory,
     ModelId,
@@ -111,20 +111,28 @@ class Repository:
         self._poller.directories()
         return not self._load({model for name in names for model in self._poller.ids(name)})
 
-    def load(self, name: str, override: Override | None = None) -> None:
+    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
         """Load or reload a model and the models that it uses. Unchanged models are not reloaded.
 
-        The old versions serve until the new ones are loaded, and continue if loading fails. Raises
-        ServerError with the reason of a failure.
+        The old versions serve until the new ones are loaded, and continue if loading fails.
+
+        Args:
+            name: The model.
+            override: The configuration and the files of the request, if any.
+            joins: Whether to wait until removed instances are closed. A model's code must not
+                wait, since such an instance may wait for it.
+
+        Raises:
+            ServerError: The reason of a failure.
         """
         models = self._poller.ids(name)
-        errors = self._load(set(models), override)
+        errors = self._load(set(models), override, joins=joins)
         for model in models:
             if model in errors:
                 raise errors[model]
 
     def _load(
-        self, names: set[ModelId], override: Override | None = None
+        self, names: set[ModelId], override: Override | None = None, *, joins: bool = True
     ) -> dict[ModelId, ServerError]:
         """Load these models. Return the errors of failed models, with the texts for clients."""
         try:
@@ -160,7 +168,7 @@ class Repository:
         finally:
             if files is not None:
                 files.release()
-        failed = self._execute(plan)
+        failed = self._execute(plan, joins=joins)
         return refused | {
             model: invalid_arg(f"load failed for model '{model}': {failed[model].message}\n")
             for model in names & set(failed)
@@ -196,8 +204,12 @@ class Repository:
             self._graph.errors(affected),
         )
 
-    def _execute(self, plan: LoadPlan) -> dict[ModelId, ServerError]:
-        """Load the models of the plan, then release the claims. Return the errors, by model."""
+    def _execute(self, plan: LoadPlan, *, joins: bool = True) -> dict[ModelId, ServerError]:
+        """Load the models of the plan, then release the claims. Return the errors, by model.
+
+        With `joins`, then wait until removed instances are closed, as Triton does. Their code may
+        load these models, which would never end if they were still claimed.
+        """
         outcome = LoadOutcome()
         try:
             self._plans.load(plan, self._errors, outcome)
@@ -212,6 +224,10 @@ class Repository:
                 self._claimed.difference_update(plan.sources)
                 self._changed.notify_all()
             self._draining.start(outcome.retired)
+        if joins:
+            for name in plan.sources:
+                for served in self._registry.ready(name):
+                    join_removed(served)
         return outcome.failed
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:

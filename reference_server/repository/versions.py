@@ -115,17 +115,16 @@ class ServedModel:
         label = request.label
         log.debug("%s Setting state from INITIALIZED to INITIALIZED", label)
         log.debug(
-            "%s prepared: request id: %s, model: %s, requested version: %d, actual version: %d, "
-            "flags: 0x%x, correlation id: %s, batch size: %d, priority: %d, timeout (us): %d, "
-            "inputs: %s, requested outputs: %s",
+            "%s prepared: request id: %s, model: %s, actual version: %d, flags: 0x%x, "
+            "correlation id: %s, batch size: %d, priority: %d, timeout (us): %d, inputs: %s, "
+            "requested outputs: %s",
             label,
             request.id,
             self.config.name,
-            request.model_version,
             self.version,
             request.flags,
             request.correlation_id,
-            request.batch_size,
+            request.batch_size if self.config.signature.batches else 0,
             request.priority,
             request.timeout_us,
             ", ".join(
@@ -133,7 +132,10 @@ class ServedModel:
                 f"[{','.join(map(str, tensor.shape))}]"
                 for tensor in request.inputs.values()
             ),
-            ", ".join(request.requested_outputs) or "all",
+            ", ".join(
+                request.requested_outputs
+                or (tensor.name for tensor in self.config.signature.outputs)
+            ),
         )
         log.debug("%s Setting state from INITIALIZED to PENDING", label)
 

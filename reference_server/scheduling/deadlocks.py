@@ -8,7 +8,7 @@ instances that could start it are stuck.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from reference_server.core.request import InferRequest
@@ -16,18 +16,10 @@ from reference_server.core.request import InferRequest
 
 @dataclass(slots=True, eq=False)
 class InstanceGroup:
-    """The instances of one loaded version of a model.
-
-    Attributes:
-        model: The model's name.
-        size: The number of instances.
-        loading: The names of the instances whose code waits for a load. No lock is needed, since
-            an entry is added and removed in one step each.
-    """
+    """The instances of one loaded version of a model; `size` is their number."""
 
     model: str
     size: int
-    loading: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

@@ -88,7 +88,6 @@ class InstanceScheduler:
             number: _Worker(self, number, instance) for number, instance in enumerate(instances)
         }
         self._leaving: list[_Worker] = []  # stop as soon as they are idle
-        self._removed: list[_Worker] = []  # by the last change
         self._left: Callable[[str, bool], None] = lambda name, was_last: None
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
@@ -171,25 +170,23 @@ class InstanceScheduler:
             self._workers |= new_workers
             self._rate_limited.update(zip(new_workers, limited, strict=False))
             self._idle += opened
-            self._removed = [self._workers[number] for number in leaving]
-            self._leaving += self._removed
+            self._leaving += [self._workers[number] for number in leaving]
             self._work.resize(new_workers.keys(), leaving, now)
             decision = self._decide(now)
         if decision is not None:
             self._carry_out(decision)
         return list(new_workers)
 
-    def join_removed(self, loading: Collection[str] = ()) -> None:
-        """Wait until the instances that the last `change` removed are closed.
-
-        Instances with sequences that go on are not waited for, nor are those named in `loading`,
-        whose code waits for a load.
-        """
+    def join_removed(self) -> None:
+        """Wait until the removed instances are closed, except those with sequences that go on."""
         with self._lock:
-            removed = [worker for worker in self._removed if not self._work.keeps(worker.number)]
+            removed = [
+                worker
+                for worker in self._workers.values()
+                if worker.leaves or self._is_done(worker)
+            ]
         for worker in removed:
-            if worker.name not in loading:
-                worker.join()
+            worker.join()
 
     def submit(self, request: InferRequest) -> None:
         """Queue `request`.

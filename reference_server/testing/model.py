@@ -346,9 +346,9 @@ class StubbedModels:
         """Return the stub, which replaces all versions, or the loaded model. Raises ServerError."""
         return self._stubs.get(name) or self._loaded.find(name, version)
 
-    def load(self, name: str, override: Override | None = None) -> None:
+    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
         """Load a model. Raises ServerError."""
-        self._loaded.load(name, override)
+        self._loaded.load(name, override, joins=joins)
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
         """Start to unload a model."""

@@ -6,6 +6,7 @@ Pipelined requests are not here: now and then the real server closes such a conn
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 from contract.casebook import Case, case, chapter, get, post
 
@@ -202,6 +203,48 @@ SEVERAL = {
     '{"A":[1,2,3,4]}': (400, "missing required input(s) ['B']"),
     '{"A":"a","B":"b"}': (400, "can not convert input 'A'"),
 }
+REPEATED_NAMES = ("INT8", "INT16", "UINT8", "UINT16")
+
+
+def orders(count: int) -> list[tuple[str, ...]]:
+    """Return all orders of `count` inputs, each given twice, with the first uses in a fixed order.
+
+    Other orders are the same with other names: all of two and three were compared with Triton.
+    """
+    names = REPEATED_NAMES[:count]
+    found = dict.fromkeys(permutations(names * 2))
+    return [order for order in found if tuple(dict.fromkeys(order)) == names]
+
+
+def repetition(order: tuple[str, ...]) -> str:
+    """Return the input that Triton names: the one whose second use comes first."""
+    return next(name for at, name in enumerate(order) if name in order[:at])
+
+
+def repeated_inputs() -> list[Case]:
+    """Return the bodies in which several inputs are repeated, and those with another fault."""
+    bodies = {
+        "{"
+        + ",".join(f'"{name}":1' for name in order)
+        + "}": f"input '{repetition(order)}' already"
+        for count in range(2, len(REPEATED_NAMES) + 1)
+        for order in orders(count)
+    }
+    bodies |= {
+        '{"INT8":1,"INT16":"a","INT8":1}': SIGNED,
+        '{"INT8":1,"INT8":1,"INT16":"a"}': "input 'INT8' already",
+        '{"INT8":1,"p":[],"INT8":1}': f"parameter 'p' {PARAMETER}",
+        '{"parameters":{"INT8":1},"p":{"INT8":1,"INT8":1}}': f"parameter 'p' {PARAMETER}",
+        '{"parameters":{"INT8":1,"INT16":1,"INT16":1,"INT8":1}}': NESTED,
+        '{"INT8":1,"parameters":{"INT16":1},"INT8":1,"parameters":{}}': "input 'INT8' already",
+        '{"INT8":1,"parameters":{"INT16":1},"parameters":{},"INT8":1}': NESTED,
+    }
+    return [
+        case(f"types {body}", given("types", body), 500 if text == SIGNED else 400, text)
+        for body, text in bodies.items()
+    ]
+
+
 FAULTS = (
     *("error default", "error NOT_FOUND", "error UNAVAILABLE", "error unicode", "error CANCELLED"),
     *("raises ValueError", "raises unicode", "returns too few", "returns dict"),
@@ -285,6 +328,7 @@ CASES = [
             },
         ),
     ),
+    *chapter("generate repeated", *repeated_inputs()),
     *chapter(
         "generate facts",
         *table("mirror", {json.dumps(FACTS): (200, "facts")}),

@@ -36,6 +36,21 @@ def test_a_derived_shape_fits_the_elements(dims, count):
     assert all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
 
 
+def test_inputs_may_be_nested_99_deep():
+    model = signature({"X": (DataType.FP32, [-1]), "T": (DataType.BYTES, [-1])})
+
+    def nested(name, depth):
+        return {name: json.loads("[" * depth + "1" + "]" * depth)}
+
+    assert decode(nested("X", 99), model).inputs["X"].array().tolist() == [1]
+    too_deep = "JSON nesting depth exceeds maximum allowed limit (100)"
+    for name, prefix in (("X", "Unable to parse 'data': "), ("T", ""), ("parameter", "")):
+        expected = Code.INVALID_ARG, f"{prefix}{too_deep}"
+        assert refusal(nested(name, 100), model) == expected
+    with pytest.raises(ServerError, match=r"^JSON nesting depth"):
+        generate.decode(model, memoryview(b"[" * 101), NullSink())
+
+
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
 def test_half_floats_have_no_json(datatype):
     assert refusal({"X": [1]}, signature({"X": (datatype, [-1])})) == (

@@ -83,7 +83,14 @@ def test_data_may_be_nested_99_deep():
     with pytest.raises(ServerError) as caught:
         request(nested(100))
     assert caught.value.code is Code.INVALID_ARG
-    assert caught.value.message == "JSON nesting depth exceeds maximum allowed limit (100)"
+    too_deep = "JSON nesting depth exceeds maximum allowed limit (100)"
+    assert caught.value.message == f"Unable to parse 'data': {too_deep}"
+    with pytest.raises(ServerError) as caught:  # Triton has no prefix for strings, nor elsewhere
+        request(nested(100).replace("FP32", "BYTES"))
+    assert caught.value.message == too_deep
+    with pytest.raises(ServerError) as caught:
+        request(nested(100).replace('"data"', '"more"'))
+    assert caught.value.message == too_deep
 
 
 def test_binary_inputs_are_views_of_the_body():

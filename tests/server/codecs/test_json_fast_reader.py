@@ -46,23 +46,28 @@ def no_pauses():
         yield
 
 
+def places(repeated):
+    """The owners, the names and the places of repeated members, in a fixed order."""
+    return sorted((repr(owner), name, at) for (_, name), (owner, at) in repeated.items())
+
+
 def fast(document):
     """The repr of the value and the repeated names, or None where the reader gives up.
 
     The repr differs for 1 and 1.0, and for 0.0 and -0.0; NaN equals NaN.
     """
-    repeated = set()
+    repeated = {}
     try:
-        return repr(json_fast_reader.read(document, DEEPEST, repeated)), repeated
+        return repr((json_fast_reader.read(document, DEEPEST, repeated), places(repeated)))
     except Unusual:
         return None
 
 
 def exact(document):
     """The repr of the value and the repeated names, or None where the document is refused."""
-    repeated = set()
+    repeated = {}
     try:
-        return repr(json_exact_reader.read(document, repeated)), repeated
+        return repr((json_exact_reader.read(document, repeated), places(repeated)))
     except ServerError:
         return None
 

@@ -1,6 +1,7 @@
 """BLS calls of models: permissions, readiness, and calls during reloads."""
 
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,16 +10,17 @@ import numpy as np
 import pytest
 from server.support.clock import ManualClock
 from server.support.model_folders import OPTIONS
-from server.support.requests import Answers, a_request
+from server.support.requests import PATIENCE_S, Answers, a_request
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.metric_registry import MetricRegistry
-from reference_server.repository.bls import BlsCalls
+from reference_server.repository.bls import BlsCalls, InstanceCalls
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.scheduling.deadlocks import InstanceGroup, Member
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
 
 pytestmark = pytest.mark.brute_force
 
@@ -188,6 +190,36 @@ def test_a_model_may_remove_the_instance_that_loads_it(asked, opened):
     (asked / "asks" / "config.pbtxt").write_text(CONFIG + group)
     repository, _ = opened()
     assert [asked_answers(repository), asked_answers(repository)] == ["asks_0_1", "asks_0_0"]
+
+
+def test_an_instance_that_a_load_removes_may_load_its_model(asked, opened, monkeypatch):
+    """The client's load waits for the instance without a claim on the model."""
+    (asked / "asks" / "1" / "model.py").write_text(textwrap.dedent(LOADS_ITSELF))
+    config = asked / "asks" / "config.pbtxt"
+    config.write_text(CONFIG + "instance_group { kind: KIND_CPU count: 2 }")
+    repository, _ = opened()
+    executing, joining = threading.Event(), threading.Event()
+    load, join = InstanceCalls.load, InstanceScheduler.join_removed
+
+    def load_while_joined(*arguments):
+        executing.set()
+        assert joining.wait(PATIENCE_S)
+        load(*arguments)
+
+    def join_noted(scheduler):
+        joining.set()
+        join(scheduler)
+
+    monkeypatch.setattr(InstanceCalls, "load", load_while_joined)
+    monkeypatch.setattr(InstanceScheduler, "join_removed", join_noted)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(asked_answers, repository)
+        assert executing.wait(PATIENCE_S)
+        config.write_text(CONFIG + "instance_group { kind: KIND_CPU count: 1 }")
+        loaded = pool.submit(repository.load, "asks")
+        assert answer.result(PATIENCE_S) == "asks_0_1"
+        loaded.result(PATIENCE_S)
+    assert asked_answers(repository) == "asks_0_0"
 
 
 def test_models_can_load_models_only_with_explicit_control(opened):

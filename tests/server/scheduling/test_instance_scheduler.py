@@ -619,7 +619,6 @@ def test_join_removed_waits_until_the_instance_is_closed(bench):
     answers = [one.submit(id) for id in "ab"]
     assert sorted([one.started(), one.started()]) == [["a"], ["b"]]
     Changes(one).add(leaving=[1])
-    one.scheduler.join_removed(["m_1"])  # its code waits for this load
     joined = threading.Thread(target=one.scheduler.join_removed)
     joined.start()
     assert joined.is_alive()

@@ -5,9 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from server.backends import kit
 from server.backends.process.test_archives import archive, entry
@@ -276,6 +279,37 @@ def test_a_model_runs_with_the_python_of_its_environment(tmp_path):
     assert Path(prefix).resolve() == folder.resolve()
     assert numpy.startswith("1.26.")
     assert (arguments, first) == ("['']", "''")
+
+
+#: The folder of the interpreter, the activated folder, and the place of a module.
+FACTS = "'|'.join([sys.prefix, os.environ['VIRTUAL_ENV'], own_module.__file__])"
+#: Finds the environment from the place of the script, as in an archive of venv-pack.
+RELOCATED = 'VIRTUAL_ENV=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nexport VIRTUAL_ENV\n'
+
+
+def test_a_model_runs_in_an_unpacked_virtual_environment(tmp_path):
+    folder = tmp_path / "venv"
+    venv.create(folder, symlinks=True)
+    links = [link.readlink() for link in (folder / "bin").glob("python*")]
+    assert any(link.is_absolute() for link in links)  # to the interpreter; venv-pack keeps it
+    (folder / "bin" / "activate").write_text(RELOCATED)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "own_module.py").write_text("")
+    (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))  # instead of a copy
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as tar:
+        for part in folder.iterdir():
+            tar.add(part, part.name)
+    shutil.rmtree(folder)
+    model = kit.replying("import os, own_module", "def reply():", f"    return {FACTS}")
+    opened = instance(tmp_path, tmp_path / "env.tar.gz", model=model)
+    opened.open()
+    try:
+        prefix, activated, module = kit.said(opened).split("|")
+    finally:
+        opened.close()
+    assert Path(prefix).parent == tmp_path / "cache"
+    assert activated == prefix
+    assert Path(module).is_relative_to(prefix)
 
 
 #: Imports the child's code. NumPy is replaced, since few interpreters have it.
