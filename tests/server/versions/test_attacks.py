@@ -110,7 +110,7 @@ ATTACKS = {
             **{"file__1/model.py": FILE, "file__env.tar.gz": archive("../../../stolen")},
         ),
         400,
-        "entry '../../../stolen' is refused: '../../../stolen' is no path inside the archive",
+        "entry '../../../stolen': found path '../../../stolen'; expected a path inside the archive",
     ),
     "a model called ..": (
         http("/v2/repository/models/../load"),
