@@ -251,7 +251,9 @@ def test_a_disagreement_exits_with_1(model, run):
     assert faults[0] == (
         "input 'input_ids': found INT64[*,*] in the graph, expected INT32[batch,tokens]"
     )
-    assert faults[1].startswith("graph input 'attention_mask' INT64[*,*]: found nothing that feeds")
+    assert faults[1].startswith(
+        "graph input 'attention_mask' INT64[*,*]: found no source, expected"
+    )
 
 
 def test_a_disagreement_in_json_has_no_memory(model, run):
