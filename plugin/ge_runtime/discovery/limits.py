@@ -110,12 +110,21 @@ def _peak_bytes() -> int:
 
 
 def _multiple(base: int, works: Callable[[int], bool]) -> int:
-    """Return the smallest step, a power of two, by which sizes near `base` may differ."""
+    """Return the smallest step, a power of two, by which sizes near `base` may differ.
+
+    Larger sizes are tried unless `base` is the largest: detectors of text execute many small sizes
+    because of rounding, and larger ones at multiples only.
+    """
+    sign = 1 if works(2 * base) else -1
     for step in _MULTIPLES:
-        # `base` may be the largest size.
-        for near in (step, -step) if base % step == 0 else ():
-            if base + 3 * near > 0 and works(base + near) and works(base + 3 * near):
-                return step
+        near = sign * step
+        if (
+            base % step == 0
+            and base + 3 * near > 0
+            and works(base + near)
+            and works(base + 3 * near)
+        ):
+            return step
     return base
 
 

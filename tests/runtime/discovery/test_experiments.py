@@ -522,3 +522,17 @@ def test_texts_are_refused(discover):
 
 def test_attention_over_ids_is_masked(discover):
     assert parameters(discover(attentive()))["mask.attention_mask"] == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("works", "multiple"),
+    [
+        (lambda size: size < 64 or size % 32 == 0, 32),  # small sizes work because of rounding
+        (lambda size: size % 4 == 0, 4),
+        (lambda size: size <= 64, 1),  # the base is the largest size
+        (lambda size: size <= 64 and size % 8 == 0, 8),
+        (lambda size: size == 64, 64),
+    ],
+)
+def test_the_multiple_is_that_of_larger_sizes_if_there_are_any(works, multiple):
+    assert limits._multiple(64, works) == multiple
