@@ -35,10 +35,11 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
         Unproven: No configuration loads and answers like the graph.
         ArtifactFault: No configuration was found.
     """
+    tried: list[str] = []
     reasons: list[str] = []
     for restriction, configuration in _candidates(discovery):
         if reasons:
-            configuration.notes.append(f"{restriction}: {reasons[-1].partition(': ')[2]}")
+            configuration.notes.append(f"{restriction}: {reasons[-1]}")
         text = configuration.text(source)
         (model / "config.pbtxt").write_text(text, encoding="utf-8")
         discovery.progress(f"load and compare{f', {restriction}' if restriction else ''}")
@@ -46,10 +47,12 @@ def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuratio
             config = {"name": model.name, **parse(text)}
             return configuration, prove(discovery.study, model / "1", config)
         except RuntimeFault as fault:
-            reasons.append(f"{restriction or 'without restrictions'}: {_one_line(fault)}")
+            tried.append(restriction or "without restrictions")
+            reasons.append(_one_line(fault))
+    refused = "; ".join(map(": ".join, zip(tried, reasons, strict=True)))
     raise Unproven(
-        f"found no configuration that answers like {discovery.graph.engine}, tried "
-        f"{len(reasons)}: {'; '.join(reasons)}"
+        f"found no configuration that answers like {discovery.graph.engine}, tried {len(tried)}: "
+        f"{refused}"
     )
 
 
