@@ -37,24 +37,23 @@ def install(
     loops: Any = base_events.BaseEventLoop
     run, run_once = handles._run, loops._run_once
 
-    def measured(handle: events.Handle) -> None:
-        started_s = clock()
-        run(handle)
-        used_s = clock() - started_s
-        if used_s > CALLBACK_S:
-            report(f"{MARK}: {used_s * 1e3:.0f} ms in {handle!r}")
+    def measured(
+        method: Callable[[Any], None], limit_s: float, shown: Callable[[Any], str]
+    ) -> Callable[[Any], None]:
+        def measure(own: Any) -> None:
+            started_s = clock()
+            method(own)
+            used_s = clock() - started_s
+            if used_s > limit_s:
+                report(f"{MARK}: {used_s * 1e3:.0f} ms in {shown(own)}")
 
-    def measured_once(loop: base_events.BaseEventLoop) -> None:
-        started_s = clock()
-        run_once(loop)
-        used_s = clock() - started_s
-        if used_s > ITERATION_S:
-            report(f"{MARK}: {used_s * 1e3:.0f} ms in all callbacks of one iteration")
+        return measure
 
     def remove() -> None:
         handles._run, loops._run_once = run, run_once
 
-    handles._run, loops._run_once = measured, measured_once
+    handles._run = measured(run, CALLBACK_S, repr)
+    loops._run_once = measured(run_once, ITERATION_S, lambda _: "all callbacks of one iteration")
     return remove
 
 
