@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -73,7 +74,7 @@ def _is_of(value: object, expected: type) -> bool:
     return isinstance(value, expected) and isinstance(value, bool) == (expected is bool)
 
 
-class _Frontend:
+class _Frontend(ABC):
     """A port of a server. Use `start` and `stop`, or a `with` block.
 
     Args:
@@ -100,9 +101,9 @@ class _Frontend:
         self._options: Any = self.Options() if options is None else options
         self._listener: Listener | None = None
 
+    @abstractmethod
     def _new_listener(self, running: Running) -> tuple[Listener, int]:
         """Return the listener and its port."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Open the port.

@@ -114,9 +114,8 @@ class MetricsHandlers:
         self._status = status
         self._page = None if status is None else Page("page.html")
         self._metrics = SharedWork(background, lambda: encode_metrics(gateway.families()))
-        self._shown = SharedWork(
-            background, lambda: orjson.dumps({} if status is None else status.read())
-        )
+        if status is not None:
+            self._shown = SharedWork(background, lambda: orjson.dumps(status.read()))
 
     def handle(self, request: Request) -> None:
         """Reply to `request`."""
