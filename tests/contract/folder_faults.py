@@ -66,7 +66,7 @@ _PYTHON = ("plain", "batcher", "sequence", "labelled", "warmed")
 class Fault:
     """One kind of fault: changed parts of a configuration and of its code, and of its files.
 
-    `$` and a letter stand for random values. A part that is None is removed.
+    Each placeholder, `$` and a letter, becomes a random value. A part that is None is removed.
     """
 
     config: Mapping[str, str | None] = field(default_factory=dict)

@@ -304,7 +304,7 @@ class RequestBatch:
         if len(members) < len(execution.members):
             gear, predicted = self._size_of(members, execution)
         blocks = self._blocks
-        if len(members) < len(blocks):
+        if len(members) < len(blocks):  # members ascend, so that all of them are in this order
             blocks = [blocks[member] for member in members]
         limits = (
             lambda: self._latest(members) - self._clock.now(),
