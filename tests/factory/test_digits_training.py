@@ -97,7 +97,7 @@ def test_training_runs_and_writes_parameters_with_a_claim(tmp_path, monkeypatch)
     monkeypatch.setattr(digits_train, "load_sources", load_few)
     path = tmp_path / "p.npz"
     threads = torch.get_num_threads()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         digits_train.main(["--steps", "3", "--seed", "5", "--output", str(path)])
     torch.set_num_threads(threads)
     _, claim = digits_parameters.load(path)
