@@ -311,14 +311,13 @@ def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
         " return [...Array(c.width * c.height).keys()].filter((i) => d[4 * i] > 200); })()"
     )
     assert bright == [7 * 12 + 3]  # the second row is now the last but one
-    page.evaluate(
-        "document.body.append(boxes(by('inputs').querySelector('canvas'), [0.5, 0.5, 1, 1], 'b'))"
+    edge = (
+        "boxes(by('inputs').querySelector('canvas'), {{name: 'b', shape: {0}, data: {1}}})"
+        ".getContext('2d').getImageData(6, 6, 1, 1).data[0]"
     )
-    red = page.evaluate(
-        "[...document.querySelectorAll('canvas')].at(-1).getContext('2d')"
-        ".getImageData(6, 6, 1, 1).data[0]"
-    )
-    assert red > 100  # the edge of the box, not of the image
+    assert page.evaluate(edge.format([1, 4], [0.5, 0.5, 1, 1])) > 100  # red on black
+    assert page.evaluate(edge.format([1, 3, 2], [6, 0, 6, 8, 12, 0])) > 100
+    assert page.evaluate(edge.format([1, 3, 2], [0, 0, 2, 0, 0, 2])) < 100
     assert page.complaints == []
 
 
