@@ -149,12 +149,7 @@ def test_ab_compares_two_running_servers(capture, capsys):
         assert told["servers"] == {"A": a, "B": b, "A2": b}
         (model,) = [one for one in told["models"] if one["model"] == "m"]
         assert (model["timed"], model["differences"], model["failures"]["B"]) == (21, [], {})
-        assert [one["statistic"] for one in model["latencies"]] == [
-            "p50",
-            "p90",
-            "p99",
-            "slowest 1 %",
-        ]
+        assert [one["statistic"] for one in model["latencies"]] == [*STATISTICS]
 
 
 def test_ab_exits_with_1_if_only_b_fails(capture, capsys):

@@ -93,7 +93,7 @@ def judge(
         holm([each for of_model in chances for each in of_model]), (-1, len(STATISTICS))
     )
     noises = [_resampled(one.noise[:, :1], one.noise[:, 1:], random) for one in judged.values()]
-    # So many standard deviations hold the differences of all models.
+    # The number of standard deviations that holds the differences of all models.
     deviations = NormalDist().inv_cdf(1 - _CHANCE / 2 / max(1, len(judged)))
     bounds = deviations * _beyond_chance(noises)
     return {

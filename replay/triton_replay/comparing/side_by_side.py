@@ -28,7 +28,7 @@ Asked = tuple[Exchange, int]
 
 @dataclass
 class _OfModel:
-    """What is collected of one model."""
+    """The results of one model's requests."""
 
     requests: int = 0
     failures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
