@@ -194,7 +194,8 @@ def test_external_weights_are_copied(tmp_path, capfd):
     (tmp_path / "weights").mkdir()
     external = {"save_as_external_data": True, "location": "weights/w.bin", "size_threshold": 0}
     onnx.save(model, tmp_path / "graph.onnx", **external)
-    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 0
+    arguments = [str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r"), "--in-process"]
+    assert cli.main(["init", *arguments]) == 0
     assert (tmp_path / "r" / "graph" / "1" / "weights" / "w.bin").is_file()
 
 
@@ -209,7 +210,7 @@ def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capfd
     file = tmp_path / "graph.onnx"
     if content is not None:
         file.write_bytes(content)
-    assert cli.main(["init", str(file), "--into", str(tmp_path / "r")]) == 2
+    assert cli.main(["init", str(file), "--into", str(tmp_path / "r"), "--in-process"]) == 2
     assert error in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
 
