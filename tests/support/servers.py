@@ -44,6 +44,7 @@ STOP_SECONDS = 40
 # Below the range that the system hands out by itself.
 PORTS = range(15_000, 31_000)
 
+_TESTS_START_S = time.time()
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
@@ -137,16 +138,18 @@ def start_tritonserver(
 
 
 def _remove_environments() -> None:
-    """Remove the folders for packages of models, unless a real server runs.
+    """Remove the folders for packages of models that are newer than the tests' start.
 
-    Each real server creates one, whose owner is not visible.
+    Each real server creates one, whose owner is not visible. While a real server runs, all remain.
     """
     for process in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if process.read_text() == "tritonserver\n":
                 return
     for folder in Path("/tmp").glob("python_env_*"):
-        shutil.rmtree(folder, ignore_errors=True)  # another worker may remove it as well
+        with contextlib.suppress(OSError):  # another worker may remove it as well
+            if folder.stat().st_mtime >= _TESTS_START_S:
+                shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
