@@ -139,6 +139,7 @@ def test_a_fixed_batch_of_two(init):
     assert "the graph has a fixed batch of 2" in printed.out
 
 
+@pytest.mark.brute_force
 def test_a_graph_that_fails_with_two_rows(init):
     _, config, printed = init(one_row(), in_process=False)
     assert parameters(config) == {"gears.batch": "1"}
@@ -178,6 +179,7 @@ def test_a_mask_that_the_graph_ignores_is_an_input(init):
     assert "Input 'mask' is not generated as a mask: values behind the data change" in printed.out
 
 
+@pytest.mark.brute_force
 def test_sizes_that_depend_on_values_are_refused(init):
     code, _, printed = init(NONZERO.onnx(), in_process=False)
     assert code == 1
