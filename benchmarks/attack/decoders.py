@@ -7,10 +7,12 @@ is well framed. `seeds` returns valid inputs for each target.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -224,8 +226,9 @@ _REGIONS = MadeUpRegions(region=bytes(64))
 @cache
 def _file() -> Path:
     """Return the path of the file that holds the configuration under test."""
-    folder = Path(tempfile.mkdtemp(prefix="attack-"))
-    return folder / pbtxt.FILE_NAME
+    folder = tempfile.mkdtemp(prefix="attack-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / pbtxt.FILE_NAME
 
 
 def _checked(config: ModelConfig) -> None:
