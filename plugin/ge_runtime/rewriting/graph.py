@@ -16,6 +16,8 @@ from ge_runtime.specs import Array
 Onnx: TypeAlias = Any
 ModelProto: TypeAlias = Any
 NodeProto: TypeAlias = Any
+Value: TypeAlias = Any
+"""The value of an attribute: a number, bytes, a list, or a message."""
 
 _STANDARD: Final = ("", "ai.onnx")
 
@@ -28,15 +30,15 @@ def import_onnx() -> Onnx:
         import onnx.external_data_helper
         import onnx.helper
         import onnx.numpy_helper
-        import onnx.shape_inference
     except ImportError as error:
         raise ArtifactFault(
-            "found no package onnx, expected it to rewrite a graph: `pip install 'ge-runtime[plan]'`"
+            "found no package onnx, which rewrites graphs; expected it: "
+            "`pip install 'ge-runtime[plan]'`"
         ) from error
     return onnx
 
 
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+def attribute(node: NodeProto, name: str, default: Value = None) -> Value:
     """Return the value of a node's attribute, or `default`."""
     for each in node.attribute:
         if each.name == name:
@@ -51,7 +53,7 @@ def operator(node: NodeProto) -> str:
 
 def opset(model: ModelProto) -> int:
     """Return the version of the standard operators that the model uses."""
-    return max(one.version for one in model.opset_import if one.domain in _STANDARD)
+    return max(int(one.version) for one in model.opset_import if one.domain in _STANDARD)
 
 
 def inner_inputs(node: NodeProto) -> Iterator[str]:
@@ -104,7 +106,7 @@ class Builder:
         return self.weight(np.array(values, np.int64))
 
     def add(
-        self, op_type: str, inputs: Sequence[str], output: str | None = None, **attributes: Any
+        self, op_type: str, inputs: Sequence[str], output: str | None = None, **attributes: Value
     ) -> str:
         """Append a node of one result, and return the result's name."""
         output = output or self.name(op_type)

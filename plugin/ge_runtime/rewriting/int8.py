@@ -65,9 +65,9 @@ class Layer:
 
     node: NodeProto
     source: str
-    """Its input."""
+    """The name of the layer's input."""
     result: str
-    """Its output."""
+    """The name of the layer's output."""
     weight: Array
     """FP32 [K, N]; of an embedding [rows, width]."""
     bias: str = ""
@@ -348,10 +348,11 @@ class _Quantizing:
 
 def _inferred(model: ModelProto) -> dict[str, object]:
     """Return the value infos of all tensors whose shape is known."""
-    onnx = import_onnx()
+    from onnx import shape_inference
+
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, ValueError):  # ValueError: above 2 GiB
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except (shape_inference.InferenceError, ValueError):  # ValueError: above 2 GiB
         return {}
     return {own.name: own for own in (*graph.input, *graph.value_info, *graph.output)}
 

@@ -44,6 +44,8 @@ _ROWS: Final = 1024
 """Rows of activations, at most, that the form is chosen with."""
 _LADDER: Final = (24, 64, 128, 224, 512, 16000, 8, 4, 1)
 """Sizes of free dims at which a graph is executed, until one succeeds."""
+_IDS: Final = (10, 2)
+"""Limits (exclusive) of random integers where those below a large embedding's size fail."""
 _ATTEMPTS: Final = 5
 
 
@@ -113,7 +115,7 @@ def quantized(
                 return Quantized(found, tuple(chosen), kept, 1 - error)
             allowed *= 0.9 * (1 - least) / error
     raise ArtifactFault(
-        f"{path}: found no linear layer whose INT8 keeps a mean cosine of {least:g} to FP32, "
+        f"{path}: found no linear layer whose INT8 keeps a mean cosine of {least} to FP32, "
         "expected one; lower it with --least-cosine, or give real inputs with --sample"
     )
 
@@ -160,8 +162,9 @@ class _Trial:
         given = [own for own in self._session.get_inputs() if own.name not in self._no_errors]
         tables = [len(layer.weight) for layer in layers if layer.is_table]
         generated = (
-            [_invented(given, max(tables, default=10), size, rows) for rows, size in sizes]
-            for sizes in (((4, own), (2, max(1, own // 3))) for own in _LADDER)
+            [_invented(given, ids, own, rows) for rows, own in ((4, size), (2, max(1, size // 3)))]
+            for size in _LADDER
+            for ids in (max(tables, default=_IDS[0]), *_IDS)
         )
         failure = ""
         for feeds in [[dict(sample)]] if sample else generated:
@@ -297,6 +300,7 @@ def _invented(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str
         dtype, name = dtype_of(own.type), own.name.lower()
         if dtype is None:
             raise ArtifactFault(f"'{own.name}': found {own.type}, expected numbers; give --sample")
+        values: Array
         if dtype.is_integer or dtype is DType.BOOL:
             if "type" in name or "segment" in name:
                 values = np.zeros(shape)
