@@ -225,6 +225,15 @@ LOAD_CHECK: Final = Setting(
     "have the same response alone, padded, and together with other requests",
     "`on`",
 )
+INT8: Final = Setting(
+    "int8",
+    readers.switch("rows", "off", default=False),
+    False,
+    "`rows` or `off`. With `rows`, the graph is rewritten at its first load to [INT8 with a scale "
+    "per row](any-graph.md#int8-that-does-not-depend-on-the-batch); the load log has the error. "
+    "Only for `engine: onnxruntime` on the CPU",
+    "`off`",
+)
 REPRODUCIBLE: Final = Setting(
     "reproducible",
     readers.switch("true", "false", default=False),
@@ -259,7 +268,7 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, PROFILE, DUMP, PLACEMENT),
     *(SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
-    *(EARLY_ANSWERS, LOAD_CHECK, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
+    *(EARLY_ANSWERS, LOAD_CHECK, INT8, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )
 """Parameters of the whole model."""
 
