@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ge_runtime.config import parameters as readers
-from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, Setting
+from ge_runtime.config.parameters import MOST_THREADS, ConfigErrors, Family, Parameters, Setting
 
 ENGINE: Final = Setting(
     "engine",
@@ -37,7 +37,7 @@ DEVICES: Final = Setting[tuple[str, ...]](
 )
 THREADS: Final = Setting[int | None](
     "intra_op_threads",
-    readers.whole(1),
+    readers.whole(1, MOST_THREADS),
     None,
     "a number of threads. One execution uses at most this many",
     "cores of the process / (instances x devices), at least 1; 1 for small executions",

@@ -237,7 +237,11 @@ def with_input(**changes):
         ),
         (
             encoder_config({"intra_op_threads": "0"}),
-            "parameter 'intra_op_threads': found '0', expected a whole number of at least 1",
+            "parameter 'intra_op_threads': found '0', expected a whole number from 1 to 1024",
+        ),
+        (
+            encoder_config({"intra_op_threads": "1025"}),
+            "parameter 'intra_op_threads': found '1025', expected a whole number from 1 to 1024",
         ),
         (
             without(encoder_config(), "axes.input_ids"),
