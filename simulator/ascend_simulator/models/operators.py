@@ -87,14 +87,11 @@ def parse(data: bytes) -> Operator | None:
     if not data.startswith(MAGIC):
         return None
     kind, inputs, outputs, attributes = json.loads(data[len(MAGIC) :])
-    return Operator(
-        kind,
-        *(
-            tuple(Tensor(t, tuple(dims), *more) for t, dims, *more in each)
-            for each in (inputs, outputs)
-        ),
-        tuple((name, value) for name, value in attributes),
+    given, wanted = (
+        tuple(Tensor(dtype, tuple(dims), *more) for dtype, dims, *more in each)
+        for each in (inputs, outputs)
     )
+    return Operator(kind, given, wanted, tuple((name, value) for name, value in attributes))
 
 
 def read_folder(folder: Path) -> list[Operator]:
