@@ -68,6 +68,7 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         unplanned_memory=False,
         time_limits=TimeLimits(),
+        torch_compiler="ge",
         window=None,
         histogram=None,
         warmup="gears",
