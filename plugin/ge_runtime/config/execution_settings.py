@@ -136,7 +136,7 @@ def read_time_limits(parameters: Parameters, devices: Sequence[str], *, engine: 
 
 
 def read_torch_compiler(parameters: Parameters, devices: Sequence[str], *, engine: str) -> str:
-    """Return how the engine torch compiles for a card: "ge" or "npugraph_ex"."""
+    """Return the compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
     given = parameters.text(table.TORCH_COMPILER)
     if given is not None and (kind_of(devices[0]) != NPU or engine not in ("auto", "torch")):
         found = f"'{given}' for engine {engine} on {', '.join(devices)}"

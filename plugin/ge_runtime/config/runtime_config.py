@@ -153,7 +153,7 @@ class RuntimeConfig:
     time_limits: TimeLimits
     """Time limits of executions on a card."""
     torch_compiler: str
-    """How the engine torch compiles for a card: "ge" or "npugraph_ex"."""
+    """The compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
     window: Window | None
     """The executions on a card to be profiled or dumped."""
     histogram: str | None

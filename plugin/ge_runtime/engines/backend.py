@@ -46,7 +46,7 @@ class DeviceSettings:
     limits: TimeLimits = field(default_factory=TimeLimits)
     """Time limits of executions on a card."""
     torch_compiler: str = "ge"
-    """How the engine torch compiles for a card: "ge" or "npugraph_ex"."""
+    """The compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
 
     @classmethod
     def of(
