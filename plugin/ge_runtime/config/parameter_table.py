@@ -124,6 +124,14 @@ OPERATOR_TIMEOUT: Final = Setting[int | None](
     "largest value of all models of the process on the card applies to all",
     "half of `execution_timeout_s`, at most the chip's maximum",
 )
+TORCH_COMPILER: Final = Setting(
+    "torch_compiler",
+    readers.choice("ge", "npugraph_ex"),
+    "ge",
+    "for `engine: torch` on a card: `ge` or `npugraph_ex`. `ge` compiles a graph of GE for each "
+    "gear; `npugraph_ex` [captures](ascend.md#torch_npu-and-ge-py) the operators of each gear once",
+    "`ge`",
+)
 PROFILE: Final = Setting[str | None](
     "profile",
     readers.text,
@@ -265,8 +273,8 @@ STATIC_MODEL: Final = Setting(
 
 SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(ENGINE, STAGES, DEVICES, THREADS, COST, COST_CACHE, OVERSIZE, PACKING, ROWS_MOST, IO_BUFFERS),
-    *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, PROFILE, DUMP, PLACEMENT),
-    *(SERVICE_WEIGHT, SERVICE_PRIORITY),
+    *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, TORCH_COMPILER, PROFILE, DUMP),
+    *(PLACEMENT, SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
     *(EARLY_ANSWERS, LOAD_CHECK, INT8, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )

@@ -76,8 +76,13 @@ def test_ids_with_a_mask(init):
     ids=lambda graph: graph.name,
 )
 def test_masks_of_one_and_two_axes(graph, init):
-    _, config, _ = init(graph.onnx())
+    _, config, _ = init(graph.onnx(), "--strategy", "throughput")
     assert any(key.startswith("mask.") for key in parameters(config))
+    assert config["dynamic_batching"] == {
+        "preferred_batch_size": [config["max_batch_size"]],
+        "max_queue_delay_microseconds": 10000,
+    }
+    assert parameters(config)["early_answers"] == "false"
 
 
 @pytest.mark.brute_force

@@ -68,6 +68,7 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         unplanned_memory=False,
         time_limits=TimeLimits(),
+        torch_compiler="ge",
         window=None,
         histogram=None,
         warmup="gears",
@@ -213,7 +214,7 @@ def with_input(**changes):
             "parameter 'engin': found no such parameter, expected one of: engine, stages, "
             "devices, intra_op_threads, cost, cost_cache, oversize, packing, rows, io_buffers, "
             "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
-            "profile, dump, placement, service_weight, "
+            "torch_compiler, profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
             "histogram, warmup, early_answers, load_check, int8, reproducible, device_ids, "
             "device_exec_blocks, static_model, "
