@@ -17,7 +17,7 @@ from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, 
 from ge_runtime.config import EnginePlace, RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, Estimating, Limited, Remote, Shapes
+from ge_runtime.engines.base import Engine, Estimating, Limited, Remote, Shapes, Unpadding
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -119,6 +119,12 @@ def _assemble(
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
+    rewrites: list[str] = []
+    if config.unpad:
+        # Only loaded for models whose graphs are rewritten.
+        from ge_runtime.rewriting.at_load import without_padding
+
+        artifacts, rewrites = without_padding(config, artifacts, cores)
     with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
@@ -183,6 +189,7 @@ def _assemble(
     )
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
+        *rewrites,
         *experimental_notes(artifacts, config.device_kind),
         _where(config, backends, cores) + (threads and f"; {threads}"),
         *gearing.report,
@@ -200,7 +207,7 @@ def _assemble(
         contract=contract,
         gears=gearing.gears,
         admission=admission,
-        partitioner=_partitioner(config, gearing.gears, costs.cost),
+        partitioner=_partitioner(config, gearing.gears, costs.cost, engines[0]),
         costs=costs,
         kept_costs=kept_costs,
         executors=executors,
@@ -378,9 +385,12 @@ def _state_specs(contract: Contract) -> list[TensorSpec]:
     return [replace(state.spec, name=state.source) for state in contract.states]
 
 
-def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:
+def _partitioner(
+    config: RuntimeConfig, gears: Gears, cost: CostModel, engine: Engine
+) -> Partitioner:
     equal = config.equal_axes
-    partitioner = BatchPartitioner(gears, cost, config.rows, equal)
+    unpadded = isinstance(engine, Unpadding) and engine.unpadded
+    partitioner = BatchPartitioner(gears, cost, config.rows, equal, unpadded=unpadded)
     if config.reproducible:
         # Only loaded for models whose answers are reproducible.
         from ge_runtime.batching.own_gears import OwnGearPartitioner

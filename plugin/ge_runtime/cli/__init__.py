@@ -27,6 +27,7 @@ import ge_runtime.cli.inspect as inspect
 import ge_runtime.cli.probe_device as probe_device
 import ge_runtime.cli.serve as serve
 import ge_runtime.cli.top as top
+import ge_runtime.cli.unpad as unpad
 from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.errors import RuntimeFault
 
@@ -37,6 +38,7 @@ COMMANDS: Final = tuple(
         init,
         gears,
         build,
+        unpad,
         inspect,
         compare,
         bench,

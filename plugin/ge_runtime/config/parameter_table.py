@@ -225,6 +225,15 @@ LOAD_CHECK: Final = Setting(
     "have the same response alone, padded, and together with other requests",
     "`on`",
 )
+UNPAD: Final = Setting(
+    "unpad",
+    readers.switch("auto", "off", default=False),
+    False,
+    "`auto` or `off`. With `auto`, an encoder is rewritten at load so that [padding is not "
+    "computed](ragged.md#encoders-without-padding), if that is measured to be faster; the load "
+    "log has the result. Only for `engine: onnxruntime` on the CPU",
+    "`off`",
+)
 REPRODUCIBLE: Final = Setting(
     "reproducible",
     readers.switch("true", "false", default=False),
@@ -259,7 +268,7 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, PROFILE, DUMP, PLACEMENT),
     *(SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
-    *(EARLY_ANSWERS, LOAD_CHECK, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
+    *(EARLY_ANSWERS, LOAD_CHECK, UNPAD, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )
 """Parameters of the whole model."""
 

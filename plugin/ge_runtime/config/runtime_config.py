@@ -161,6 +161,8 @@ class RuntimeConfig:
     """True if answers are sent after their execution instead of the last of the request batch."""
     load_check: bool
     """True if a load ends with seeded requests that check the independence of answers."""
+    unpad: bool
+    """True if encoders are rewritten at load so that padding is not computed."""
     reproducible: bool
     """True if each request is executed at its own gear, so that its bits never change."""
     ge_options: Mapping[str, str]
@@ -360,6 +362,7 @@ def _read(
         warmup=parameters.get(table.WARMUP),
         early_answers=parameters.get(table.EARLY_ANSWERS),
         load_check=parameters.get(table.LOAD_CHECK),
+        unpad=parameters.get(table.UNPAD),
         reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, engine=engine),
         atc_flags=read_atc_flags(parameters, devices, engine=engine),

@@ -73,6 +73,7 @@ def test_encoder_configuration_is_read_whole():
         warmup="gears",
         early_answers=True,
         load_check=True,
+        unpad=False,
         reproducible=False,
         service_share=None,
         ge_options={},
@@ -214,8 +215,8 @@ def with_input(**changes):
             "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
             "profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
-            "histogram, warmup, early_answers, load_check, reproducible, device_ids, "
-            "device_exec_blocks, static_model, "
+            "histogram, warmup, early_answers, load_check, unpad, reproducible, "
+            "device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
