@@ -63,6 +63,11 @@ def _decided(config: RuntimeConfig, artifact: Artifact, cores: int) -> tuple[Pat
             f"found engine {artifact.engine} on {config.device_kind}, expected onnxruntime on cpu, "
             "where the gain is measured"
         )
+    if config.reproducible:
+        raise ArtifactFault(
+            "found reproducible: true, expected false: the number of valid tokens in an execution "
+            "depends on other requests, and kernels are chosen by it"
+        )
     if root is None:
         raise ArtifactFault("found no folder for its graph, expected GE_RUNTIME_CACHE to name one")
     try:

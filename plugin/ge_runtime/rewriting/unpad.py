@@ -15,7 +15,7 @@ Every other operator, such as the core of attention, keeps its padded operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -264,20 +264,19 @@ class _Rewrite:
             raise _Refused(f"found that attention depends on {found}, expected one mask")
         if masks:
             return masks[0]
-        conditions: Iterator[str] = (
+        conditions: list[str] = [
             name
             for node in self._model.graph.node
             for name in node.output
             if name in reached and operator(node) in _CONDITIONS
             if self._is_mask(name) and not self._ancestors(name).isdisjoint(inputs)
-        )
-        mask = next(conditions, None)
-        if mask is None:
+        ]
+        if not conditions:
             raise _Refused(
                 "found no input or condition of [rows, tokens] that attention's softmax depends "
                 "on, expected a mask. Export the graph with its attention mask"
             )
-        return mask
+        return conditions[-1]  # e.g. `Not` of `Equal`, which is true for valid tokens
 
     def _hides_inputs(self, node: NodeProto) -> bool:
         """Return whether a node's result is no condition of its inputs: a layer, or a size."""
@@ -467,10 +466,10 @@ class _Rewrite:
         if shapes[0] is None or shapes[1] is None:
             return None
         rank = len(shapes[0])
-        if rank < layout.rank - (0 if layout.flat else 1) or math.prod(shapes[0]) == 1 == rank:
+        if rank < layout.rank - 1:
             return name  # it has no dimension of the tokens
         if layout.flat:
-            return name if shapes[0][0] == shapes[1][0] == 1 else None
+            return name
         return self._spread(name, shapes[0], shapes[1], layout)
 
     def _spread(self, name: str, first: Shape, second: Shape, layout: _Layout) -> str | None:
@@ -558,17 +557,9 @@ class _Rewrite:
         data, layout = node.input[0], self._layout(node.input[0])
         if layout is None or len(self._shapes[0].get(node.input[1], ())) != 2:
             return False
-        if any(name not in self._constants for name in node.input[1:] if name):
-            return False
-        if operator(node) == "Gemm" and (attribute(node, "transA", 0) or layout.rank != 2):
-            return False
-        if operator(node) == "Gemm" and len(node.input) > 2 and self._has_rows(node.input[2]):
+        if any(name in self._packed for name in node.input[1:]):
             return False
         return self._emit(node, [self._pack(data), *node.input[1:]])
-
-    def _has_rows(self, name: str) -> bool:
-        shape = self._shapes[0].get(name, ())
-        return len(shape) > 1 and shape[0] != 1
 
     def _embedding(self, node: NodeProto) -> bool:
         axis = attribute(node, "axis", 0)

@@ -119,6 +119,12 @@ def test_a_graph_without_attention_is_served_with_padding(tmp_path, gains):
     assert "found no Softmax, expected the attention of an encoder" in line
 
 
+def test_reproducible_answers_keep_padding(opened):
+    gears = {"gears.batch": "4", "gears.tokens": "8, 32"}
+    (line,) = lines_of(opened(unpad="auto", reproducible="true", **gears))
+    assert "found reproducible: true" in line
+
+
 def test_without_a_cache_padding_is_kept(opened, monkeypatch):
     for name in ("GE_RUNTIME_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
