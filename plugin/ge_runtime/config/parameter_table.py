@@ -285,6 +285,14 @@ LIMIT: Final = Family(
     "a size. No request may be larger along the axis; memory is planned for this size",
     "needed for every axis",
 )
+TOTAL: Final = Family(
+    "limit.total.<axis>",
+    readers.whole(1),
+    "a number of at least `limit.<axis>`. No execution or request has [more rows x size]"
+    "(ragged.md#limits-of-tokens) along the axis, padding included. Memory is planned for this "
+    "number instead of all rows at the limit. Only without gears of the axis and of batch",
+    "rows x limit",
+)
 MINIMUM: Final = Family(
     "min.<axis>", readers.whole(1), "a size. No request may be smaller along the axis", "1"
 )
@@ -434,7 +442,20 @@ ATC: Final = Family(
 )
 
 FAMILIES: Final[tuple[Family[Any], ...]] = (
-    *(AXES, LIMIT, MINIMUM, ALIGN, AXIS_LENGTH, GEARS, MASK, LENGTHS, POSITIONS, OFFSETS, CONSTANT),
+    *(
+        AXES,
+        LIMIT,
+        TOTAL,
+        MINIMUM,
+        ALIGN,
+        AXIS_LENGTH,
+        GEARS,
+        MASK,
+        LENGTHS,
+        POSITIONS,
+        OFFSETS,
+        CONSTANT,
+    ),
     *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED, RESIDENT, AIPP, JPEG),
     *(GRAPH_GE, SESSION_GE, GE, ATC),
 )

@@ -557,7 +557,7 @@ class _Rewrite:
         data, layout = node.input[0], self._layout(node.input[0])
         if layout is None or len(self._shapes[0].get(node.input[1], ())) != 2:
             return False
-        if any(name in self._packed for name in node.input[1:]):
+        if any(self._layout(name) is not None for name in node.input[1:]):
             return False
         return self._emit(node, [self._pack(data), *node.input[1:]])
 
@@ -577,7 +577,7 @@ class _Rewrite:
         if layout is None:
             return False
         axis = self._feature_axis(attribute(node, "axis", default), layout)
-        if axis is None or (kind in _SOFTMAX and axis != -1):  # before opset 13 it means the rest
+        if axis is None:
             return False
         if any(name not in self._constants for name in node.input[1:] if name):
             return False

@@ -217,7 +217,7 @@ def with_input(**changes):
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
             "histogram, warmup, early_answers, load_check, unpad, reproducible, "
             "device_ids, device_exec_blocks, static_model, "
-            "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
+            "axes.<input or output>, limit.<axis>, limit.total.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "

@@ -12,6 +12,7 @@ from runtime.support.graphs import write as write_graph
 
 from ge_runtime import Runtime, cli
 from ge_runtime.batching.partition import RequestSizes
+from ge_runtime.errors import GearOverflow
 from ge_runtime.rewriting import at_load
 from ge_runtime.rewriting.proof import TIMED, Gain, Proof
 
@@ -81,6 +82,17 @@ def test_the_plan_counts_tokens_instead_of_padded_rows(opened):
     for runtime, valid in ((opened(), None), (opened(unpad="auto"), 3 + 2 * 9)):
         partitioner = runtime._parts.partitioner
         assert partitioner.execution_of([0, 1], sizes).valid == valid
+
+
+def test_a_limit_of_tokens_bounds_requests_executions_and_memory(opened):
+    free, limited = opened(unpad="auto"), opened(unpad="auto", **{"limit.total.tokens": "40"})
+    assert limited.plan.workspace_bytes < free.plan.workspace_bytes / 2
+    with pytest.raises(GearOverflow, match=r"2 row\(s\) of tokens 21, 42 in total in shape"):
+        raise limited.infer([{"input_ids": np.ones((2, 21), np.int64)}])[0]
+    sizes = RequestSizes([1] * 6, {"tokens": [20, 5, 9, 13, 20, 30]})
+    plan = limited._parts.partitioner.plan(sizes)
+    assert len(plan) > len(free._parts.partitioner.plan(sizes))
+    assert all(each.gear.rows * each.gear.extents["tokens"] <= 40 for each in plan)
 
 
 def test_the_memory_of_all_tokens_is_planned(opened):

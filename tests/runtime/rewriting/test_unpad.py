@@ -278,6 +278,10 @@ KEPT = {
         "r = ReduceSum (x, at2) k2 = Transpose <perm = [0, 2, 1]> (r) d = Mul (r, k2) "
         "z = MatMul (d, x)"
     ),
+    "pairs of tokens by a table": (
+        "i1 = Unsqueeze (mask, at1) i2 = Unsqueeze (mask, at2) i0 = Mul (i1, i2) "
+        "e = Gather (table, i0) s0 = ReduceSum <keepdims = 0> (e, at2) z = Add (x, s0)"
+    ),
     "the mask beside features": (
         "e = Unsqueeze (mask, at2) f2 = Cast <to = 1> (e) c9 = Concat <axis = 2> (x, f2) "
         "c1 = Slice (c9, at8, many, at2) s0 = ReduceSum (c1, at1) z = Add (x, s0)"
@@ -285,6 +289,11 @@ KEPT = {
     "flat and transposed": (
         "v = Reshape (x, flat8) t1 = Transpose <perm = [1, 0]> (v) "
         "t2 = Transpose <perm = [1, 0]> (t1) rt = Shape (x) z = Reshape (t2, rt)"
+    ),
+    "a layer that adds tokens": (
+        "v = Reshape (x, flat8) t1 = Transpose <perm = [1, 0]> (v) "
+        "t2 = Transpose <perm = [1, 0]> (t1) l = Gemm (v, w, t2) rt = Shape (x) "
+        "z = Reshape (l, rt)"
     ),
     "a table of tokens": (
         "v = Reshape (x, flat8) i0 = Sub (mask, mask) e = Gather (v, i0) z = Add (x, e)"
