@@ -290,7 +290,7 @@ KEPT = {
         "v = Reshape (x, flat8) t1 = Transpose <perm = [1, 0]> (v) "
         "t2 = Transpose <perm = [1, 0]> (t1) rt = Shape (x) z = Reshape (t2, rt)"
     ),
-    "a layer that adds tokens": (
+    "a layer with a bias for each token": (
         "v = Reshape (x, flat8) t1 = Transpose <perm = [1, 0]> (v) "
         "t2 = Transpose <perm = [1, 0]> (t1) l = Gemm (v, w, t2) rt = Shape (x) "
         "z = Reshape (l, rt)"
