@@ -17,7 +17,7 @@ from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, 
 from ge_runtime.config import EnginePlace, RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, Estimating, Limited, Remote, Shapes
+from ge_runtime.engines.base import Engine, Estimating, Limited, Remote, Shapes, Unpadding
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -120,11 +120,16 @@ def _assemble(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     rewrites: list[str] = []
+    # The modules are only loaded for models whose graphs are rewritten.
+    if config.unpad:
+        from ge_runtime.rewriting.at_load import without_padding
+
+        artifacts, rewrites = without_padding(config, artifacts, cores)
     if config.int8:
-        # Only loaded for models whose graphs are rewritten.
         from ge_runtime.rewriting.int8_at_load import in_int8
 
-        artifacts, rewrites = in_int8(config, artifacts)
+        artifacts, in_eight_bits = in_int8(config, artifacts)
+        rewrites += in_eight_bits
     with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
@@ -207,7 +212,7 @@ def _assemble(
         contract=contract,
         gears=gearing.gears,
         admission=admission,
-        partitioner=_partitioner(config, gearing.gears, costs.cost),
+        partitioner=_partitioner(config, gearing.gears, costs.cost, engines[0]),
         costs=costs,
         kept_costs=kept_costs,
         executors=executors,
@@ -385,9 +390,12 @@ def _state_specs(contract: Contract) -> list[TensorSpec]:
     return [replace(state.spec, name=state.source) for state in contract.states]
 
 
-def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:
+def _partitioner(
+    config: RuntimeConfig, gears: Gears, cost: CostModel, engine: Engine
+) -> Partitioner:
     equal = config.equal_axes
-    partitioner = BatchPartitioner(gears, cost, config.rows, equal)
+    unpadded = isinstance(engine, Unpadding) and engine.unpadded
+    partitioner = BatchPartitioner(gears, cost, config.rows, equal, unpadded=unpadded)
     if config.reproducible:
         # Only loaded for models whose answers are reproducible.
         from ge_runtime.batching.own_gears import OwnGearPartitioner

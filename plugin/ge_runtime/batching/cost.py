@@ -42,6 +42,10 @@ class CostModel:
     such as attention. The root of the rows is for batches that do not fit into caches, whose rows
     become more expensive with their number. No coefficient is negative, so the time never decreases
     when rows or elements grow. Immutable.
+
+    A graph without padding computes the elements of requests only, and pairs of padded positions.
+    For its executions `valid` is the number of the requests' elements: it replaces
+    rows * elements in all terms but that of the squared elements.
     """
 
     launch_s: float
@@ -76,13 +80,15 @@ class CostModel:
         """Return the elements of one row: the sum over terms of the product of its extents."""
         return elements_of(self.terms, extents)
 
-    def seconds(self, rows: int, extents: Mapping[str, int]) -> float:
+    def seconds(self, rows: int, extents: Mapping[str, int], valid: int | None = None) -> float:
         """Return the predicted seconds of an execution of `rows` rows of `extents`."""
         elements = self.elements(extents)
-        element_s = self.element_s + self.element2_s * elements
+        padded = rows * elements
+        element_s = self.element_s
         if self.growth_s:
             element_s += self.growth_s * _ROOTS.item(min(rows, MOST_GROWING))
-        return self.launch_s + rows * elements * element_s
+        computed = padded if valid is None else valid
+        return self.launch_s + computed * element_s + padded * elements * self.element2_s
 
     def elements_many(self, extents: Mapping[str, Ints]) -> Ints:
         """Return `elements` for arrays that broadcast with each other."""
@@ -92,12 +98,20 @@ class CostModel:
         total: Ints = reduce(np.add, products or [_ONE])
         return total
 
-    def seconds_many(self, rows: Ints, extents: Mapping[str, Ints]) -> NDArray[np.float64]:
+    def seconds_many(
+        self, rows: Ints, extents: Mapping[str, Ints], valid: Ints | None = None
+    ) -> NDArray[np.float64]:
         """Return `seconds` for arrays that broadcast with each other."""
-        return self.seconds_at(rows, self.elements_many(extents))
+        return self.seconds_at(rows, self.elements_many(extents), valid)
 
-    def seconds_at(self, rows: Ints, elements: Ints) -> NDArray[np.float64]:
+    def seconds_at(
+        self, rows: Ints, elements: Ints, valid: Ints | None = None
+    ) -> NDArray[np.float64]:
         """Return `seconds` for arrays of rows and of the elements of one row."""
+        if valid is not None:
+            computed = valid * (self.element_s + _ROOTS.take(rows, mode="clip") * self.growth_s)
+            pairs = np.multiply(rows, elements, dtype=np.float64) * elements
+            return np.asarray(self.launch_s + computed + pairs * self.element2_s)
         # In place, as batches of many requests make large arrays. The part that depends on elements
         # alone is small where rows alone are large.
         row_s = np.multiply(elements, self.element2_s, dtype=np.float64)
@@ -180,7 +194,7 @@ class LiveCost:
         self._served = served or CostEvidence()
         self._base = self._initial = cost  # without drift
         self._drift = 0.0  # logarithm
-        self._last: list[tuple[int, int, float]] = []
+        self._last: list[tuple[int, int, int, float]] = []
         self._alone = 0  # executions of one request since the last one of several
 
     @property
@@ -204,7 +218,13 @@ class LiveCost:
         return self._alone >= TRIAL
 
     def observe(
-        self, rows: int, extents: Mapping[str, int], seconds: float, *, shared: bool
+        self,
+        rows: int,
+        extents: Mapping[str, int],
+        seconds: float,
+        *,
+        shared: bool,
+        valid: int | None = None,
     ) -> bool:
         """Note an execution. Return True if `cost` has changed.
 
@@ -213,6 +233,7 @@ class LiveCost:
             extents: Its sizes.
             seconds: The measured time.
             shared: Whether several requests shared it.
+            valid: See CostModel.
         """
         if self._calibration is None:
             return False
@@ -223,18 +244,20 @@ class LiveCost:
                 self._calibration = self._calibration.scaled(_TRUST)
             self._alone = 0
         # Without a lock: appending is atomic, and so is replacing the list.
-        self._last.append((rows, elements_of(self._base.terms, extents), seconds))
+        elements = elements_of(self._base.terms, extents)
+        computed = rows * elements if valid is None else valid
+        self._last.append((rows, elements, computed, seconds))
         if len(self._last) < BATCH:
             return False
         last, self._last = self._last, []
         self._learn(last, self._calibration)
         return True
 
-    def _learn(self, last: list[tuple[int, int, float]], calibration: CostEvidence) -> None:
-        rows, elements, seconds = (np.array(column) for column in zip(*last, strict=True))
+    def _learn(self, last: list[tuple[int, int, int, float]], calibration: CostEvidence) -> None:
+        rows, elements, valid, seconds = (np.array(column) for column in zip(*last, strict=True))
         seconds = np.maximum(seconds, _TICK_S)
         base = self._base
-        shares = base.seconds_at(rows, elements) / seconds
+        shares = base.seconds_at(rows, elements, valid) / seconds
         # The factor with the least squared relative error, as for the coefficients. With another
         # one, e.g. the median, noise would drive factor and coefficients apart, batch by batch.
         factor = float(shares.sum() / np.square(shares).sum())
@@ -242,7 +265,7 @@ class LiveCost:
         served = self._served.scaled(math.exp(-len(last) / MEMORY))
         # Divided by this batch's whole factor: any remaining drift would be attributed to the sizes
         # that happened to be executed in that time.
-        served.add(rows, elements, seconds / factor)
+        served.add(rows, elements, seconds / factor, valid=valid)
         self._served = served
         self._base = _model(calibration, served, base.terms)
         self._cost = self._base.scaled(self.drift)
@@ -305,6 +328,7 @@ class CostEvidence:
         elements: Sequence[int] | NDArray[np.int64],
         seconds: Sequence[float] | Floats,
         weight: float = 1.0,
+        valid: NDArray[np.int64] | None = None,
     ) -> None:
         """Add executions.
 
@@ -313,10 +337,11 @@ class CostEvidence:
             elements: Elements of one row of each execution.
             seconds: Measured time of each execution, above 0.
             weight: Weight of each execution.
+            valid: See CostModel.
         """
         taken = np.array(seconds, np.float64)
-        # The counts of the coefficients relative to the measured time.
-        counted = _counted(np.array(rows, np.float64), np.array(elements, np.float64)) / taken
+        counts = _counted(np.array(rows, np.float64), np.array(elements, np.float64), valid)
+        counted = counts / taken  # relative to the measured time
         self._products += weight * (counted @ counted.T)
         self._sums += weight * counted.sum(axis=1)
         self._weight += weight * len(taken)
@@ -394,11 +419,12 @@ class CostEvidence:
         return evidence
 
 
-def _counted(rows: Floats, elements: Floats) -> Floats:
+def _counted(rows: Floats, elements: Floats, valid: NDArray[np.int64] | None = None) -> Floats:
     """Return the count of each coefficient in executions: [coefficients, executions]."""
     work = rows * elements
+    computed = work if valid is None else valid.astype(np.float64)
     roots = np.sqrt(np.minimum(rows, MOST_GROWING))
-    return np.stack([np.ones_like(work), work, work * elements, work * roots])
+    return np.stack([np.ones_like(work), computed, work * elements, computed * roots])
 
 
 def _sound(numbers: Floats) -> bool:

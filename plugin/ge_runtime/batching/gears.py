@@ -56,6 +56,7 @@ class Gears:
         *,
         smallest: Mapping[str, int] | None = None,
         steps: Mapping[str, int] | None = None,
+        totals: Mapping[str, int] | None = None,
     ) -> None:
         """Declare the sizes.
 
@@ -67,6 +68,8 @@ class Gears:
             equal: Axes along which a gear holds only its own size, as nothing may be padded.
             smallest: Axis to the size of a small execution; by default 1.
             steps: Axis to the step of the sizes of executions; by default 1.
+            totals: Axis to the largest number of rows x size; neither it nor the rows are in a
+                table. By default unlimited.
         """
         self._smallest = dict(smallest or dict.fromkeys(axes, 1))
         self._steps = dict(steps or dict.fromkeys(axes, 1))
@@ -79,7 +82,8 @@ class Gears:
             for at, axis in enumerate(table.axes)
             if axis in equal
         }
-        self._padded = Gears(axes, limits, rows, tables) if self._exact else self
+        self._totals = dict(totals or {})
+        self._padded = Gears(axes, limits, rows, tables, totals=totals) if self._exact else self
         self._free = tuple(axis for axis in self._limits if not any(axis in key for key in tables))
 
     @property
@@ -113,6 +117,9 @@ class Gears:
         sizes = {ROWS: rows, **extents}
         for axis in self._free:
             if sizes[axis] > self._limits[axis]:
+                return None
+        for axis, total in self._totals.items():
+            if rows * sizes[axis] > total:
                 return None
         # Axes are in one table only, so the product is least when each table's factor is.
         for table in self._tables:
@@ -150,6 +157,8 @@ class Gears:
         held: NDArray[np.bool_] = np.ones(1, np.bool_)
         for axis in self._free:
             held = held & (sizes[axis] <= self._limits[axis])
+        for axis, total in self._totals.items():
+            held = held & (sizes[axis] * rows <= total)
         for table in self._tables:
             points, within = table.find_many([sizes[axis] for axis in table.axes])
             sizes.update(zip(table.axes, points, strict=True))
@@ -158,7 +167,11 @@ class Gears:
         return Fitted(rows, sizes, held)
 
     def every(self) -> tuple[Gear, ...]:
-        """Return all combinations of declared sizes, free axes at their limits, by elements."""
+        """Return all combinations of declared sizes, free axes at their limits, by elements.
+
+        With totals, the sizes are those with the fewest and the most rows at a total. What grows
+        with rows, with the total, and with the squared size is largest at one of the two.
+        """
         combinations = product(*(table.points for table in self._tables))
         gears = []
         for points in combinations:
@@ -166,8 +179,22 @@ class Gears:
             for table, point in zip(self._tables, points, strict=True):
                 sizes.update(zip(table.axes, point, strict=True))
             rows = sizes.pop(ROWS)
-            gears.append(Gear(rows, sizes))
+            gears += self._within_totals(Gear(rows, sizes))
         return tuple(sorted(gears, key=lambda gear: gear.rows * math.prod(gear.extents.values())))
+
+    def _within_totals(self, largest: Gear) -> list[Gear]:
+        """Return the sizes of executions within the totals that need the most memory."""
+        if not self._totals:
+            return [largest]
+        # Rounded up, so that no execution between them is larger.
+        most = dict(largest.extents)
+        rows = largest.rows
+        for axis, total in self._totals.items():
+            rows = min(rows, -(-total // most[axis]))
+        for axis, total in self._totals.items():
+            most[axis] = min(most[axis], -(-total // largest.rows))
+        ends = [Gear(rows, largest.extents), Gear(largest.rows, most)]
+        return ends if ends[0] != ends[1] else ends[:1]
 
     def label(self, gear: Gear) -> str | None:
         """Return the declared sizes of a gear, e.g. "batch 8, tokens 64".
@@ -214,6 +241,10 @@ class Gears:
             most = _most(extent, partial(holds, axis=axis))
             if most < extent:
                 return axis, f"{axis} {extent}", f"1 to {most} (the largest of {self._key(axis)})"
+        for axis, total in self._totals.items():
+            if rows * extents[axis] > total:
+                found = f"{rows} row(s) of {axis} {extents[axis]}, {rows * extents[axis]} in total"
+                return axis, found, f"at most {total} in total (limit.total.{axis})"
         most = self._padded.most_rows(least)
         if most < rows:
             return ROWS, f"{rows} rows", f"1 to {most} (the largest of {self._key(ROWS)})"

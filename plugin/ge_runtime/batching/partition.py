@@ -58,6 +58,8 @@ class Execution(NamedTuple):
     """The size, padding included."""
     seconds: float
     """Predicted time."""
+    valid: int | None = None
+    """Elements without padding, for a graph that removes padding: see CostModel."""
 
 
 class RequestSizes(NamedTuple):
@@ -100,13 +102,28 @@ class BatchPartitioner:
     """Splits batches into the executions of least predicted time."""
 
     def __init__(
-        self, gears: Gears, cost: CostModel, capacity: int, equal: Collection[str] = ()
+        self,
+        gears: Gears,
+        cost: CostModel,
+        capacity: int,
+        equal: Collection[str] = (),
+        *,
+        unpadded: bool = False,
     ) -> None:
-        """capacity: largest number of rows of an execution. equal: axes that are never padded."""
+        """Prepare for one model.
+
+        Args:
+            gears: The sizes of executions.
+            cost: The cost of executions.
+            capacity: Largest number of rows of an execution.
+            equal: Axes that are never padded.
+            unpadded: Whether the graph removes padding: see `valid` of CostModel.
+        """
         self._gears = gears
         self._cost = cost
         self._capacity = capacity
         self._equal = tuple(equal)
+        self._unpadded = unpadded
         self._alone: dict[tuple[object, ...], Execution] = {}  # by place, rows and sizes
 
     def use(self, cost: CostModel) -> None:
@@ -145,7 +162,8 @@ class BatchPartitioner:
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         gear = self._gears.fit(total, extents) or Gear(total, extents)
-        return self.execution_at(gear, tuple(sorted(members)))
+        valid = self._valid(members, requests)
+        return self.execution_at(gear, tuple(sorted(members)), valid)
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
         alone, key = self._alone, (member, rows, *sizes.items())
@@ -154,12 +172,26 @@ class BatchPartitioner:
             gear = self._gears.fit(rows, sizes) or Gear(rows, sizes)
             if len(alone) >= _MOST_ALONE:
                 alone.clear()
-            execution = alone[key] = self.execution_at(gear, (member,))
+            valid = rows * self._cost.elements(sizes) if self._unpadded else None
+            execution = alone[key] = self.execution_at(gear, (member,), valid)
         return execution
 
-    def execution_at(self, gear: Gear, members: tuple[int, ...]) -> Execution:
+    def execution_at(
+        self, gear: Gear, members: tuple[int, ...], valid: int | None = None
+    ) -> Execution:
         """Return the execution of `members`, ascending, at a gear that holds them."""
-        return Execution(members, gear, self._cost.seconds(gear.rows, gear.extents))
+        seconds = self._cost.seconds(gear.rows, gear.extents, valid)
+        return Execution(members, gear, seconds, valid)
+
+    def _valid(self, members: Sequence[int], requests: RequestSizes) -> int | None:
+        """Return the elements of the members without padding; None if padding is computed."""
+        if not self._unpadded:
+            return None
+        total = 0
+        for member in members:
+            own = {axis: sizes[member] for axis, sizes in requests.sizes.items()}
+            total += requests.rows[member] * self._cost.elements(own)
+        return total
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         alone = {execution.members[0]: execution for execution in plan}
@@ -243,7 +275,12 @@ class BatchPartitioner:
                 within = largest[axis] * inside
                 largest[axis] = np.maximum.accumulate(within, axis=2, out=within)
         fitted = self._gears.fit_many(rows, largest)
-        seconds = self._cost.seconds_many(fitted.rows, fitted.extents)
+        valid: Ints | None = None
+        if self._unpadded:
+            work = np.broadcast_to(self._cost.elements_many(extents) * counts, counts.shape)[orders]
+            upto = np.cumsum(work, axis=1)
+            valid = upto[:, None, :] - (upto - work)[:, :, None]
+        seconds = self._cost.seconds_many(fitted.rows, fitted.extents, valid)
         held = fitted.held
         if ends[0, -1] > self._capacity:  # the sum over all requests
             held = held & (rows <= self._capacity)

@@ -28,6 +28,7 @@ import ge_runtime.cli.probe_device as probe_device
 import ge_runtime.cli.quantize as quantize
 import ge_runtime.cli.serve as serve
 import ge_runtime.cli.top as top
+import ge_runtime.cli.unpad as unpad
 from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.errors import RuntimeFault
 
@@ -39,6 +40,7 @@ COMMANDS: Final = tuple(
         gears,
         build,
         quantize,
+        unpad,
         inspect,
         compare,
         bench,

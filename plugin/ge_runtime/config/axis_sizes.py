@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeAlias
 
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING
+from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING, TOTAL
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, split_names
 from ge_runtime.specs import ROWS, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class AxisSizes:
-    """The sizes of all axes; every mapping has all axes."""
+    """The sizes of all axes; every mapping but `totals` has all axes."""
 
     limits: Mapping[str, int]
     """Largest size."""
@@ -28,6 +28,8 @@ class AxisSizes:
     """Smallest size in a request."""
     steps: Mapping[str, int]
     """Sizes of executions are multiples of these."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Largest number of rows x size of an execution, for axes where it is limited."""
 
     @classmethod
     def read(cls, parameters: Parameters, tensors: ModelTensors) -> AxisSizes:
@@ -35,7 +37,7 @@ class AxisSizes:
 
         Adds an error for a relation that is below 1 even if all axes are at their limits.
         """
-        limits = _read_limits(parameters, tensors)
+        limits, totals = _read_limits(parameters, tensors)
         minimums = {**dict.fromkeys(limits, 1), **_read(MINIMUM, parameters, tensors)}
         steps = {**dict.fromkeys(limits, 1), **_read(ALIGN, parameters, tensors)}
         errors = parameters.errors
@@ -46,7 +48,11 @@ class AxisSizes:
             if limit % steps[axis]:
                 expected = f"a multiple of {steps[axis]} (align.{axis})"
                 errors.add(f"parameter 'limit.{axis}'", limit, expected)
-        return cls(limits, minimums, steps)
+        for axis, total in totals.items():
+            if total < limits.get(axis, 0):
+                expected = f"at least {limits[axis]} (limit.{axis}): one row may be as large"
+                errors.add(f"parameter 'limit.total.{axis}'", total, expected)
+        return cls(limits, minimums, steps, totals)
 
     def executed(self, axis: str, size: int) -> int:
         """Return the smallest size of an execution that holds `size` along the axis."""
@@ -68,9 +74,22 @@ def _read(family: Family[int], parameters: Parameters, tensors: ModelTensors) ->
     return {axis: size for _, axis, size in parameters.entries(family, "axis", tensors.axes)}
 
 
-def _read_limits(parameters: Parameters, tensors: ModelTensors) -> dict[str, int]:
-    limits = _read(LIMIT, parameters, tensors)
+def _read_limits(
+    parameters: Parameters, tensors: ModelTensors
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the limits, and the limits of totals, by axis."""
+    limits: dict[str, int] = {}
+    totals: dict[str, int] = {}
     errors = parameters.errors
+    of_totals = TOTAL.pattern.removeprefix(f"{LIMIT.name}.").removesuffix("<axis>")
+    for name, target, size in parameters.entries(LIMIT):
+        axis = target.removeprefix(of_totals)
+        if target in tensors.axes:
+            limits[target] = size
+        elif axis != target and axis in tensors.axes:
+            totals[axis] = size
+        else:
+            errors.add_unknown(name, "axis", target, tensors.axes)
     for axis in dict.fromkeys(axis for spec in tensors.sources.values() for axis in spec.axes):
         if axis not in limits:
             expected = f"the largest size of axis '{axis}': memory is planned from it"
@@ -80,7 +99,7 @@ def _read_limits(parameters: Parameters, tensors: ModelTensors) -> dict[str, int
             if isinstance(dim, Relation) and limits.keys() >= {*dim.axes} and dim.size(limits) < 1:
                 found = f"'{dim}', {dim.size(limits)} where all axes are at their limits"
                 errors.add(f"parameter 'axes.{spec.name}'", found, "at least 1")
-    return limits
+    return limits, totals
 
 
 GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -115,8 +134,16 @@ def read_gears(
             `fallback`.
     """
     reader = _Reader(tensors, axis_sizes, parameters.errors, rows, fallback, compiled)
-    for field, key, text in parameters.entries(GEARS):
-        reader.read(field, key, text)
+    for key_field, key, text in parameters.entries(GEARS):
+        reader.read(key_field, key, text)
+    for axis in axis_sizes.totals:
+        name = f"parameter 'limit.total.{axis}'"
+        geared = next((key for key in reader.gears if not {axis, ROWS}.isdisjoint(key)), None)
+        if geared is not None:
+            found = f"gears.{','.join(geared)}"
+            parameters.errors.add(name, found, "no gears of the axis or of batch, or no total")
+        if fallback:
+            parameters.errors.add(name, "oversize: fallback", "oversize: error")
     return reader.gears
 
 

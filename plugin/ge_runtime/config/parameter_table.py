@@ -242,6 +242,15 @@ INT8: Final = Setting(
     "Only for `engine: onnxruntime` on the CPU",
     "`off`",
 )
+UNPAD: Final = Setting(
+    "unpad",
+    readers.switch("auto", "off", default=False),
+    False,
+    "`auto` or `off`. With `auto`, an encoder is rewritten at load so that [padding is not "
+    "computed](ragged.md#encoders-without-padding), if that is measured to be faster; the load "
+    "log has the result. Only for `engine: onnxruntime` on the CPU",
+    "`off`",
+)
 REPRODUCIBLE: Final = Setting(
     "reproducible",
     readers.switch("true", "false", default=False),
@@ -276,7 +285,7 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, TORCH_COMPILER, PROFILE, DUMP),
     *(PLACEMENT, SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
-    *(EARLY_ANSWERS, LOAD_CHECK, INT8, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
+    *(EARLY_ANSWERS, LOAD_CHECK, INT8, UNPAD, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )
 """Parameters of the whole model."""
 
@@ -292,6 +301,14 @@ LIMIT: Final = Family(
     readers.whole(1),
     "a size. No request may be larger along the axis; memory is planned for this size",
     "needed for every axis",
+)
+TOTAL: Final = Family(
+    "limit.total.<axis>",
+    readers.whole(1),
+    "a number of at least `limit.<axis>`. No execution or request has [more rows x size]"
+    "(ragged.md#limits-of-tokens) along the axis, padding included. Memory is planned for this "
+    "number instead of all rows at the limit. Only without gears of the axis and of batch",
+    "rows x limit",
 )
 MINIMUM: Final = Family(
     "min.<axis>", readers.whole(1), "a size. No request may be smaller along the axis", "1"
@@ -442,7 +459,20 @@ ATC: Final = Family(
 )
 
 FAMILIES: Final[tuple[Family[Any], ...]] = (
-    *(AXES, LIMIT, MINIMUM, ALIGN, AXIS_LENGTH, GEARS, MASK, LENGTHS, POSITIONS, OFFSETS, CONSTANT),
+    *(
+        AXES,
+        LIMIT,
+        TOTAL,
+        MINIMUM,
+        ALIGN,
+        AXIS_LENGTH,
+        GEARS,
+        MASK,
+        LENGTHS,
+        POSITIONS,
+        OFFSETS,
+        CONSTANT,
+    ),
     *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED, RESIDENT, AIPP, JPEG),
     *(GRAPH_GE, SESSION_GE, GE, ATC),
 )

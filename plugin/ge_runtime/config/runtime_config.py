@@ -166,6 +166,8 @@ class RuntimeConfig:
     """True if a load ends with seeded requests that check the independence of answers."""
     int8: bool
     """True if the graphs are rewritten at load to INT8 with a scale per row."""
+    unpad: bool
+    """True if encoders are rewritten at load so that padding is not computed."""
     reproducible: bool
     """True if each request is executed at its own gear, so that its bits never change."""
     ge_options: Mapping[str, str]
@@ -367,6 +369,7 @@ def _read(
         early_answers=parameters.get(table.EARLY_ANSWERS),
         load_check=parameters.get(table.LOAD_CHECK),
         int8=parameters.get(table.INT8),
+        unpad=parameters.get(table.UNPAD),
         reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, engine=engine),
         atc_flags=read_atc_flags(parameters, devices, engine=engine),

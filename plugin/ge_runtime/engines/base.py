@@ -217,6 +217,15 @@ class Estimating(Protocol):
 
 
 @runtime_checkable
+class Unpadding(Protocol):
+    """Extension of `Engine` for engines whose graph may compute no padding."""
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether the graph removes padding: see `ge_runtime.rewriting.unpad`."""
+
+
+@runtime_checkable
 class AdaptsThreads(Protocol):
     """Extension of `Engine` for engines that can execute small batches on one thread."""
 

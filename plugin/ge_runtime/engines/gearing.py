@@ -69,6 +69,7 @@ class Gearing:
             config.equal_axes,
             smallest=config.axis_sizes.smallest(config.outputs),
             steps=config.axis_sizes.steps,
+            totals=config.axis_sizes.totals,
         )
         planned = gears.every()
         if config.oversize == "fallback":  # batches that fit no gear are executed at their size

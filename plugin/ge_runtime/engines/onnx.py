@@ -23,7 +23,7 @@ import numpy as np
 from ge_runtime.devices import Accelerator, DeviceHealth
 from ge_runtime.engines.analysis.nudging import nudged_weights
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
-from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
+from ge_runtime.engines.analysis.onnx_graph import UNPADDED, OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.engines.onnx_arena import OnnxArena
 from ge_runtime.engines.onnx_session import (
@@ -275,6 +275,11 @@ class OnnxEngine(LibraryEngine):
     def flops(self, shapes: Shapes) -> int | None:
         """See `Estimating.flops`; needs the package onnx for shape inference."""
         return self._graph.flops(shapes) if self._graph else None
+
+    @property
+    def unpadded(self) -> bool:
+        """See `Unpadding.unpadded`."""
+        return UNPADDED in self._session.get_modelmeta().custom_metadata_map
 
     def perturbed(self, seed: int) -> OnnxEngine:
         """See `Perturbable.perturbed`. The copy is not optimized and has another thread count."""

@@ -300,9 +300,9 @@ class RequestBatch:
     ) -> None:
         if report_answered is not None:
             report_answered(0.0)
-        gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
-            gear, predicted = self._size_of(members, execution)
+            execution = self._execution_of(members, execution)
+        gear = execution.gear
         blocks = self._blocks
         if len(members) < len(blocks):  # members ascend, so that all of them are in this order
             blocks = [blocks[member] for member in members]
@@ -326,9 +326,10 @@ class RequestBatch:
             self._trace(members, start_ns, gear, waited_s, counts)
         if self._failing is not None:
             self._failing.note_success(gear)
-        counts.predicted_seconds = predicted
+        counts.predicted_seconds = execution.seconds
         shared = len(members) > 1
-        if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds, shared=shared):
+        seconds, valid = counts.measured_seconds, execution.valid
+        if self._costs.observe(gear.rows, gear.extents, seconds, shared=shared, valid=valid):
             self._partitioner.use(self._costs.cost)
         if self._gears is not None:
             if label := self._gears.label(gear):
@@ -339,18 +340,17 @@ class RequestBatch:
         for member, answer in zip(members, answers, strict=True):
             self._answers[member] = answer
 
-    def _size_of(self, members: Sequence[int], execution: Execution) -> tuple[Gear, float]:
-        """Return the size and the predicted seconds of some members of an execution."""
+    def _execution_of(self, members: Sequence[int], execution: Execution) -> Execution:
+        """Return an execution of some members of `execution`."""
         own = self._partitioner.execution_of(members, self._sizes)
         # The workspace is leased for the whole execution: a gear with fewer but longer rows could
         # need more.
-        whole = own if _holds(execution.gear, own.gear) else execution
-        return whole.gear, whole.seconds
+        return own if _holds(execution.gear, own.gear) else execution
 
     def _known_failure(self, execution: Execution, members: Sequence[int]) -> SizeDisabled | None:
         if self._failing is None or not self._failing.any:
             return None
-        return self._failing.find(self._size_of(members, execution)[0], len(members))
+        return self._failing.find(self._execution_of(members, execution).gear, len(members))
 
     def _trace(
         self,

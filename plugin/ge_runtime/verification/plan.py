@@ -224,7 +224,10 @@ def _targets(config: RuntimeConfig, gears: Gears, chosen: Sequence[Gear]) -> Ite
     for at in range(max(len(chosen), len(shares))):
         gear = chosen[at % len(chosen)]
         rows = min(1 + _PROBES, config.rows) if free_rows else gear.rows
-        yield Gear(rows, {**gear.extents, **shares[at % len(shares)]})
+        extents = {**gear.extents, **shares[at % len(shares)]}
+        if config.axis_sizes.totals:
+            rows = min(rows, gears.most_rows(extents))
+        yield Gear(rows, extents)
 
 
 def _shares(config: RuntimeConfig, free: Sequence[str]) -> list[dict[str, int]]:

@@ -27,6 +27,13 @@ def test_seconds_are_the_launch_and_each_row_by_elements_their_square_and_the_ro
     assert growing.seconds(4, {"a": 3}) == 100 + 4 * (10 * 3 + 1 * 9 + 5 * 2 * 3)
 
 
+def test_a_graph_without_padding_computes_valid_elements_and_padded_pairs():
+    cost = CostModel(100.0, 10.0, 1.0, (("a",),), growth_s=5.0)
+    seconds = 100 + 7 * (10 + 5 * 2) + 4 * 3 * 3 * 1
+    assert cost.seconds(4, {"a": 3}, valid=7) == seconds
+    assert cost.seconds_many(np.array([4]), {"a": np.array([3])}, np.array([7])) == seconds
+
+
 def test_rows_do_not_become_more_expensive_above_a_number():
     cost = CostModel(0.0, 0.0, 0.0, (), growth_s=1.0)
     most = cost.seconds(MOST_GROWING, {}) / MOST_GROWING

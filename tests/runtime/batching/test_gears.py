@@ -202,3 +202,30 @@ def test_sizes_that_are_gears_only_separately_are_explained():
         "sizes that one gear of gears.a,b holds together without padding "
         "(padding.a: equal, padding.b: equal)",
     )
+
+
+@given(st.integers(LIMIT, ROW_LIMIT * LIMIT), st.sampled_from([(), ("a",)]))
+def test_a_total_limits_rows_times_size(total, equal):
+    gears = Gears(("a",), {"a": LIMIT}, ROW_LIMIT, {}, equal, totals={"a": total})
+    every = gears.every()
+    rows, extents = np.arange(1, ROW_LIMIT + 1)[:, None], np.arange(1, LIMIT + 1)[None]
+    held = gears.fit_many(rows, {"a": extents}).held
+    for count, size in product(range(1, ROW_LIMIT + 1), range(1, LIMIT + 1)):
+        fits = count * size <= total
+        assert gears.fit(count, {"a": size}) == (Gear(count, {"a": size}) if fits else None)
+        assert held[count - 1, size - 1] == fits
+        if not fits:
+            axis, found, expected = gears.explain_overflow(count, {"a": size})
+            assert (axis, found) == ("a", f"{count} row(s) of a {size}, {count * size} in total")
+            assert expected == f"at most {total} in total (limit.total.a)"
+
+        def terms(gear):
+            return gear.rows, elements(gear), gear.rows * gear.extents["a"] ** 2
+
+        # Memory that grows with rows, elements and squared elements is planned.
+        for memory in product((0, 1, 7), repeat=3):
+            needs = [
+                sum(map(math.prod, zip(memory, terms(g), strict=True)))
+                for g in (*every, Gear(count, {"a": size}))
+            ]
+            assert not fits or needs[-1] <= max(needs[:-1])

@@ -44,6 +44,20 @@ def gain_of_two(cost, tokens):
     return 2 * cost.seconds(1, {"tokens": tokens}) / cost.seconds(2, {"tokens": tokens})
 
 
+def test_valid_elements_correct_the_model_of_a_graph_without_padding():
+    served = CostModel(1e-3, 3e-5, 2e-7, TOKENS)
+    live = calibrated()
+    for number in range(60 * BATCH):
+        rows, tokens = SIZES[number % len(SIZES)]
+        valid = rows * tokens // (1 + number // len(SIZES) % 3)
+        seconds = served.seconds(rows, {"tokens": tokens}, valid)
+        live.observe(rows, {"tokens": tokens}, seconds, shared=rows > 1, valid=valid)
+    for rows, tokens in SIZES:
+        expected = served.seconds(rows, {"tokens": tokens}, rows * tokens // 2)
+        found = live.cost.seconds(rows, {"tokens": tokens}, rows * tokens // 2)
+        assert found == pytest.approx(expected, rel=0.1)
+
+
 def test_a_given_cost_does_not_change():
     live = LiveCost(CALIBRATED)
     assert serve(live, CALIBRATED.scaled(3), 3) == 0

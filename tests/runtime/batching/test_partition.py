@@ -500,3 +500,33 @@ def test_a_pair_may_share_an_execution_and_loses_least(batch):
     assert not pairs or pairs[0].members in possible
     if len(batch.sizes) <= 1 and len(set(batch.rows)) == 1 and possible and not batch.gears.fixed:
         assert pairs
+
+
+@pytest.mark.brute_force
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, LIMIT)), min_size=1, max_size=6),
+    costs(TOKENS),
+)
+def test_a_graph_without_padding_is_planned_by_its_tokens(requests, cost):
+    """The plan is the best of all runs of the requests in order of their size."""
+    gears = Gears(TOKENS, {"tokens": LIMIT}, ROW_LIMIT, {})
+    rows, tokens = map(list, zip(*requests, strict=True))
+    own = BatchPartitioner(gears, cost, ROW_LIMIT, unpadded=True)
+    sizes = RequestSizes(rows, {"tokens": tokens})
+
+    def seconds(members):
+        total, valid = 0, 0
+        for member in members:
+            total += rows[member]
+            valid += rows[member] * tokens[member]
+        if len(members) > 1 and total > ROW_LIMIT:
+            return math.inf
+        return cost.seconds(total, {"tokens": max(tokens[m] for m in members)}, valid)
+
+    plan = own.plan(sizes)
+    for execution in plan:
+        assert execution.seconds == SAME(seconds(execution.members))
+        assert execution.valid == sum(rows[m] * tokens[m] for m in execution.members)
+    order = sorted(range(len(rows)), key=lambda member: (tokens[member], rows[member]))
+    best = min(sum(map(seconds, cut)) for cut in run_partitions(order))
+    assert seconds_of(plan) == SAME(best)

@@ -8,6 +8,11 @@ from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.specs import DType, Relation, TensorSpec
 
 
+def test_totals_are_read_axis_by_axis():
+    sizes = parse(pixels_config({"limit.total.width": "64"})).axis_sizes
+    assert (sizes.limits["width"], sizes.totals) == (16, {"width": 64})
+
+
 def test_sizes_are_read_axis_by_axis():
     sizes = parse(pixels_config({"min.width": "3", "align.width": "8"})).axis_sizes
     assert sizes.limits == {"height": 16, "width": 16}
@@ -25,6 +30,24 @@ def test_sizes_are_read_axis_by_axis():
         (
             pixels_config({"align.width": "5"}),
             "parameter 'limit.width': found 16, expected a multiple of 5 (align.width)",
+        ),
+        (
+            pixels_config({"limit.total.width": "15"}),
+            "parameter 'limit.total.width': found 15, expected at least 16 (limit.width): one row "
+            "may be as large",
+        ),
+        (
+            pixels_config({"limit.total.depth": "99"}),
+            "parameter 'limit.total.depth': found no axis 'total.depth'",
+        ),
+        (
+            pixels_config({"limit.total.width": "99", "gears.batch": "4"}),
+            "parameter 'limit.total.width': found gears.batch, expected no gears of the axis or "
+            "of batch, or no total",
+        ),
+        (
+            pixels_config({"limit.total.width": "99", "oversize": "fallback"}),
+            "parameter 'limit.total.width': found oversize: fallback, expected oversize: error",
         ),
         (pixels_config({"min.depth": "2"}), "parameter 'min.depth': found no axis 'depth'"),
         (

@@ -75,6 +75,7 @@ def test_encoder_configuration_is_read_whole():
         early_answers=True,
         load_check=True,
         int8=False,
+        unpad=False,
         reproducible=False,
         service_share=None,
         ge_options={},
@@ -216,9 +217,9 @@ def with_input(**changes):
             "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
             "torch_compiler, profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
-            "histogram, warmup, early_answers, load_check, int8, reproducible, device_ids, "
+            "histogram, warmup, early_answers, load_check, int8, unpad, reproducible, device_ids, "
             "device_exec_blocks, static_model, "
-            "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
+            "axes.<input or output>, limit.<axis>, limit.total.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "

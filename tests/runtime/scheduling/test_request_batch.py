@@ -134,7 +134,7 @@ def test_costs_learn_what_executions_take(execute):
     seen = []
 
     class Learning(LiveCost):
-        def observe(self, rows, extents, seconds, *, shared):
+        def observe(self, rows, extents, seconds, *, shared, valid):
             seen.append((rows, dict(extents), seconds, shared))
             return False
 

@@ -24,8 +24,15 @@ Shape: TypeAlias = tuple[int, ...]
 Typed: TypeAlias = tuple[int, Shape]
 """A result's TensorProto.DataType and shape."""
 
+UNPADDED: Final = "ge_runtime.unpadded"
+"""The metadata of a graph without padding; its value is the name of the mask."""
+
 _VIEWS: Final = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators whose result is a view of their first input."""
+
+
+_INT64: Final = 7
+"""TensorProto.DataType.INT64."""
 
 
 class OnnxGraph:
@@ -46,6 +53,9 @@ class OnnxGraph:
         self._model = onnx.ModelProto.FromString(file.model)
         self._values: ShapeValues | None = None  # once they are needed
         graph = self._model.graph
+        metadata = {entry.key for entry in self._model.metadata_props}
+        # The number of valid tokens is planned as that of all tokens.
+        self._places = [n for n in graph.node if n.op_type == "NonZero" and UNPADDED in metadata]
         self._outputs = frozenset(value.name for value in graph.output)
         # Constant nodes are not operations: onnxruntime converts them to weights at load.
         self._operations = tuple(
@@ -103,6 +113,16 @@ class OnnxGraph:
         """Return the results whose types and shapes follow from the shapes of the inputs."""
         model = self._model_at(shapes)
         typed = self._infer(model)
+        for node in self._places:
+            if node.input[0] in typed:
+                shape = typed[node.input[0]][1]
+                model.graph.value_info.append(
+                    self._onnx.helper.make_tensor_value_info(
+                        node.output[0], _INT64, (len(shape), math.prod(shape))
+                    )
+                )
+        if self._places:
+            typed.update(self._infer(model))
         values: set[str] = set()
         while not self._results <= typed.keys():
             self._values = self._values or ShapeValues(self._onnx, self._model)

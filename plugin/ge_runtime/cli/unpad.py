@@ -1,0 +1,78 @@
+"""`ge-runtime unpad`: rewrites an exported encoder so that padding is not computed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from ge_runtime.cli.command import Command, whole
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.scheduling.kept_costs import cores_of_process
+
+_DESCRIPTION: Final = """\
+Rewrite an exported encoder (BERT, RoBERTa, DistilBERT, E5, BGE, ...) without padding.
+
+Everything that works token by token is computed for valid tokens only, those whose mask is not 0.
+Inputs and outputs stay the same, and only standard ONNX operators are used, so every server and
+client can use the file. Padded places of outputs repeat the last token of their row.
+
+The file is verified: its answers to random inputs, padded and unpadded, must be those of the
+original graph. Then executions of both are timed in turns.
+"""
+
+_EPILOG: Final = """\
+At load, the parameter `unpad: auto` of config.pbtxt does the same.
+
+examples:
+  ge-runtime unpad model.onnx
+  ge-runtime unpad onnx/model.onnx -o model_repository/encoder/1/model.onnx
+
+Exit codes: 0 written, 2 the graph cannot be rewritten, or invalid arguments or input.
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("graph", type=Path, metavar="ONNX_FILE", help="the exported encoder")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file (default: beside the graph, model.unpadded.onnx for model.onnx)",
+    )
+    add("--threads", type=whole, metavar="N", help="threads of an execution (default: all cores)")
+
+
+def _run(given: argparse.Namespace) -> int:
+    # Only loaded by this command.
+    from ge_runtime.rewriting.at_load import rewritten
+
+    graph: Path = given.graph
+    target: Path = given.output or graph.with_suffix(f".unpadded{graph.suffix}")
+    if target.exists() and target.samefile(graph):
+        raise ArtifactFault(f"{target}: found the graph itself, expected another output file")
+    if not graph.is_file():
+        raise ArtifactFault(f"{graph}: found no file, expected an ONNX graph")
+    # Replaced only once it is verified.
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        own = Path(scratch) / target.name
+        found, gain = rewritten(graph, own, given.threads or cores_of_process())
+        for part in own.parent.iterdir():
+            part.replace(target.parent / part.name)
+    print(f"{target}: {found}")
+    print("verified: answers are those of the original graph, padded and unpadded")
+    print(f"work per CPU second, relative to the original graph: {gain}")
+    return 0
+
+
+COMMAND: Final = Command(
+    name="unpad",
+    help="rewrite an encoder so that padding is not computed",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
