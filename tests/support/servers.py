@@ -16,6 +16,7 @@ import http.client
 import itertools
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,12 +136,11 @@ def start_tritonserver(
         for leftover in Path("/dev/shm").glob(f"{region}*"):
             leftover.unlink(missing_ok=True)
         if len(made) == 1:  # otherwise other servers have started, and the owner is unknown
-            with contextlib.suppress(OSError):
-                made.pop().rmdir()
+            shutil.rmtree(made.pop(), ignore_errors=True)
 
 
 def _environments() -> set[Path]:
-    """Return the empty folders for packages of models; each real server creates one."""
+    """Return the folders for the environments of models; each real server creates one."""
     return set(Path("/tmp").glob("python_env_*"))
 
 
