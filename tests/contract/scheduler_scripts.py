@@ -213,6 +213,7 @@ MODELS = {
         instance_group [ { count: 1 }, { name: "more" kind: KIND_MODEL count: 2 } ]""",
     "limited": """max_batch_size: 4 dynamic_batching { } instance_group [ { count: 2
         rate_limiter { resources { name: "R" count: 2 } } } ]""",
+    "unlimited": "",
 }
 
 
