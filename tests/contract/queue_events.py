@@ -12,9 +12,9 @@ the schedulers' queues with a simulated clock, which takes no time.
 
 An instance of the model `shrinks` is removed while requests wait, and one of `grows` is added: its
 process starts before the requests, and waits for its time. A client of `leaves` disconnects, which
-cancels several requests at once. Not played: the rate limiter, whose choice depends on hundredths
-of a second and on all earlier executions (`test_schedulers.py` compares it); and HTTP clients that
-disconnect, whose requests the real server executes.
+cancels several requests at once. Not played: HTTP clients that disconnect, whose requests the real
+server executes. `scheduler_scripts.share` draws events of the rate limiter, whose choice depends on
+their order and on all earlier executions, not on times.
 """
 
 from __future__ import annotations
