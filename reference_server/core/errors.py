@@ -68,6 +68,10 @@ class StringClasses(ServerError):
     """A client requested the classes of an output of strings."""
 
 
+class LoadDeadlock(ServerError):
+    """A model's `initialize` made a call that would wait for the model's own load."""
+
+
 class NotHere(ServerError):
     """A model requires something that this machine or server lacks, but another may have.
 

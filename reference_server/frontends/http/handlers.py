@@ -118,8 +118,7 @@ class HttpHandlers:
     def handle(self, request: Request) -> None:
         """Answer `request`, now or when its model has answered."""
         if log.isEnabledFor(logging.DEBUG):
-            path = request.url.partition(b"?")[0].decode("latin-1")
-            log.debug("HTTP request: %d %s", _METHODS.get(request.method, -1), path)
+            log.debug("HTTP request: %s", _request_line(request))
         known: tuple[_Handler, Route] | None = request.notes.get(self)
         if known is None:
             known = self._route(request)
@@ -152,6 +151,7 @@ class HttpHandlers:
             if page is not None and request.method == "GET":
                 page.reply(request)
             else:
+                _log_error(request, 404)
                 request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return None
         operation = route.operation
@@ -383,6 +383,18 @@ class HttpHandlers:
             request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
 
         (background or self._background).run(work, done, failed)
+
+
+def _request_line(request: Request) -> str:
+    """Return method and path as in Triton's verbose lines."""
+    path = request.url.partition(b"?")[0].decode("latin-1")
+    return f"{_METHODS.get(request.method, -1)} {path}"
+
+
+def _log_error(request: Request, status: int) -> None:
+    """Write the verbose line about a request for which there is no operation."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("HTTP error: %s - %d", _request_line(request), status)
 
 
 def _required_headers(

@@ -638,6 +638,12 @@ def test_names_that_are_read_later_are_not_reported(capsys, tmp_path, source):
             7,
             "completion-calls",
         ),
+        (
+            IMPORTS + MODEL + "    def initialize(self, args): p.load_model('m')\n",
+            5,
+            "load-threads",
+        ),
+        (MODEL + "    def f(self): print(f'\u4e00 {self}')\n", 4, "stdout-encoding"),
     ],
 )
 def test_what_may_not_work_on_tritonserver_is_a_warning(capsys, tmp_path, source, line, text):
@@ -646,6 +652,32 @@ def test_what_may_not_work_on_tritonserver_is_a_warning(capsys, tmp_path, source
     assert code == 0
     assert lines[0].startswith(f"m/1/model.py:{line}: warning: ")
     assert text in lines[0]
+
+
+READS = "    def initialize(self, args):\n        {}\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_fault"),
+    [
+        ("open('labels.txt')", True),
+        ("open(args['model_repository'] + '/labels.txt', 'r')", True),
+        ("Path('labels.txt').read_text()", True),
+        ("open('labels.txt', encoding='utf-8')", False),
+        ("open('labels.txt', 'rb')", False),
+        ("open('labels.txt', args['mode'])", False),
+        ("open('plain.txt')", False),
+        ("Path('labels.txt').read_text('utf-8')", False),
+    ],
+)
+def test_a_file_beyond_ascii_needs_an_encoding(capsys, tmp_path, call, is_fault):
+    folder = repository(tmp_path, m__1__model_py=MODEL + READS.format(call), m__config=VALID)
+    (folder / "m" / "labels.txt").write_text("\u4e00\n", encoding="utf-8")
+    (folder / "m" / "1" / "plain.txt").write_text("plain\n")
+    code, lines = checked(capsys, folder)
+    assert code == 0
+    found = [line for line in lines if "(ascii-files): labels.txt" in line]
+    assert [line.startswith("m/1/model.py:5: warning: ") for line in found] == [True] * is_fault
 
 
 def package(folder):
