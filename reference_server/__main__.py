@@ -11,6 +11,7 @@ from collections.abc import Iterator
 _COMMANDS = {
     "check": "reference_server.checking.command",
     "page": "reference_server.watching",
+    "try": "reference_server.trying.command",
 }
 _CLIENT = "tritonclient.grpc"
 

@@ -224,6 +224,8 @@ class _InferCall:
         headers: list[Header] = []
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
+        if served.config.stand_in:
+            headers.append((b"Stand-In", served.config.stand_in.encode("ascii", "replace")))
         parts: Sequence[Part] = encoded.parts
         coding = self._head.accepts
         if coding:
