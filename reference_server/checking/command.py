@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# -- reports: text lines, JSON, and SARIF for code hosts
+# -- reports: text lines, JSON, and two formats of code hosts
 
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULE = "model-repository"
@@ -150,11 +150,35 @@ def as_sarif(result: Result) -> str:
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
+def as_github(result: Result) -> str:
+    """Return GitHub's workflow commands, which annotate the lines of a pull request.
+
+    Their escapes are those of GitHub's toolkit, `packages/core/src/command.ts`.
+    """
+    lines = []
+    for fault in result.faults:
+        line, column = fault.place.position
+        places = {"file": _shown(fault.place.file), "line": line, "col": column}
+        properties = ",".join(
+            f"{name}={_escaped(str(value), ':,')}" for name, value in places.items() if value
+        )
+        lines.append(f"::{fault.level.value} {properties}::{_escaped(fault.text)}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Return `text` with `%`, line ends and the characters in `more` as percent escapes."""
+    for character in f"%\r\n{more}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
 #: By the value of `--format`.
 REPORTS: Mapping[str, Callable[[Result], str]] = {
     "text": as_text,
     "json": as_json,
     "sarif": as_sarif,
+    "github": as_github,
 }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from reference_server.codecs import management_json
+from reference_server.codecs import management_json, openapi
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.core import gil
 from reference_server.core.backlog import Intake
@@ -93,6 +93,7 @@ class HttpHandlers:
             Operation.LIVE: self._live,
             Operation.READY: self._ready,
             Operation.SERVER_METADATA: self._server_metadata,
+            Operation.OPENAPI: self._openapi,
             Operation.MODEL_METADATA: self._model_metadata,
             Operation.MODEL_READY: self._model_ready,
             Operation.MODEL_CONFIG: self._model_config,
@@ -140,6 +141,8 @@ class HttpHandlers:
         if self._origins.refuses(request):
             return None
         route = routes.match(request.url)
+        if route is not None and route.operation is Operation.OPENAPI and not self._pages:
+            route = None  # Triton has no such document
         if route is None:
             path = routes.path_of(request.url)
             page = self._pages.get(path)
@@ -187,6 +190,14 @@ class HttpHandlers:
         request.reply(
             status_codes.OK, [management_json.server_metadata(self._gateway.server_metadata())]
         )
+
+    def _openapi(self, request: Request, route: Route) -> None:
+        def encoded() -> bytes:
+            return openapi.encode_document(
+                self._gateway.server_metadata(), self._gateway.signatures()
+            )
+
+        self._reply_later(request, encoded, self._codecs)
 
     def _model_metadata(self, request: Request, route: Route) -> None:
         metadata = self._gateway.model_metadata(route.model, route.version)

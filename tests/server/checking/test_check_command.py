@@ -555,6 +555,22 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     }
 
 
+def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_path):
+    folder = repository(tmp_path, m__config="backend: 'python' x", m__1__model_py=MODEL)
+    (folder / "m").rename(folder / "a,b:100%")
+    monkeypatch.chdir(folder)
+    assert command.main([".", "--format=text"]) == 1
+    where, _, text = capsys.readouterr().out.splitlines()[0].partition(": error: ")
+    assert where.startswith("a,b:100%/config.pbtxt:1:")
+    assert command.main([".", "--format=github"]) == 1
+    annotation, *others = capsys.readouterr().out.splitlines()
+    column = where.rpartition(":")[2]
+    assert annotation == (
+        f"::error file=a%2Cb%3A100%25/config.pbtxt,line=1,col={column}::{text.replace('%', '%25')}"
+    )
+    assert all(other.startswith("::") for other in others)
+
+
 def test_the_rules_of_an_older_triton_can_be_chosen(capsys, tmp_path):
     newer = VALID + "\nmodel_metrics { }"
     folder = repository(tmp_path, m__1__model_py=MODEL, m__config=newer)

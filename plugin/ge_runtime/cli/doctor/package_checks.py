@@ -107,7 +107,8 @@ def check_server(machine: Machine) -> list[Finding]:
         return []
     check = Finding("Reference server", "reference_server", "`import reference_server` to succeed")
     if result.outcome is not Outcome.DONE:
-        return [check.wrong(failure(result), "`pip install reference-server --force-reinstall`")]
+        cure = "`pip install triton-reference-server --force-reinstall`"
+        return [check.wrong(failure(result), cure)]
     return [check.ok(f"as {result.facts['default']}; --triton-version={result.facts['proven']}")]
 
 
