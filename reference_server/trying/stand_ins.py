@@ -14,6 +14,7 @@ from reference_server.config import schema
 from reference_server.repository.model_files import SHIPPED
 from reference_server.trying.model import TriedModel
 
+_UNKNOWN = "no stand-in, because its inputs and outputs are not known"
 _CODE = SHIPPED.with_name("stand_in.py")
 
 
@@ -86,7 +87,9 @@ class StandIns:
         if not self._allowed or config is None or config.platform == "ensemble":
             return False
         if not (config.input and config.output):
-            model.notes.append("no stand-in: its inputs and outputs are not known")
+            if not any(note.startswith(_UNKNOWN) for note in model.notes):
+                model.notes.append(f"{_UNKNOWN}: {reason}")
+                model.cure = f"{model.cure}; or declare its inputs and outputs, for a stand-in"
             return False
         model.stand_in = reason
         for field_name in (

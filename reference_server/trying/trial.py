@@ -13,13 +13,15 @@ import textwrap
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from reference_server.command import cli, preflight
+from reference_server.config import json_form
 from reference_server.core.errors import ServerError
+from reference_server.core.request import LATEST
 from reference_server.observability import logs
 from reference_server.repository.versions import State
 from reference_server.server import Server
@@ -164,6 +166,7 @@ class Trial:
 
     def _examine(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         reasons = self._failures(server)
+        self._learn_signatures(server, reasons)
         if self._replace(reasons):
             self._overlay.stand_ins.mark()
             for name in self._load_order():
@@ -180,6 +183,15 @@ class Trial:
             else:
                 self._request(model, Model(server.gateway, loop, name))
         self._table()
+
+    def _learn_signatures(self, server: Server, failed: Collection[str]) -> None:
+        """Add the inputs and outputs that loaded models completed to their configurations."""
+        for name, model in self._overlay.models.items():
+            if model.config is not None and not model.config.input and name not in failed:
+                known = json_form.read(server.gateway.model_config(name, LATEST))
+                model.config.input.extend(known.input)
+                model.config.output.extend(known.output)
+                model.config.max_batch_size = known.max_batch_size
 
     def _load_order(self) -> list[str]:
         """Return the models; ensembles follow the models of their steps."""
@@ -315,4 +327,5 @@ def _brief(reason: str) -> str:
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     first = lines[0] if lines else "unknown"
     first = first.removeprefix("version 1 is at UNAVAILABLE state: ").removeprefix("Internal: ")
+    first = first.partition(", try specifying runtime")[0]
     return textwrap.shorten(first, 240, placeholder=" ...")

@@ -1,5 +1,7 @@
 """`reference-server try`: a first answer from somebody else's models, without changing them."""
 
+import argparse
+import io
 import json
 import re
 import socket
@@ -18,6 +20,7 @@ from reference_server.trying.overlay import Choices, Overlay
 from reference_server.trying.roots import find_roots
 from reference_server.trying.samples import Samples, body, shown
 from reference_server.trying.templates import Values
+from reference_server.trying.trial import Trial
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n"
 TENSORS = """
@@ -67,6 +70,7 @@ CLONE = {
     "deploy/models/sized/1/model.py": CODE.format(line="pass"),
     "deploy/models/calls/config.pbtxt": PYTHON,
     "deploy/models/calls/1/model.py": BLS,
+    "deploy/models/bare/config.pbtxt": 'platform: "tensorrt_plan"',
     "deploy/models/all/config.pbtxt": ensemble(
         step("gpu", {"X": "I"}, {"Y": "a"}),
         step("net", {"X": "a"}, {"Y": "b"}),
@@ -130,6 +134,9 @@ def test_each_model_of_a_clone_answers_or_has_a_reason(tmp_path):
         "absent": "with stand-ins  the repository has no model 'absent' / add the folder of the "
         "model",
         "all": "with stand-ins  stand-ins for absent, net, trt / see those models",
+        "bare": "does not run    Invalid argument: unable to find backend library for backend "
+        "'tensorrt' / export the model to ONNX, or serve with --stub-model; or declare its inputs "
+        "and outputs, for a stand-in",
         "calls": rows["calls"],
     }, out
     assert rows["calls"].startswith("does not run    Failed to process the request(s)")
@@ -176,6 +183,37 @@ def test_stand_ins_are_marked_in_the_index_and_by_a_header(tmp_path):
         assert found.headers["Stand-In"] == "1/model.onnx is a Git LFS pointer"
         output = {"name": "Y", "datatype": "FP32", "shape": [3], "data": [0.0, 0.125, 0.25]}
         assert found.json()["outputs"] == [output]
+
+
+def test_the_body_of_a_printed_request_is_answered(tmp_path):
+    prepared = overlay(tmp_path, CLONE)
+    with open_repository(prepared.root, models=["gpu"]) as repository:
+        config = repository.model("gpu").config()
+        for inputs in Samples(tmp_path).requests(config):
+            content, length = body(inputs, config)
+            headers = {"Inference-Header-Content-Length": str(length)} if length else {}
+            reply = repository.http("POST", "/v2/models/gpu/infer", content, headers)
+            assert reply.status == 200
+            assert reply.json()["outputs"][0]["data"] == inputs["X"].tolist()
+
+
+def test_missing_packages_are_installed_into_a_folder_of_the_run(tmp_path, monkeypatch):
+    prepared = overlay(tmp_path, CLONE)
+    commands = []
+
+    def run(command, *, check):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    given = argparse.Namespace(install=True)
+    trial = Trial(prepared, tmp_path, io.StringIO(), given)
+    trial.install()
+    target = str(tmp_path / "packages")
+    assert commands[0][1:] == ["-m", "pip", "install", "-q", "--target", target, "no-such"]
+    assert sys.path[-1] == target
+    assert prepared.models["needs"].packages == []
 
 
 def test_only_chosen_changes_are_made(tmp_path):
