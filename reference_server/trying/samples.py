@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.core.tensor import CONFIG_DATATYPES, DataType
+from reference_server.core.tensor import CONFIG_DATATYPES, DataType, datatype_of
 
 Inputs = dict[str, npt.NDArray[Any]]
 #: An image of 16 x 16 pixels.
@@ -170,8 +170,9 @@ def shown(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
         shape = "x".join(map(str, array.shape)) or "scalar"
         values = ", ".join(_short(each) for each in array.reshape(-1)[:3].tolist())
         more = ", ..." if array.size > 3 else ""
-        kind = "BYTES" if array.dtype == object else array.dtype.name.upper()
-        parts.append(f"{name} {kind} {shape} [{values}{more}]")
+        datatype = datatype_of(array)
+        assert datatype is not None, "inputs and outputs have a type of the protocol"
+        parts.append(f"{name} {datatype.value} {shape} [{values}{more}]")
     return "; ".join(parts)
 
 

@@ -96,7 +96,8 @@ class Trial:
             return
         sys.path.append(str(target))
         for model in self._overlay.models.values():
-            model.packages.clear()
+            if model.packages:
+                model.packages, model.cure = [], ""
 
     def run(self) -> int:
         """Serve until a signal, or until the table is printed (`--once`)."""

@@ -213,7 +213,8 @@ def test_missing_packages_are_installed_into_a_folder_of_the_run(tmp_path, monke
     target = str(tmp_path / "packages")
     assert commands[0][1:] == ["-m", "pip", "install", "-q", "--target", target, "no-such"]
     assert sys.path[-1] == target
-    assert prepared.models["needs"].packages == []
+    needs = prepared.models["needs"]
+    assert (needs.packages, needs.cure) == ([], "")
 
 
 def test_only_chosen_changes_are_made(tmp_path):
@@ -323,7 +324,7 @@ def test_samples_have_the_shapes_of_the_signature_and_files_of_the_clone(tmp_pat
     assert (first["X"].shape, first["X"].dtype) == ((1, 8), np.float32)
     assert first["image"].tolist() == [[b"\xff\xd8photo"]]
     assert len(requests) > 2
-    assert shown(first).startswith("X FLOAT32 1x8 [0.5, 0.5, 0.5, ...]; image BYTES 1x1 [")
+    assert shown(first).startswith("X FP32 1x8 [0.5, 0.5, 0.5, ...]; image BYTES 1x1 [")
 
 
 def test_a_request_body_is_json_if_it_is_short_and_binary_otherwise():
