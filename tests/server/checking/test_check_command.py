@@ -275,6 +275,11 @@ CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
         1,
         ("m/config.pbtxt:5:17: error: ", " - ${size} is a placeholder of a template; fill it in"),
     ),
+    "a placeholder of a shell": (
+        {"m__1__model_py": MODEL, "m__config": VALID + "max_batch_size: $SIZE\n"},
+        1,
+        ("m/config.pbtxt:5:17: error: ", " - $SIZE is a placeholder of a template; fill it in"),
+    ),
     "a placeholder in a string": (
         {
             "m__1__model_py": MODEL,

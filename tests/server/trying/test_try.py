@@ -181,6 +181,9 @@ def test_stand_ins_are_marked_in_the_index_and_by_a_header(tmp_path):
         assert reply("gpu", "X").headers["Stand-In"] is None
         found = reply("net", "X")
         assert found.headers["Stand-In"] == "1/model.onnx is a Git LFS pointer"
+        generated = repository.http("POST", "/v2/models/net/generate", b'{"X": [1, 2, 3]}')
+        assert generated.headers["Stand-In"] == found.headers["Stand-In"]
+        assert generated.json()["Y"] == [0.0, 0.125, 0.25]
         output = {"name": "Y", "datatype": "FP32", "shape": [3], "data": [0.0, 0.125, 0.25]}
         assert found.json()["outputs"] == [output]
 
