@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_server.core.tensor import CONFIG_DATATYPES, DataType, datatype_of
+from reference_server.trying.templates import scripts
 
 Inputs = dict[str, npt.NDArray[Any]]
 #: An image of 16 x 16 pixels.
@@ -28,6 +29,8 @@ _JPEG = base64.b64decode(
 _TEXT = b"Where is my parcel?"
 _IMAGE_NAME = re.compile(r"im(g|age)|jpe?g|png|raw|picture|photo|frame|bytes", re.I)
 _AUDIO_NAME = re.compile(r"audio|wav|sound|speech|samples", re.I)
+_INPUTS = re.compile(r'"inputs"\s*:\s*\[')
+_COMMENT = re.compile(r"^[ \t]*#[ \t]?", re.M)
 _FEW = 64
 #: The numbers of elements of free dimensions, in the order in which they are tried.
 _FREE_SIZES = (8, 1, 224, 640, 16)
@@ -37,10 +40,15 @@ _LARGEST_INPUT = 1 << 26
 
 
 class Samples:
-    """Makes sample requests; `clone` is searched for an image and a recording."""
+    """Makes sample requests; `clone` is searched for requests, an image and a recording."""
 
     def __init__(self, clone: Path) -> None:
         self.image, self.audio = _JPEG, b""
+        self._written = [
+            request
+            for file in scripts(clone)
+            for request in _written(file.read_text(encoding="utf-8", errors="replace"))
+        ]
         for where, folders, names in os.walk(clone):
             folders[:] = [name for name in folders if name[0] != "."]
             for name in sorted(names):
@@ -57,6 +65,9 @@ class Samples:
             config: The model's configuration, as `GET /v2/models/NAME/config` returns it.
         """
         own = [each for each in config["input"] if not each.get("optional")] or config["input"]
+        for request in self._written:
+            if {*_names(own)} <= request.keys() <= {*_names(config["input"])}:
+                yield request
         seen: set[bytes] = set()
         for number in range(_MOST_TRIES):
             inputs: Inputs = {}
@@ -115,6 +126,31 @@ class Samples:
         if _IMAGE_NAME.search(name):
             return [self.image, encoded, *text]
         return [text[0], self.image, encoded, *text[1:]]
+
+
+def _names(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (each["name"] for each in entries)
+
+
+def _written(text: str) -> Iterator[Inputs]:
+    """Yield the inference requests in JSON that a text contains, also as comments."""
+    text = _COMMENT.sub("", text)
+    for match in _INPUTS.finditer(text):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(text, text.rindex("{", 0, match.start()))
+            yield {each["name"]: _array(each) for each in found["inputs"]}
+        except (ValueError, KeyError, TypeError):  # shortened, or something else
+            continue
+
+
+def _array(entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+    datatype = DataType(entry["datatype"])
+    if datatype is not DataType.BYTES:
+        return np.array(entry["data"], datatype.numpy).reshape(entry["shape"])
+    flat = [str(each).encode() for each in np.array(entry["data"], np.object_).reshape(-1)]
+    array = np.empty(len(flat), np.object_)
+    array[:] = flat
+    return array.reshape(entry["shape"])
 
 
 def _read(path: Path, magic: bytes) -> bytes:

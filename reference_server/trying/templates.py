@@ -17,7 +17,7 @@ _FIELD = re.compile(r"(\w+)\s*:\s*[\[\s\"'\d,-]*$")
 _FILL = re.compile(r"fill_template\.py\s+(?:-\w+\s+|--[\w-]+\s+)*(?P<file>\S+)\s+(?P<pairs>\S+)")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|ENV\s+|ARG\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"'$]+)", re.M)
 _VARIABLE = re.compile(r"\$\{?(\w+)")
-_SCRIPTS = (".sh", ".md", ".py", ".yml", ".yaml", ".bash", ".env")
+_SCRIPTS = (".sh", ".md", ".py", ".yml", ".yaml", ".bash", ".env", ".json")
 _LARGEST_SCRIPT = 1 << 20
 #: Proposals by the field of the configuration.
 _PROPOSALS = {
@@ -41,7 +41,7 @@ class Values:
         self._found: dict[tuple[str, str], tuple[str, str]] = {}
         self._proposed: dict[str, str] = {}
         self._variables: dict[str, tuple[str, str]] = {}
-        for file in _scripts(clone):
+        for file in scripts(clone):
             text = file.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
             variables = dict(_ASSIGNED.findall(text))
             for name, value in variables.items():
@@ -92,8 +92,8 @@ def _proposal(name: str, field: str, text: str, match: re.Match[str]) -> str:
     return "false" if re.search("enable|mode|is_|use_|decoupled", name + field) else "1"
 
 
-def _scripts(clone: Path) -> Iterator[Path]:
-    """Yield the files of a clone that may fill in templates, down to three folders."""
+def scripts(clone: Path) -> Iterator[Path]:
+    """Yield the scripts and texts of a clone, down to three folders."""
     level = [clone]
     for _ in range(4):
         files = [path for folder in level for path in entries(folder)]

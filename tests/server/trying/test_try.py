@@ -330,6 +330,24 @@ def test_samples_have_the_shapes_of_the_signature_and_files_of_the_clone(tmp_pat
     assert shown(first).startswith("X FP32 1x8 [0.5, 0.5, 0.5, ...]; image BYTES 1x1 [")
 
 
+def test_requests_that_the_clone_contains_come_first(tmp_path):
+    x = '{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [3, 4]}'
+    image = '{"name": "image", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}'
+    text = f"""# curl -d '{{"id": "7", "inputs": [
+    #   {x},
+    #   {image}
+    # ]}}'
+    {{"inputs": [{x}, ...]}}
+    {{"inputs": [{x}]}}
+    {{"inputs": [{{"name": "other", "shape": [1], "datatype": "FP32", "data": [3]}}]}}
+    """
+    write(tmp_path, {"docs/use.md": text})
+    first, second, *_ = Samples(tmp_path).requests(CONFIG)
+    assert first["X"].tolist() == [[3, 4]]
+    assert first["image"].tolist() == [[b"a"]]
+    assert second["X"].shape == (1, 8)
+
+
 def test_a_request_body_is_json_if_it_is_short_and_binary_otherwise():
     short = {"X": np.full((1, 2), 0.5, np.float32), "image": np.array([[b"a"]], object)}
     text, length = body(short, CONFIG)
