@@ -55,7 +55,7 @@ class Overlay:
         self.clone = into / "clone"
         self.root = self.clone / root.relative_to(clone)
         self.models: dict[str, TriedModel] = {}
-        self._source = clone
+        self._source, self._source_root = clone, root
         self._choices = choices
         self._values = Values(clone, choices.values)
         self._files = 0
@@ -215,9 +215,9 @@ class Overlay:
         parts = Path(path).parts[1:]
         for index in range(len(parts)):
             end = Path(*parts[index:])
-            if len(end.parts) == 1 and (index == 0 or not end.suffix):
-                break  # a name alone is too little
-            for base, source in ((self.root, None), (self.clone, self._source)):
-                if (base / end).exists() or (source and (source / end).exists()):
-                    return base / end
+            for copy, source in ((self.root, self._source_root), (self.clone, self._source)):
+                found = source / end
+                # A name alone is too little, except that of a model.
+                if found.is_dir() if len(end.parts) == 1 else found.exists():
+                    return copy / end if copy == self.root or len(end.parts) > 1 else None
         return None

@@ -237,6 +237,32 @@ def test_an_absolute_path_is_mapped_to_the_given_folder(tmp_path):
     assert f'"{tmp_path}/data/w/x.txt"' in (prepared.root / "a/1/model.py").read_text()
 
 
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/models/a/1/x.txt", "models/a/1/x.txt"),
+        ("/mnt/b", "models/b"),  # the folder of a model
+        ("/app/data/x.txt", "data/x.txt"),
+        ("/app/data", None),  # a name alone
+        ("/app/other/y.txt", None),
+        ("/usr/bin", None),  # it exists
+    ],
+)
+def test_an_absolute_path_leads_to_the_same_place_in_the_copy(tmp_path, path, place):
+    files = {
+        "data/x.txt": "",
+        "bin/x": "",
+        "models/a/config.pbtxt": PYTHON,
+        "models/a/1/x.txt": "",
+        "models/a/1/model.py": CODE.format(line=f'self.path = "{path}"'),
+        "models/b/config.pbtxt": PYTHON,
+        "models/b/1/model.py": "",
+    }
+    prepared = overlay(tmp_path, files)
+    expected = path if place is None else prepared.clone / place
+    assert f'self.path = "{expected}"' in (prepared.root / "a/1/model.py").read_text()
+
+
 def test_cuda_in_the_code_becomes_the_cpu(tmp_path):
     code = CODE.format(line='self.m = net.to("cuda:0"); self.n = net.cuda()')
     prepared = overlay(tmp_path, {"m/a/config.pbtxt": PYTHON, "m/a/1/model.py": code})
