@@ -11,6 +11,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.backends.environments import PARAMETER, expanded
 from reference_server.checking import here, layout
 from reference_server.config import schema
 from reference_server.config.pbtxt import FILE_NAME
@@ -118,6 +119,7 @@ class Overlay:
         if model.config is not None:
             self._rename(model)
             self._create_version(model)
+            _leave_environment(model)
             if self._choices.gpu_to_cpu:
                 model.move_to_cpu()
         self._change_code(model)
@@ -221,3 +223,13 @@ class Overlay:
                 if found.is_dir() if len(end.parts) == 1 else found.exists():
                     return copy / end if copy == self.root or len(end.parts) > 1 else None
         return None
+
+
+def _leave_environment(model: TriedModel) -> None:
+    """Run a model whose own Python environment is missing in that of the server."""
+    assert model.config is not None
+    value = schema.parameter(model.config, PARAMETER)
+    path = expanded(value, model.folder)
+    if path and not Path(path).exists():
+        del model.config.parameters[PARAMETER]
+        model.notes.append(f"its environment {value} is missing; the server's Python is used")

@@ -75,7 +75,8 @@ CLONE = {
         step("gpu", {"X": "I"}, {"Y": "a"}),
         step("net", {"X": "a"}, {"Y": "b"}),
         step("trt", {"X": "b"}, {"Y": "c"}),
-        step("absent", {"X": "c"}, {"Y": "O"}),
+        step("sized", {"X": "c"}, {"Y": "d"}),
+        step("absent", {"X": "d"}, {"Y": "O"}),
     ),
 }
 
@@ -160,7 +161,7 @@ def test_a_single_model_of_an_archive_is_tried_alone(tmp_path):
 def test_an_ensemble_is_tried_with_the_models_of_its_steps(tmp_path):
     clone = write(tmp_path / "clone", CLONE)
     prepared, _ = command.prepare(clone / "deploy/models/all", tmp_path / "scratch", Choices())
-    assert sorted(prepared.models) == ["absent", "all", "gpu", "net", "trt"]
+    assert sorted(prepared.models) == ["absent", "all", "gpu", "net", "sized", "trt"]
     assert sorted(path.name for path in prepared.root.iterdir()) == sorted(prepared.models)
 
 
@@ -271,17 +272,19 @@ def test_cuda_in_the_code_becomes_the_cpu(tmp_path):
         assert 'self.m = net.to("cpu"); self.n = net.cpu()' in text
 
 
-def test_a_folder_gets_the_name_and_the_version_that_its_configuration_states(tmp_path):
+def test_names_versions_and_missing_environments_are_repaired(tmp_path):
     files = {
         "m/folder/config.pbtxt": 'name: "model"\nversion_policy { specific { versions: 7 } }\n'
         + PYTHON,
         "m/folder/2/model.py": CODE.format(line="pass"),
-        "m/flat/config.pbtxt": PYTHON,
+        "m/flat/config.pbtxt": PYTHON
+        + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/env.tar.gz" } }',
         "m/flat/model.py": CODE.format(line="pass"),
     }
     prepared = overlay(tmp_path, files)
     assert sorted(prepared.models) == ["flat", "model"]
     assert (prepared.root / "flat/1/model.py").is_file()
+    assert "EXECUTION_ENV_PATH" not in (prepared.root / "flat/config.pbtxt").read_text()
     assert "version_policy" not in (prepared.root / "model/config.pbtxt").read_text()
 
 
