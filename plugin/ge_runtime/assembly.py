@@ -119,6 +119,12 @@ def _assemble(
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
+    rewrites: list[str] = []
+    if config.int8:
+        # Only loaded for models whose graphs are rewritten.
+        from ge_runtime.rewriting.int8_at_load import in_int8
+
+        artifacts, rewrites = in_int8(config, artifacts)
     with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
@@ -183,6 +189,7 @@ def _assemble(
     )
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
+        *rewrites,
         *experimental_notes(artifacts, config.device_kind),
         _where(config, backends, cores) + (threads and f"; {threads}"),
         *gearing.report,

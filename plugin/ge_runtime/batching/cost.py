@@ -223,7 +223,7 @@ class LiveCost:
                 self._calibration = self._calibration.scaled(_TRUST)
             self._alone = 0
         # Without a lock: appending is atomic, and so is replacing the list.
-        self._last.append((rows, self._base.elements(extents), seconds))
+        self._last.append((rows, elements_of(self._base.terms, extents), seconds))
         if len(self._last) < BATCH:
             return False
         last, self._last = self._last, []

@@ -71,18 +71,17 @@ async def read_body(
     """
     body = ReceivedBody(limits.intake, limits.max_input)
     timeouts = ClientTimeouts(limits.time)
-    message = await receive()
-    while message["type"] != "http.disconnect":
-        body.receive(message.get("body", b""), headers)
-        if not message.get("more_body", False):
-            return Body(b"", body.received) if body.exceeds(headers) else Body(body.whole())
-        if timeouts.expired([Wait(Phase.BODY, 0, body.received)], time.monotonic()):
-            raise RequestRejected(_TOO_SLOW)
+    while not timeouts.expired([Wait(Phase.BODY, 0, body.received)], time.monotonic()):
         try:
             message = await asyncio.wait_for(receive(), limits.time.body_s or None)
         except asyncio.TimeoutError:
-            raise RequestRejected(_TOO_SLOW) from None
-    return None
+            break
+        if message["type"] == "http.disconnect":
+            return None
+        body.receive(message.get("body", b""), headers)
+        if not message.get("more_body", False):
+            return Body(b"", body.received) if body.exceeds(headers) else Body(body.whole())
+    raise RequestRejected(_TOO_SLOW)
 
 
 def answer(

@@ -1,0 +1,156 @@
+"""Reading and building nodes of ONNX graphs, for all rewrites."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import Array
+
+# The package onnx and its messages, which have no type stubs.
+Onnx: TypeAlias = Any
+ModelProto: TypeAlias = Any
+NodeProto: TypeAlias = Any
+Value: TypeAlias = Any
+"""The value of an attribute: a number, bytes, a list, or a message."""
+
+_STANDARD: Final = ("", "ai.onnx")
+
+
+@functools.cache
+def import_onnx() -> Onnx:
+    """Import the package onnx. Raises ArtifactFault if it is not installed."""
+    try:
+        import onnx
+        import onnx.external_data_helper
+        import onnx.helper
+        import onnx.numpy_helper
+    except ImportError as error:
+        raise ArtifactFault(
+            "found no package onnx, which rewrites graphs; expected it: "
+            "`pip install 'ge-runtime[plan]'`"
+        ) from error
+    return onnx
+
+
+def attribute(node: NodeProto, name: str, default: Value = None) -> Value:
+    """Return the value of a node's attribute, or `default`."""
+    for each in node.attribute:
+        if each.name == name:
+            return import_onnx().helper.get_attribute_value(each)
+    return default
+
+
+def operator(node: NodeProto) -> str:
+    """Return the node's operator, with its domain unless that is the standard one."""
+    return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+
+
+def opset(model: ModelProto) -> int:
+    """Return the version of the standard operators that the model uses."""
+    return max(int(one.version) for one in model.opset_import if one.domain in _STANDARD)
+
+
+def inner_inputs(node: NodeProto) -> Iterator[str]:
+    """Yield the names that the graphs in a node's attributes read, including their own values."""
+    for each in node.attribute:
+        for graph in (each.g, *each.graphs):
+            for inner in graph.node:
+                yield from inner.input
+                yield from inner_inputs(inner)
+            yield from (value.name for value in graph.output)
+
+
+class Builder:
+    """Collects nodes and weights with names that the graph does not have."""
+
+    def __init__(self, model: ModelProto, prefix: str) -> None:
+        """Initialize the builder; names begin with `prefix`."""
+        self.nodes: list[NodeProto] = []
+        self._model = model
+        self._helper = import_onnx().helper
+        self._numpy_helper = import_onnx().numpy_helper
+        self._taken = {
+            *(value.name for value in (*model.graph.input, *model.graph.initializer)),
+            *(name for node in model.graph.node for name in node.output),
+            *(name for node in model.graph.node for name in inner_inputs(node)),
+        }
+        self._prefix = prefix
+        self._weights: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
+
+    def name(self, stem: str) -> str:
+        """Return a new name."""
+        name = base = f"{self._prefix}/{stem}"
+        count = 0
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+    def weight(self, value: Array) -> str:
+        """Add a weight to the graph and return its name; equal ones are shared."""
+        key = (value.tobytes(), value.dtype.str, value.shape)
+        if key not in self._weights:
+            name = self._weights[key] = self.name("constant")
+            self._model.graph.initializer.append(self._numpy_helper.from_array(value, name))
+        return self._weights[key]
+
+    def integers(self, *values: int) -> str:
+        """Add a weight of INT64, one dimension."""
+        return self.weight(np.array(values, np.int64))
+
+    def add(
+        self, op_type: str, inputs: Sequence[str], output: str | None = None, **attributes: Value
+    ) -> str:
+        """Append a node of one result, and return the result's name."""
+        output = output or self.name(op_type)
+        self.nodes.append(
+            self._helper.make_node(
+                op_type, list(inputs), [output], name=f"{output}/node", **attributes
+            )
+        )
+        return output
+
+    def finish(self) -> None:
+        """Replace the model's nodes by the collected ones that outputs need.
+
+        Weights that no node reads are removed, and inferred shapes are forgotten.
+        """
+        graph = self._model.graph
+        used = {value.name for value in graph.output}
+        kept: list[NodeProto] = []
+        for node in reversed(self.nodes):
+            if not used.isdisjoint(node.output):
+                kept.append(node)
+                used.update(node.input, inner_inputs(node))
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
+        weights = [tensor for tensor in graph.initializer if tensor.name in used]
+        if len(weights) < len(graph.initializer):
+            del graph.initializer[:]
+            graph.initializer.extend(weights)
+        del graph.value_info[:]
+
+
+def save(model: ModelProto, origin: Path, target: Path) -> None:
+    """Write a model whose external weights, if any, are beside `origin`.
+
+    External weights are copied to one file beside `target`: <target's name>.data.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    onnx = import_onnx()
+    external = onnx.external_data_helper
+    if any(external.uses_external_data(tensor) for tensor in model.graph.initializer):
+        external.load_external_data_for_model(model, str(origin.parent))
+        data = f"{target.name}.data"
+        onnx.save(model, str(target), save_as_external_data=True, location=data)
+    else:
+        onnx.save(model, str(target))
