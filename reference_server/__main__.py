@@ -13,6 +13,7 @@ _COMMANDS = {
     "demo": ("reference_server.command.new", "demo"),
     "new": ("reference_server.command.new", "main"),
     "page": ("reference_server.watching", "main"),
+    "try": ("reference_server.trying.command", "main"),
 }
 _CLIENT = "tritonclient.grpc"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from reference_server import __version__
 from reference_server.checking.faults import Result, check_repositories
 from reference_server.checking.model_check import Fault, Rules
+from reference_server.command.values import stub_model
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import BACKEND_DIRECTORY
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         given.model_config_name,
         given.strict_portable,
         given.strict,
+        given.here,
+        tuple(given.stub_model),
     )
     try:
         result = check_repositories(given.repositories, rules)
@@ -76,6 +79,19 @@ def _parser() -> argparse.ArgumentParser:
         "--strict-portable",
         action="store_true",
         help="report what works here but not on tritonserver 2.51 as an error",
+    )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="report what the models need and this machine lacks, as errors",
+    )
+    parser.add_argument(
+        "--stub-model",
+        action="append",
+        default=[],
+        type=stub_model,
+        metavar="NAME=MODULE:FUNCTION",
+        help="take a function for the model NAME, as the server does",
     )
     return parser
 

@@ -40,6 +40,7 @@ _MAX_INT64 = 2**63 - 1
 #: Limits of one model that no real model reaches. Triton has none.
 _MOST_INSTANCES, _MOST_WARMUPS = 4096, 1_000_000
 _MOST_SEQUENCES, _MOST_ELEMENTS = 1_000_000, 1 << 28
+_ON_CPU = "write `kind: KIND_CPU`; `reference-server try DIR` does it in a copy"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -387,12 +388,17 @@ def _check_groups(config: ConfigProto) -> Faults:
                     f"{what} has kind {kind} but specifies one or more GPUs", *place, "gpus"
                 )
         elif not group.gpus:
-            yield NotHere(f"{what} has kind KIND_GPU but no GPUs are available", *place, "kind")
+            yield NotHere(
+                f"{what} has kind KIND_GPU but no GPUs are available",
+                *(*place, "kind"),
+                hint=_ON_CPU,
+            )
         else:
             yield NotHere(
                 f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
                 "least the minimum required CUDA compute compatibility of 6.000000 are: ",
                 *(*place, "gpus"),
+                hint=_ON_CPU,
             )
         if group.profile:
             yield invalid_arg(

@@ -197,10 +197,12 @@ class AsgiExchange:
         for message in answer(_code(status), body, content_type or b"text/plain", fields):
             self._put(message)
 
-    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+    def begin_chunks(
+        self, request: Request, status: bytes, content_type: bytes, headers: Sequence[Header]
+    ) -> None:
         """Start a reply of unknown length."""
-        headers = [(b"content-type", content_type)]
-        self._put({"type": "http.response.start", "status": _code(status), "headers": headers})
+        fields = [(b"content-type", content_type), *((name.lower(), own) for name, own in headers)]
+        self._put({"type": "http.response.start", "status": _code(status), "headers": fields})
 
     def send_chunk(self, data: bytes) -> None:
         """Send a piece of the body."""

@@ -243,6 +243,7 @@ class _InferCall:
         headers: list[Header] = []
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
+        headers += _stand_in(served)
         parts: Sequence[Part] = encoded.parts
         coding = self._head.accepts
         if coding:
@@ -293,6 +294,12 @@ def _refuse_early(request: Request, error: ServerError) -> None:
     request.reply(status, [body], headers, content_type=None)
 
 
+def _stand_in(served: ServedModel) -> Sequence[Header]:
+    """Return the header of answers that are made up."""
+    reason = served.config.stand_in
+    return [(b"Stand-In", reason.encode("ascii", "replace"))] if reason else ()
+
+
 class _GenerateCall:
     """A request of `generate`.
 
@@ -301,7 +308,8 @@ class _GenerateCall:
     """
 
     __slots__ = (
-        *("_body", "_count", "_inferences", "_limit", "_profile", "_route", "_streams"),
+        *("_body", "_count", "_headers", "_inferences", "_limit", "_profile", "_route"),
+        "_streams",
         "request",
     )
 
@@ -324,6 +332,7 @@ class _GenerateCall:
         self._streams = streams
         self._count = 0
         self._body = b""
+        self._headers: Sequence[Header] = ()
 
     @property
     def is_large(self) -> bool:
@@ -353,6 +362,7 @@ class _GenerateCall:
         return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> bytes:
+        self._headers = _stand_in(served)
         return generate.encode(response)
 
     def backlog(self, backlogs: Backlogs) -> Backlog | None:
@@ -381,7 +391,7 @@ class _GenerateCall:
             self.end()
 
     def _begin(self, status: bytes) -> None:
-        self.request.begin_chunks(status, _EVENTS if self._streams else _JSON)
+        self.request.begin_chunks(status, _EVENTS if self._streams else _JSON, self._headers)
 
     def end(self) -> None:
         if not self._count:

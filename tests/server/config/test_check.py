@@ -109,7 +109,11 @@ POLLED = {
     "steps that wait for each other": (
         ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
                  outputs="OP"),
-        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
+        "output 'P' for ensemble 'm' is not written",
+    ),
+    "several missing tensors": (  # Triton names any of them
+        ensemble(A_TO_O, step("b", {"Y": "Q", "X": "R"}, {"Y": "P"}), outputs="OP"),
+        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'R', "
         "is not connected",
     ),
 }  # fmt: skip
