@@ -111,7 +111,7 @@ def _static(target: Path, texts: Sequence[Feed]) -> None:
     from onnx import version_converter
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # not typed here
+    class Reader(CalibrationDataReader):
         def __init__(self) -> None:
             self._feeds: Iterator[Feed] = iter(texts[::10])
 

@@ -361,7 +361,7 @@ def web_pages(ground: Ground) -> str:
         one.rpartition(":")[2] for one in (address, ground.server.grpc, ground.server.metrics)
     )
     handler = http.server.SimpleHTTPRequestHandler
-    handler.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
+    handler.log_message = lambda *_: None  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         Path(folder, "index.html").write_text("<!doctype html><body></body>")
         with http.server.ThreadingHTTPServer(

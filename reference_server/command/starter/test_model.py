@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from reference_server.testing import Code, ServerError
+from reference_server.testing import Code, OpenModel, ServerError
 
 MODEL = Path(__file__).parent / "model_repository" / "NAME"
 
 
-def test_each_value_is_squared(triton_model):
+def test_each_value_is_squared(triton_model: OpenModel) -> None:
     response = triton_model(MODEL).infer({"X": [[1, -2, 3]]})
     assert response.outputs["Y"].tolist() == [[1, 4, 9]]
 
 
-def test_an_empty_request_is_refused(triton_model):
+def test_an_empty_request_is_refused(triton_model: OpenModel) -> None:
     with pytest.raises(ServerError, match="X is empty") as caught:
         triton_model(MODEL).infer({"X": [[]]})
     assert caught.value.code is Code.INVALID_ARG
