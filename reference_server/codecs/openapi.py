@@ -36,7 +36,7 @@ _ELEMENTS: dict[DataType, tuple[_Schema, object]] = {
         for bits in (8, 16, 32, 64)
     },
 }
-#: Examples have at most this many elements. The values of a whole image would help nobody.
+#: Examples have at most this many elements. The values of a whole image would only be long.
 _LONGEST_EXAMPLE = 64
 _TEXT: _Schema = {"type": "string"}
 _PARAMETERS: _Schema = {

@@ -222,7 +222,7 @@ class Unpadding(Protocol):
 
     @property
     def unpadded(self) -> bool:
-        """Whether the graph removes padding: see `ge_runtime.rewriting.unpad`."""
+        """True if the graph removes padding: see `ge_runtime.rewriting.unpad`."""
 
 
 @runtime_checkable

@@ -413,7 +413,7 @@ class _Rewrite:
     def _joined_heads(self, name: str, layout: _Layout) -> str | None:
         """Return the packed form of a transposed [rows, heads, tokens, width], in one copy.
 
-        None if the value `name` is none.
+        None if the value `name` has another form.
         """
         node = self._producer.get(name)
         while node is not None and operator(node) in _VIEWS:

@@ -291,7 +291,7 @@ def check_compiler(machine: Machine) -> list[Finding]:
 
 
 def _compiler_packages(machine: Machine) -> Finding:
-    """Check the packages that atc imports at its start, whatever the model."""
+    """Check the packages that atc imports at its start, for any model."""
     check = _compiler_check("packages", f"{', '.join(_ATC_PACKAGES)} for the compiler")
     absent = [name for name in _ATC_PACKAGES if name not in machine.packages]
     if absent:
