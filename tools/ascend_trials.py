@@ -192,7 +192,8 @@ def _ok(answer: Any) -> Any:  # noqa: ANN401 - results of pyACL
     return value
 
 
-def _compiled(folder: Path) -> Path:
+def compiled(folder: Path) -> Path:
+    """Compile a model that doubles its input; return its file."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -231,7 +232,7 @@ def _table(headings: list[str], rows: list[list[str]]) -> list[str]:
 def page() -> str:
     """Return the page with both matrices and both timelines."""
     with TemporaryDirectory(prefix="ascend_trials_") as scratch:
-        model = str(_compiled(Path(scratch)))
+        model = str(compiled(Path(scratch)))
         counts = {
             (kind, condition): _child(
                 "--cell", kind, condition, model, optimized=condition == "python -O"

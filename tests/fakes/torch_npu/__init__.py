@@ -236,7 +236,16 @@ npu = _Npu()
 _setup_privateuseone_for_python_backend("npu", backend_module=npu)
 
 
-@torch._dynamo.register_backend(name="npugraph_ex")
+def register_capture():
+    """Register the compiler npugraph_ex, once.
+
+    The real module does so when it is imported; here the import of torch's compiler would slow all
+    tests.
+    """
+    if "npugraph_ex" not in torch._dynamo.list_backends(exclude_tags=()):
+        torch._dynamo.register_backend(_capture, name="npugraph_ex")
+
+
 def _capture(module, inputs, options=None):
     """The compiler npugraph_ex: a capture at the first execution, with fixed memory of results."""
     for name in options or {}:

@@ -194,6 +194,15 @@ def test_the_table_names_graphs_to_rename_or_compile(tmp_path, files, row):
     )
 
 
+def test_a_graph_that_cannot_be_read_is_not_needed_for_declared_tensors(run, tmp_path):
+    graph = tmp_path / "encoder/1/net.onnx"
+    graph.parent.mkdir(parents=True)
+    graph.write_bytes(b"no graph")
+    code, printed, errors = run(ENCODER, "--axes", "ids=tokens")
+    assert (code, printed) == (0, CONVERTED)
+    assert errors.startswith(f"not used: {graph}: cannot be read as an ONNX graph: ")
+
+
 def test_all_problems_are_printed_and_nothing_is_written(run, tmp_path):
     file = tmp_path / "new.pbtxt"
     text = ENCODER + parameter("graph.ge.oo.level", "O3") + parameter("session.graphRunMode", "1")

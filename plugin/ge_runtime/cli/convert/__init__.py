@@ -16,7 +16,7 @@ from ge_runtime.cli.convert.graph import graph_changes, graph_file
 from ge_runtime.cli.init import add_strategy
 from ge_runtime.config.parameters import split_names
 from ge_runtime.engines.analysis.onnx_file import read_signature
-from ge_runtime.errors import ConfigFault
+from ge_runtime.errors import ArtifactFault, ConfigFault
 
 _DESCRIPTION: Final = """\
 Convert models of Huawei's C++ backend npu_ge to ge_runtime.
@@ -143,8 +143,12 @@ def _convert_file(
     """Convert a config.pbtxt, and print its table; return the exit code."""
     _parsed(file)
     folder = file.resolve().parent
-    graph = graph_file(folder)
-    signature = None if graph is None else read_signature(graph)
+    signature = None
+    if (graph := graph_file(folder)) is not None:
+        try:
+            signature = read_signature(graph)
+        except ArtifactFault as fault:  # declared tensors do not need the graph
+            print(f"not used: {fault}", file=sys.stderr)
     text = file.read_text(encoding="utf-8")
     conversion = convert(folder.name, text, options, signature)
     for what, why in graph_changes(folder):

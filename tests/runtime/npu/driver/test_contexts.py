@@ -12,6 +12,7 @@ from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.installation import import_cann_module
 from ge_runtime.npu.driver.pyacl import open_driver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
+from tools import ascend_trials
 
 
 def in_a_new_thread(call):
@@ -138,6 +139,16 @@ def test_each_operation_restores_the_context_of_another_library(
     library.beside(engine.close)
     library.beside(place.close)
     library.close()
+
+
+@pytest.mark.parametrize("condition", ["one thread", "four threads", "two devices"])
+@pytest.mark.parametrize("kind", ascend_trials.LIBRARIES)
+def test_an_engine_and_a_library_work_in_one_process(kind, condition, machine, tmp_path):
+    machine.start(devices=2)
+    engine, library, operations = ascend_trials.cell(
+        kind, condition, ascend_trials.compiled(tmp_path)
+    )
+    assert engine == library == operations > 0
 
 
 def test_a_thread_without_a_context_has_the_default_context_afterwards(encoder_dir, acl):

@@ -53,6 +53,15 @@ def state(monkeypatch):
 
 
 @pytest.fixture
+def capture(state):
+    """The compiler npugraph_ex."""
+    import torch_npu
+
+    torch_npu.register_capture()
+    return "npugraph_ex"
+
+
+@pytest.fixture
 def backend():
     """A function: a backend on a card; closed at the end."""
     with ExitStack() as stack:
@@ -112,8 +121,8 @@ def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir,
         open_at(backend(**{"ge.externalWeight": "1"}), path)
 
 
-def test_npugraph_ex_captures_each_set_of_shapes_once(version_dir, backend, state):
-    engine = open_at(backend(compiler="npugraph_ex"), version_dir(ENCODER, "torch") / "model.pt2")
+def test_npugraph_ex_captures_each_set_of_shapes_once(version_dir, backend, state, capture):
+    engine = open_at(backend(compiler=capture), version_dir(ENCODER, "torch") / "model.pt2")
     for _ in range(2):
         assert all(right(engine, rows, 4) for rows in (1, 2, 8))
     assert [shapes[0] for shapes in state.captured] == [(rows, 4) for rows in (1, 2, 8)]
@@ -121,10 +130,10 @@ def test_npugraph_ex_captures_each_set_of_shapes_once(version_dir, backend, stat
     assert "also for each capture" in engine.unplanned[0]
 
 
-def test_npugraph_ex_takes_no_options_of_ge(version_dir, backend):
+def test_npugraph_ex_takes_no_options_of_ge(version_dir, backend, capture):
     path = version_dir(copy_of(np.float32), "torch") / "model.pt2"
     with pytest.raises(ArtifactFault, match=r"found option ge\.aicoreNum for torch_compiler npu"):
-        open_at(backend(compiler="npugraph_ex", **{"ge.aicoreNum": "24"}), path)
+        open_at(backend(compiler=capture, **{"ge.aicoreNum": "24"}), path)
 
 
 def test_a_torch_npu_without_npugraph_ex_is_reported(backend, monkeypatch):
@@ -275,9 +284,9 @@ def test_unplanned_work_is_reported_with_the_plan(version_dir, encoder):
         assert runtime.gauges()["allocations_after_freeze"] == 0
 
 
-def test_the_parameter_chooses_captures_for_the_gears(version_dir, state):
+def test_the_parameter_chooses_captures_for_the_gears(version_dir, state, capture):
     gears = {"gears.batch": "1, 4", "gears.tokens": "32", "load_check": "off"}
-    with runtime_of(version_dir(ENCODER, "torch"), {**gears, "torch_compiler": "npugraph_ex"}):
+    with runtime_of(version_dir(ENCODER, "torch"), {**gears, "torch_compiler": capture}):
         assert [shapes[0] for shapes in state.captured] == [(1, 32), (4, 32)]
 
 
