@@ -73,7 +73,7 @@ def exact(document):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(DOCUMENTS)
 @example(b'{"a":1,"\\u0061":[1,NaN]}')
 @example(b"[01]")

@@ -74,7 +74,7 @@ def texts(draw):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(texts(), min_size=2, max_size=8))
 def test_the_cache_changes_no_request(bodies):
     decoder = InferRequestDecoder()

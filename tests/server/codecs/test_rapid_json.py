@@ -81,7 +81,7 @@ def test_a_value_is_read_back(value, ascii_only, indent):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(GOOD), st.data())
 def test_both_readers_agree_on_damaged_documents(good, data):
     start = data.draw(st.integers(0, len(good)))
@@ -91,7 +91,7 @@ def test_both_readers_agree_on_damaged_documents(good, data):
     assert outcome(lambda: loads(document)) == exactly(document)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.binary(max_size=12))
 def test_both_readers_agree_on_any_bytes(document):
     assert outcome(lambda: loads(document)) == exactly(document)
