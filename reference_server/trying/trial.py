@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-import urllib.request
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,7 @@ class Trial:
         self._samples = Samples(overlay.clone)
         self._outcomes: list[Outcome] = []
         self._failed: Exception | None = None
+        self._has_ended = False
 
     def _print(self, text: str = "") -> None:
         print(text, file=self._out, flush=True)
@@ -146,20 +147,22 @@ class Trial:
 
         thread = threading.Thread(target=examine, daemon=True)
         thread.start()
-        await server.serve()
+        try:
+            await server.serve()
+        finally:
+            self._has_ended = True
         if self._given.once:
             await asyncio.to_thread(thread.join)
 
     def _wait_until_live(self) -> None:
-        """Wait until the server has opened its ports, which it does after all loads."""
-        url = f"http://127.0.0.1:{self._given.http_port}/v2/health/live"
+        """Wait until the server has opened its HTTP port: the last one, after all loads."""
         deadline = time.monotonic() + _READY_S
         while True:
             try:
-                urllib.request.urlopen(url, timeout=5).close()
+                socket.create_connection(("127.0.0.1", self._given.http_port), timeout=5).close()
                 return
             except OSError:
-                if time.monotonic() > deadline:
+                if self._has_ended or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
 

@@ -93,6 +93,11 @@ FAULTS = [
      'metric_identifier { family: "f" }\nhistogram_options { #!\n} } }'),
     ("'max_batch_size' must be", MODEL + "max_batch_size: -1 #!"),
     ("model '{}': found count 5000", MODEL + "instance_group { count: 5000 } #!"),
+    ("model '{}': found 'sequence_batching' of 2000000 sequences", BATCHED
+     + "sequence_batching { #!\noldest { max_candidate_sequences: 2000000 } }"),
+    ("model '{}': found 800000000 elements for input 'X'", BATCHED + "model_warmup { #!\n"
+     'name: "w" batch_size: 8 inputs { key: "X" value { data_type: TYPE_FP32 dims: 100000000 '
+     "zero_data: true } } }"),
     ("ensemble scheduling cannot be set", MODEL + "ensemble_scheduling { } #!"),
     ("control of control_input of sequence_batching of model {}: found kind 9", control(
         "control {", "kind: 9 #!", "}")),

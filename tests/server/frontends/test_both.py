@@ -30,8 +30,8 @@ RPC_OF = {
     Operation.REPOSITORY_LOAD: "RepositoryModelLoad",
     Operation.REPOSITORY_UNLOAD: "RepositoryModelUnload",
 }
-#: Operations of one protocol only: text models over HTTP, and the stream over gRPC.
-HTTP_ALONE = {Operation.GENERATE, Operation.GENERATE_STREAM}
+#: Operations of one protocol only: text models and the description over HTTP, the stream over gRPC.
+HTTP_ALONE = {Operation.GENERATE, Operation.GENERATE_STREAM, Operation.OPENAPI}
 GRPC_ALONE = {"ModelStreamInfer"}
 
 
