@@ -5,7 +5,8 @@ The rewritten graph has the inputs and outputs of the original one. In it, a val
 Every other operator, such as the core of attention, keeps its padded operands.
 
 - A node is packed if it works token by token and reads a packed value, or if it is a linear layer
-  or an embedding of all tokens. Shapes at two sets of sizes show which values have tokens.
+  or an embedding of all tokens, or joins the heads of attention. Shapes at two sets of sizes show
+  which values have tokens.
 - A node that reads both a packed value and one that depends on the mask stays padded: it may write
   the padding on purpose, e.g. zeros before a sum over the tokens.
 - Padded places of an unpacked value repeat the last valid token of their row. So they are finite,
@@ -65,6 +66,7 @@ _LINEAR: Final = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 _SIZES: Final = frozenset({"Shape", "Size"})
 _ATTENTION: Final = frozenset({"Attention", "com.microsoft.MultiHeadAttention", "Softmax"})
 """Operators that compute attention, or its last step before the values."""
+_SUMS: Final = frozenset({"Attention", "Einsum", "MatMul", "com.microsoft.MultiHeadAttention"})
 _CONDITIONS: Final = frozenset({"Cast", "Equal", "Greater", "Less", "Not"})
 _PASSES_INDICES: Final = frozenset({"Add", "Cast", "Identity", "Mul"})
 
@@ -377,12 +379,16 @@ class _Rewrite:
         names = [*node.input, *inner_inputs(node)]
         self._unpack(names)
         self._build.nodes.append(node)
-        if operator(node) not in _SIZES and not self._from_mask.isdisjoint(names):
+        kind = operator(node)
+        # A sum over tokens, such as that of attention, writes nothing into the padding.
+        if kind not in _SIZES | _SUMS and not self._from_mask.isdisjoint(names):
             self._from_mask.update(node.output)
 
     def _is_layer(self, node: NodeProto) -> bool:
-        """Return whether a node is a linear layer or an embedding of all tokens."""
+        """Return whether a node is a linear layer or an embedding of all tokens, or joins heads."""
         kind = operator(node)
+        if kind in _VIEWS:
+            return True
         if kind in _LINEAR:
             return self._layout(node.input[0]) is not None
         return kind == "Gather" and self._layout(node.input[1]) is not None
@@ -413,7 +419,7 @@ class _Rewrite:
     def _joined_heads(self, name: str, layout: _Layout) -> str | None:
         """Return the packed form of a transposed [rows, heads, tokens, width], in one copy.
 
-        None if the value `name` is none.
+        None if the value `name` is not transposed so.
         """
         node = self._producer.get(name)
         while node is not None and operator(node) in _VIEWS:
@@ -665,6 +671,11 @@ class _Rewrite:
         before, after = self._layout(node.input[0]), self._layout(node.output[0])
         if before is None or after is None or math.prod(before.rest) != math.prod(after.rest):
             return False
+        if node.input[0] not in self._packed:
+            joined = self._joined_heads(node.output[0], after)
+            if joined is not None:
+                self._packed[node.output[0]] = joined
+            return joined is not None
         packed = self._packed[node.output[0]] = self._build.name(node.output[0])
         shape = self._build.integers(-1, *after.rest)
         self._build.add("Reshape", [self._pack(node.input[0]), shape], packed)
