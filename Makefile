@@ -17,8 +17,9 @@ PY      := $(VENV)/bin/python
 PYTEST  := $(PY) -m pytest -n $(WORKERS)
 # --no-compile: Python compiles modules at import; compiling all of torch takes 25 s of a core.
 INSTALL := $(PY) -m pip --disable-pip-version-check install --no-compile
-# Runs two targets of `test` at a time. From version 4, make prints the output of each as a block.
-BESIDE  := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-O) SIDE_BY_SIDE=1
+# Runs several targets at a time. From version 4, make prints the output of each as a block. Three,
+# since the installations wait for the network.
+BESIDE  := $(MAKE) --no-print-directory -j3 $(if $(filter output-sync,$(.FEATURES)),-O) SIDE_BY_SIDE=1
 # Before a recipe's command: with LOG set, one line with this title, and all output in that file.
 step     = $(if $(LOG),@$(PYTHON) tools/step.py $(LOG) '$(1)')
 
@@ -88,8 +89,7 @@ perf: models oracle  ## measure both servers on all rows of docs/results/perform
 # First the environment and, in parallel, what does not use it; then the targets that do, the longest
 # first.
 test:  ## all checks and all tests: what CI runs
-	+$(BESIDE) $(VENV)/all oracle mlserver
-	+$(BESIDE) types collected torch-models lint layers graphs clients
+	+$(BESIDE) $(VENV)/all oracle mlserver types collected torch-models lint layers graphs clients
 	$(PYTEST)
 
 # Collect once before the workers start. They collect at the same time, so without .pyc files each
@@ -198,6 +198,9 @@ DECLARED := $(wildcard pyproject.toml */pyproject.toml) setup.py $(COMPILED) $(C
 OTHERS   := --editable ./plugin --editable ./simulator --editable ./replay --editable ./in_process \
             '$(NUMPY)'
 
+ifdef SIDE_BY_SIDE
+$(VENV)/serving $(VENV)/dev $(VENV)/train: $(VENV)/all ;
+else
 $(VENV)/serving: $(DECLARED) | $(VENV)/pyvenv.cfg
 	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' $(OTHERS)
 	@touch $@
@@ -206,12 +209,13 @@ $(VENV)/dev: $(VENV)/serving
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
 
-$(VENV)/fuzz: $(VENV)/dev
-	$(INSTALL) --editable '.[fuzz]'
-	@touch $@
-
 $(VENV)/train: $(VENV)/serving
 	$(INSTALL) --editable '.[train]'
+	@touch $@
+endif
+
+$(VENV)/fuzz: $(VENV)/dev
+	$(INSTALL) --editable '.[fuzz]'
 	@touch $@
 
 # All extras in one step, for `test`: three steps would build the server three times.

@@ -7,18 +7,24 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 
-#: Subcommands, by the first argument. Each module's `main` gets the other arguments.
+#: Subcommands, by the first argument: a module, and its function that gets the other arguments.
 _COMMANDS = {
-    "check": "reference_server.checking.command",
-    "page": "reference_server.watching",
+    "check": ("reference_server.checking.command", "main"),
+    "demo": ("reference_server.command.new", "demo"),
+    "new": ("reference_server.command.new", "main"),
+    "page": ("reference_server.watching", "main"),
+    "try": ("reference_server.trying.command", "main"),
 }
 _CLIENT = "tritonclient.grpc"
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    if module := _COMMANDS.get("".join(sys.argv[1:2])):
-        return int(importlib.import_module(module).main(sys.argv[2:]))
+    if command := _COMMANDS.get("".join(sys.argv[1:2])):
+        module, function = command
+        with _without_client_library():
+            run_command = getattr(importlib.import_module(module), function)
+        return int(run_command(sys.argv[2:]))
     # Imports take an eighth less time without garbage collection: none of it is garbage. Frozen
     # objects are not collected while serving either.
     gc.disable()

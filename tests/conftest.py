@@ -98,8 +98,14 @@ def pytest_collection_finish(session):
 
 
 def pytest_sessionfinish():
-    """Stop the watchdog: with pytest-xdist a process waits for the others after its last test."""
+    """Stop the watchdog: with pytest-xdist a process waits for the others after its last test.
+
+    pytest collects garbage five times at its end, and Python once more. Only one of these
+    collections visits all objects.
+    """
     faulthandler.cancel_dump_traceback_later()
+    gc.collect()
+    gc.freeze()
 
 
 def _signals():

@@ -34,7 +34,7 @@ _PLACES = (
         (project / "pyproject.toml", re.compile(r'^(version = ")([^"]+)', re.M))
         for project in PROJECTS
     ),
-    (ROOT / "in_process" / "pyproject.toml", re.compile(r'("reference-server==)([^"]+)')),
+    (ROOT / "in_process" / "pyproject.toml", re.compile(r'("triton-reference-server==)([^"]+)')),
     (ROOT / "reference_server" / "__init__.py", re.compile(r'^(__version__ = ")([^"]+)', re.M)),
     (CHANGELOG, re.compile(r"^(## )(\S+)", re.M)),
 )

@@ -56,15 +56,19 @@ class _Answer:
 
 
 def play(
-    work: WorkQueue, lives: Sequence[Life], instances: int = 1, shrinks: Sequence[float] = ()
+    work: WorkQueue,
+    lives: Sequence[Life],
+    instances: int = 1,
+    shrinks: Sequence[float] = (),
+    grows: Sequence[float] = (),
 ) -> Sequence[Life]:
     """Offer requests to the queue of a model; fill in their times, batches and errors.
 
     A batch lasts as long as the longest of its requests. At each time in `shrinks` an instance is
-    removed.
+    removed, and at each time in `grows` one is added.
     """
     clock = [0.0]
-    shrinks = sorted(shrinks)
+    shrinks, grows = sorted(shrinks), sorted(grows)
     idle = [*range(instances)]
     known = {life.name: life for life in lives}
     coming = sorted(lives, key=lambda life: life.arrives)
@@ -74,7 +78,7 @@ def play(
     batches = 0
     while True:
         moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
-        moments += [*shrinks[:1], *(at for at, _ in cancels)]
+        moments += [*shrinks[:1], *grows[:1], *(at for at, _ in cancels)]
         deadline = work.next_deadline_ns()
         if deadline is not None:
             moments.append(max(deadline / _MS, clock[0]))
@@ -107,6 +111,11 @@ def play(
             instances -= 1
             idle = [number for number in idle if number < instances]
             work.resize((), [instances], now_ns)
+        if grows[:1] == [now]:
+            grows = grows[1:]
+            work.resize([instances], (), now_ns)
+            idle.append(instances)
+            instances += 1
         for number in idle[::-1]:  # the last busy one first, as the server does
             if taken := work.take(number, now_ns):
                 idle.remove(number)

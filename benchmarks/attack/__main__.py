@@ -20,18 +20,27 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.attack import ROOT, clients, handles, loop_callbacks, mutators, neighbours
+from benchmarks.attack import (
+    ROOT,
+    clients,
+    conditions,
+    handles,
+    loop_callbacks,
+    mutators,
+    neighbours,
+)
 from benchmarks.attack.floods import FLOODS, flood
-from benchmarks.attack.ground import SIDES, Ground, models, started
+from benchmarks.attack.ground import ALL_BUT_ASGI, SIDES, Ground, models, started
 from benchmarks.attack.mutators import endurance, smuggling
 from benchmarks.attack.reducing import keep, reduced
 from benchmarks.attack.watching import HEADINGS, Facts, Noticed, Row, bystander, facts, table
 from benchmarks.instruments import print_machine_facts
-from tests.support.servers import Server, ServerFailed
+from tests.support.servers import Flag, Server, ServerFailed
 from tools import oracle
 
 SETTLED_S = 15.0
@@ -39,6 +48,12 @@ MOST_MIB = 1_000.0
 """Memory growth up to this counts as cached, not as leaked."""
 MEASURED = ("-m", "benchmarks.attack.loop_callbacks")
 RESULTS = ROOT / ".cache" / "campaign.json"
+
+
+@contextlib.contextmanager
+def no_flags() -> Iterator[Mapping[str, Flag]]:
+    """No flags."""
+    yield {}
 
 
 @dataclass(frozen=True)
@@ -55,8 +70,12 @@ class Attack:
     """True if the log may contain tracebacks."""
     ends: bool = False
     """True if the server is expected to exit."""
-    flags: dict[str, str] = field(default_factory=dict)
-    only: tuple[str, ...] = SIDES
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    given: Callable[[], contextlib.AbstractContextManager[Mapping[str, Flag]]] = no_flags
+    """More flags, which last as long as the server."""
+    transport: str = "plain"
+    """The bystander's gRPC: plain, tls, or an empty string for none."""
+    only: tuple[str, ...] = ALL_BUT_ASGI
     models: Callable[[], contextlib.AbstractContextManager[Path]] | None = None
     """A repository for this attack alone; it implies `alone`."""
 
@@ -77,18 +96,29 @@ def clock_jumps(ground: Ground) -> str:
     return "-"
 
 
+_OVER_HTTP = (
+    *("nothing", "events_unread", "tiny_events_unread", "gets_unread", "endless_header"),
+    *("endless_headers", "endless_url", "tiny_chunks", "gzip_bomb", "long_json", "nested_json"),
+    "long_json_answer",
+)
+"""Floods that an ASGI server can get."""
+
 ATTACKS = {
     attack.name: attack
     for attack in (
-        *(Attack(flood(name)) for name in FLOODS),
-        Attack(mutators.mutated_requests, 6),
+        *(
+            Attack(flood(name), only=SIDES if name in _OVER_HTTP else ALL_BUT_ASGI)
+            for name in FLOODS
+        ),
+        Attack(mutators.mutated_requests, 6, only=SIDES),
         Attack(mutators.mutated_bytes, 6),
         Attack(mutators.mutated_calls, 6),
         Attack(mutators.mutated_frames, 6),
         Attack(smuggling),
-        Attack(clients.slow_writers),
-        Attack(clients.slow_readers),
-        Attack(clients.leaving),
+        Attack(clients.slow_writers, only=SIDES),
+        Attack(clients.bodies_stalled, only=SIDES),
+        Attack(clients.slow_readers, only=SIDES),
+        Attack(clients.leaving, only=SIDES),
         Attack(clients.memory_cut, alone=True),
         Attack(clients.model_processes_killed, alone=True, may_lose=True),
         Attack(clients.model_processes_stopped, alone=True, may_lose=True),
@@ -114,6 +144,27 @@ ATTACKS = {
         Attack(clients.memory_exhausted, alone=True, may_lose=True),
         Attack(disk_full, alone=True, flags={"log_verbose": "1", "log_file": "/dev/full"}),
         Attack(clock_jumps, alone=True, only=("inline", "process")),
+        Attack(conditions.tls_stalled, alone=True, given=conditions.with_tls, transport="tls"),
+        Attack(conditions.content_types),
+        Attack(
+            conditions.cache_keys,
+            alone=True,
+            flags=conditions.CACHE,
+            models=conditions.with_cached,
+            only=SIDES,
+        ),
+        Attack(conditions.collector_silent, alone=True, given=conditions.with_silent_collector),
+        Attack(conditions.collector_dead, alone=True, given=conditions.with_dead_collector),
+        Attack(conditions.shm_full, alone=True, given=conditions.with_own_shm, may_lose=True),
+        Attack(conditions.disk_filled, alone=True, given=conditions.with_own_disk),
+        Attack(
+            conditions.device_service_killed,
+            10,
+            alone=True,
+            only=("inline", "process"),
+            models=neighbours.with_service,
+        ),
+        Attack(conditions.web_pages, alone=True, flags=conditions.EXPLICIT),
         Attack(endurance, 40),
     )
 }
@@ -125,7 +176,8 @@ def attacked(attack: Attack, ground: Ground) -> Row:
     before, logged = facts(server), len(server.log)
     failures: list[str] = []
     did = "-"
-    with bystander(server) as noticed:
+    transport = "" if ground.side == "asgi" else attack.transport
+    with bystander(server, transport) as noticed:
         try:
             did = attack.run(ground)
         except mutators.Harm as harm:
@@ -151,7 +203,7 @@ def attacked(attack: Attack, ground: Ground) -> Row:
         f"callbacks of the loop: {_long_callbacks(server.log[logged:])}": loop_callbacks.MARK
         in server.log[logged:],
         "more memory than before": grown.mib > MOST_MIB,
-        "more descriptors than before": grown.descriptors > 2 and not attack.may_lose,
+        "more descriptors than before": grown.descriptors > 4 and not attack.may_lose,
     }
     failures += [text for text, holds in checks.items() if holds]
     return Row(attack.name, ground.side, did, noticed, grown, failures)
@@ -210,12 +262,12 @@ def _serving(
     attack: Attack, side: str, folder: Path, options: argparse.Namespace
 ) -> Iterator[Server]:
     """Start a server for this attack alone."""
-    more: dict[str, object] = {}
+    more: dict[str, Any] = {}
     if attack.run is clock_jumps:
         more["program"] = ("-m", "benchmarks.attack.jumping_clock")
     elif options.callbacks and side != "triton":
         more["program"] = MEASURED
-    with started(side, folder, **attack.flags, **more) as server:
+    with attack.given() as given, started(side, folder, **attack.flags, **given, **more) as server:
         try:
             yield server
         finally:

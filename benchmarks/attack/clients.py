@@ -24,6 +24,7 @@ from benchmarks.attack.watching import family
 _SLOW = 60
 """Concurrent slow clients."""
 _DRIP_S = 0.05
+_STALLED = 500
 _REGION_BYTES = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
@@ -57,6 +58,17 @@ def slow_writers(ground: Ground) -> str:
             sent += 1
             time.sleep(_DRIP_S)
     return f"{_SLOW} clients, {sent} bytes each"
+
+
+def bodies_stalled(ground: Ground) -> str:
+    """Requests whose body does not begin, or stops after its first byte."""
+    head = inference("wide", binary_input(1 << 20), b"").partition(b"\r\n\r\n")[0]
+    head = head.replace(b"Content-Length: ", b"Content-Length: 4000", 1) + b"\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for number in range(_STALLED):
+            stack.enter_context(connect(ground.server.http)).sendall(head + b"{" * (number % 2))
+        time.sleep(ground.seconds)
+    return f"{_STALLED} clients"
 
 
 def slow_readers(ground: Ground) -> str:

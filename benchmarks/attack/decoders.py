@@ -7,21 +7,26 @@ is well framed. `seeds` returns valid inputs for each target.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import io
 import itertools
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import httptools
+import numpy as np
 from contract.cases import CASES
 from contract.grpc_cases import CASES as GRPC_CASES
 from contract.probes import PROBES
 from google.protobuf.message import DecodeError
 from hpack import Encoder
+from PIL import Image
 from server.support.frontend import Frontend, answering, served
 from server.support.http import Client
 from server.support.http2 import REQUEST, Peer
@@ -34,8 +39,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from benchmarks.attack.reducing import Defect, expect
+from ge_runtime.errors import RequestFault
 from ge_runtime.npu.service import protocol
 from ge_runtime.npu.service.messages import resident_of
+from ge_runtime.specs import DType
+from ge_runtime.steps.pictures import ImageProcessor, PictureStep
 from reference_server.codecs import json_exact_reader, proto_wire, rapid_json
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
 from reference_server.codecs.infer_proto import InferMessageDecoder
@@ -224,8 +232,9 @@ _REGIONS = MadeUpRegions(region=bytes(64))
 @cache
 def _file() -> Path:
     """Return the path of the file that holds the configuration under test."""
-    folder = Path(tempfile.mkdtemp(prefix="attack-"))
-    return folder / pbtxt.FILE_NAME
+    folder = tempfile.mkdtemp(prefix="attack-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / pbtxt.FILE_NAME
 
 
 def _checked(config: ModelConfig) -> None:
@@ -274,6 +283,29 @@ def service_packet(data: bytes) -> None:
         pass
 
 
+# -- images
+
+
+@cache
+def _picture_step() -> PictureStep:
+    """Return the step of the most common processor that crops."""
+    rest = {"resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "crop_size": 32}
+    fields = {"image_processor_type": "CLIPImageProcessor", "size": 32, **rest}
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+        file = Path(folder, "preprocessor_config.json")
+        file.write_text(json.dumps(fields))
+        return PictureStep(ImageProcessor.read(file), "pixels", DType.FP32, last=False)
+
+
+def picture(data: bytes) -> None:
+    """A JPEG or PNG file: pixels of the right shape, or the fault of its request."""
+    files = np.empty(1, object)
+    files[0] = data
+    with contextlib.suppress(RequestFault):
+        found = _picture_step()({"image": files})["pixels"]
+        expect(found.shape == (1, 3, 32, 32), f"pixels of shape {found.shape}")
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
@@ -286,6 +318,7 @@ TARGETS: dict[str, Target] = {
         config_text,
         config_json,
         service_packet,
+        picture,
     )
 }
 
@@ -374,6 +407,19 @@ def _packets() -> list[bytes]:
     ]
 
 
+def _pictures() -> list[bytes]:
+    """Return small files of each form that Pillow writes."""
+    noise = np.random.default_rng(1).integers(0, 255, (9, 11, 3), np.uint8)
+    found = []
+    for mode in ("RGB", "L", "CMYK", "P", "RGBA", "I", "1"):
+        image = Image.fromarray(noise).convert(mode)
+        for form in ("PNG", "JPEG"):
+            with contextlib.suppress(OSError):
+                image.save(file := io.BytesIO(), form, progressive=mode == "L")
+                found.append(file.getvalue())
+    return found
+
+
 _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "http": _requests,
     "infer_body": _bodies,
@@ -384,4 +430,5 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "config_text": _configs,
     "config_json": _config_documents,
     "service_packet": _packets,
+    "picture": _pictures,
 }

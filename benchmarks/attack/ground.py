@@ -22,8 +22,9 @@ SERVICE = "/inference.GRPCInferenceService/"
 PROBES = ("types", "vector", "pair", "batched", "words", "text", "optional", "reshaped", "half")
 """Models of the contract tests that always respond and keep no state between requests."""
 
-SIDES = ("inline", "process", "triton")
-"""The reference server with models inline, with models in processes, and the real tritonserver."""
+SIDES = ("inline", "process", "asgi", "triton")
+"""The reference server with models inline, in processes, in uvicorn; the real tritonserver."""
+ALL_BUT_ASGI = ("inline", "process", "triton")
 
 _IDENTITY = ROOT / "benchmarks" / "micro_repository" / "identity"
 _TIMEOUT_S = 15
@@ -108,6 +109,10 @@ def started(side: str, folder: Path, **flags: Flag) -> Iterator[Server]:
     """Start a server of this side on these models, with more flags."""
     if side == "triton":
         starting = start_tritonserver(folder, **flags)
+    elif side == "asgi":
+        program = ("-m", "benchmarks.attack.asgi_server")
+        flags = {"program": program, **flags, "allow_metrics": False}
+        starting = start_reference_server(folder, **flags)
     else:
         starting = start_reference_server(folder, backend_config=f"python,host={side}", **flags)
     with starting as server:

@@ -10,6 +10,7 @@ import itertools
 import json
 import multiprocessing
 import resource
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,14 +89,15 @@ class Noticed:
 class Bystander:
     """A client of both frontends that knows the correct response to each of its requests."""
 
-    def __init__(self, http: str, grpc: str) -> None:
-        self._http, self._grpc = http, grpc
+    def __init__(self, http: str, grpc: str, transport: str = "plain") -> None:
+        """Create a client. `transport` of gRPC is plain, tls, or empty for no requests over it."""
+        self._http, self._grpc, self._transport = http, grpc, transport
         self._numbers = itertools.count(1)
         self.noticed = Noticed()
 
     def run(self, pipe: Connection) -> None:
         """Send requests until a message arrives on `pipe`; report the first round over it."""
-        rounds = (self._http_rounds, self._grpc_rounds)
+        rounds = (self._http_rounds, self._grpc_rounds)[: 2 if self._transport else 1]
         clients: list[Iterator[None]] = [one() for one in rounds]
         while not pipe.poll(PAUSE_S):
             started = time.perf_counter()
@@ -136,7 +138,12 @@ class Bystander:
 
     def _grpc_rounds(self) -> Iterator[None]:
         """Yield after each inference over one gRPC connection."""
-        with RawConnection(self._grpc, seconds=TIMEOUT_S) as client:
+        tls = None
+        if self._transport == "tls":
+            tls = ssl.create_default_context()
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+            tls.set_alpn_protocols(["h2"])
+        with RawConnection(self._grpc, seconds=TIMEOUT_S, tls=tls) as client:
             # A window for all responses of the longest run.
             client.send(frame(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")))
             for stream in itertools.count(1, 2):
@@ -168,20 +175,20 @@ def _over_http(number: int) -> bytes:
     )
 
 
-def _run_bystander(http: str, grpc: str, pipe: Connection) -> None:
+def _run_bystander(http: str, grpc: str, transport: str, pipe: Connection) -> None:
     """Run a bystander until a message arrives on `pipe`, and send its results."""
-    one = Bystander(http, grpc)
+    one = Bystander(http, grpc, transport)
     one.run(pipe)
     pipe.send(one.noticed)
 
 
 @contextlib.contextmanager
-def bystander(server: Server) -> Iterator[Noticed]:
+def bystander(server: Server, transport: str = "plain") -> Iterator[Noticed]:
     """Run a bystander in a process of its own; its results are complete after the block."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     process = context.Process(
-        target=_run_bystander, args=(server.http, server.grpc, its), daemon=True
+        target=_run_bystander, args=(server.http, server.grpc, transport, its), daemon=True
     )
     process.start()
     noticed = Noticed()
@@ -217,6 +224,7 @@ HEADINGS = (
 _COLUMNS = {
     "inline": "Ours, inline",
     "process": "Ours, process",
+    "asgi": "Ours, uvicorn",
     "triton": "The real server, 2.51",
 }
 _NOT_ATTACKED = "-"

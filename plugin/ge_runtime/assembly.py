@@ -120,11 +120,16 @@ def _assemble(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     rewrites: list[str] = []
+    # The modules are only loaded for models whose graphs are rewritten.
     if config.unpad:
-        # Only loaded for models whose graphs are rewritten.
         from ge_runtime.rewriting.at_load import without_padding
 
         artifacts, rewrites = without_padding(config, artifacts, cores)
+    if config.int8:
+        from ge_runtime.rewriting.int8_at_load import in_int8
+
+        artifacts, in_eight_bits = in_int8(config, artifacts)
+        rewrites += in_eight_bits
     with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip

@@ -6,7 +6,6 @@ the folder's `bin/activate` is sourced, and the model runs with the environment'
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import logging
@@ -16,9 +15,10 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from reference_server.backends.archives import ArchiveError, Limits, digest_of, unpack
 from reference_server.core.errors import internal
@@ -110,6 +110,7 @@ class Environments:
 
     An archive is unpacked once for its content, into a folder of the cache that is named by the
     content's hash. The cache is shared by servers and not cleared: its folders may be removed.
+    Models wait for their own environment only.
 
     Args:
         cache: The folder of the cache; default `$XDG_CACHE_HOME/reference_server/environments`.
@@ -119,7 +120,8 @@ class Environments:
     def __init__(self, cache: Path | None = None, limits: Limits | None = None) -> None:
         self._cache = cache
         self._limits = limits or Limits()
-        self._lock = threading.Lock()
+        #: One lock for each real path.
+        self._locks: dict[Path, threading.Lock] = {}
         # Known archives, so that they are not read again for each instance.
         self._digests: dict[tuple[int, ...], str] = {}
         self._checked: set[tuple[Path, int]] = set()
@@ -130,7 +132,7 @@ class Environments:
         Raises ServerError if it does not exist, or if a model's process cannot run in it.
         """
         path = located(named)
-        with self._lock:
+        with self._locks.setdefault(path, threading.Lock()):
             folder = path if path.is_dir() else self._unpacked(path)
             check_folder(folder)
             environment = Environment(folder, _interpreter(folder))
@@ -143,27 +145,19 @@ class Environments:
     def _unpacked(self, archive: Path) -> Path:
         """Return the folder of an archive, which is unpacked if it is not in the cache."""
         try:
-            with archive.open("rb") as file, self._locked_cache() as cache:
+            with archive.open("rb") as file:
                 status = os.fstat(file.fileno())
                 key = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
                 digest = self._digests.get(key)
                 if digest is None:
                     digest = self._digests[key] = digest_of(file)
                     file.seek(0)
-                folder = cache / digest
-                if not folder.is_dir():
-                    log.debug("Extracting Python execution env %s", archive)
-                    partial = cache / "partial"  # left behind if a server was killed
-                    if partial.exists():
-                        shutil.rmtree(partial)
-                    try:
-                        partial.mkdir()
-                        if unpack(file, partial, self._limits) != digest:
-                            raise ArchiveError("found changed content; expected no change")
-                        partial.rename(folder)
-                    except BaseException:
-                        shutil.rmtree(partial, ignore_errors=True)
-                        raise
+                folder = self._cache_folder() / digest
+                with folder.with_suffix(".lock").open("w") as lock:  # against other servers
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    if not folder.is_dir():
+                        log.debug("Extracting Python execution env %s", archive)
+                        self._unpack(file, folder, digest)
                 return folder
         except ArchiveError as error:
             log.error("Python execution env %s: %s", archive, error)
@@ -171,9 +165,22 @@ class Environments:
         except OSError as error:
             raise internal(f"Python execution env {archive} cannot be unpacked: {error}") from None
 
-    @contextlib.contextmanager
-    def _locked_cache(self) -> Iterator[Path]:
-        """Create the cache's folder and lock it against other servers. Raises OSError."""
+    def _unpack(self, file: BinaryIO, folder: Path, digest: str) -> None:
+        """Unpack an archive into `folder`, which exists only if that succeeds."""
+        partial = folder.with_suffix(".partial")
+        if partial.exists():  # left behind if a server was killed
+            shutil.rmtree(partial)
+        try:
+            partial.mkdir()
+            if unpack(file, partial, self._limits) != digest:
+                raise ArchiveError("found changed content; expected no change")
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    def _cache_folder(self) -> Path:
+        """Create the cache's folder and return it. Raises OSError."""
         cache = self._cache
         if cache is None:
             home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -183,9 +190,7 @@ class Environments:
             raise PermissionError(
                 f"{cache} belongs to another user; set XDG_CACHE_HOME to a folder of this user"
             )
-        with (cache / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield cache
+        return cache
 
 
 def _interpreter(folder: Path) -> Path:

@@ -16,6 +16,11 @@ _SUFFIX = ".py"
 #: The functions of the module that call the server.
 _SERVER_CALLS = frozenset({"load_model", "unload_model", "is_model_ready"})
 _REQUEST_CALLS = frozenset({"exec", "async_exec"})
+#: By method: calls of the module and methods of requests that are a fault there, and the row's key.
+_STAGES = {
+    "auto_complete_config": (_SERVER_CALLS, _REQUEST_CALLS, "completion-calls"),
+    "initialize": (frozenset({"load_model"}), frozenset[str](), "load-threads"),
+}
 
 
 def code_faults(file: Path) -> Iterator[CodeFault]:
@@ -45,6 +50,7 @@ def code_faults(file: Path) -> Iterator[CodeFault]:
     if model is not None:
         yield from _class_faults(model, file)
     yield from _unportable_calls(tree, model, imported.utils)
+    yield from _text_faults(tree, file)
 
 
 def completes_config(file: Path) -> bool:
@@ -251,12 +257,68 @@ def _unportable_calls(
         if method.attr == "triton_dtype":
             yield CodeFault(call.lineno, ROWS["triton-dtype"].text, is_certain=False)
     for part in () if model is None else model.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "auto_complete_config":
+        if isinstance(part, ast.FunctionDef) and part.name in _STAGES:
+            calls, requests, key = _STAGES[part.name]
             for call, method in _method_calls(part):
                 owner = method.value
                 is_module = isinstance(owner, ast.Name) and owner.id in modules
-                if method.attr in _REQUEST_CALLS or (method.attr in _SERVER_CALLS and is_module):
-                    yield CodeFault(call.lineno, ROWS["completion-calls"].text, is_certain=False)
+                if method.attr in requests or (method.attr in calls and is_module):
+                    yield CodeFault(call.lineno, ROWS[key].text, is_certain=False)
+
+
+# -- text beyond ASCII
+
+#: The largest file whose content is read.
+_LARGEST = 1 << 20
+
+
+def _text_faults(tree: ast.Module, file: Path) -> Iterator[CodeFault]:
+    """Yield calls that print text beyond ASCII, or read such a file with the default encoding."""
+    constants = list(_texts(tree))
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name == "print" and not all(text.isascii() for text in _texts(call)):
+            yield CodeFault(call.lineno, ROWS["stdout-encoding"].text, is_certain=False)
+        if not _uses_default_encoding(call):
+            continue
+        folders = dict.fromkeys((file.parent, file.parent.parent))
+        for path in sorted(path for folder in folders for path in folder.iterdir()):
+            if any(path.name in text for text in constants) and _is_beyond_ascii(path):
+                text = f"{ROWS['ascii-files'].text}: {path.name}"
+                yield CodeFault(call.lineno, text, is_certain=False)
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the literal texts in code."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+def _uses_default_encoding(call: ast.Call) -> bool:
+    """Return True if a call opens or reads a text file without naming its encoding."""
+    keywords = {each.arg: each.value for each in call.keywords}
+    if "encoding" in keywords:
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "read_text":
+        return not call.args
+    if not (isinstance(call.func, ast.Name) and call.func.id == "open"):
+        return False
+    mode = call.args[1] if call.args[1:] else keywords.get("mode", ast.Constant("r"))
+    is_binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
+    return isinstance(mode, ast.Constant) and not is_binary and len(call.args) < 4
+
+
+def _is_beyond_ascii(path: Path) -> bool:
+    """Return True for a small file whose content is UTF-8 but not ASCII."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            return False
+        content = path.read_bytes()
+        content.decode()
+    except (OSError, ValueError):
+        return False
+    return not content.isascii()
 
 
 def _method_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from reference_server import __version__
 from reference_server.checking.faults import Result, check_repositories
 from reference_server.checking.model_check import Fault, Rules
+from reference_server.command.values import stub_model
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import BACKEND_DIRECTORY
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         given.model_config_name,
         given.strict_portable,
         given.strict,
+        given.here,
+        tuple(given.stub_model),
     )
     try:
         result = check_repositories(given.repositories, rules)
@@ -77,10 +80,23 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="report what works here but not on tritonserver 2.51 as an error",
     )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="report what the models need and this machine lacks, as errors",
+    )
+    parser.add_argument(
+        "--stub-model",
+        action="append",
+        default=[],
+        type=stub_model,
+        metavar="NAME=MODULE:FUNCTION",
+        help="take a function for the model NAME, as the server does",
+    )
     return parser
 
 
-# -- reports: text lines, JSON, and SARIF for code hosts
+# -- reports: text lines, JSON, and two formats of code hosts
 
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULE = "model-repository"
@@ -134,11 +150,35 @@ def as_sarif(result: Result) -> str:
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
+def as_github(result: Result) -> str:
+    """Return GitHub's workflow commands, which annotate the lines of a pull request.
+
+    Their escapes are those of GitHub's toolkit, `packages/core/src/command.ts`.
+    """
+    lines = []
+    for fault in result.faults:
+        line, column = fault.place.position
+        places = {"file": _shown(fault.place.file), "line": line, "col": column}
+        properties = ",".join(
+            f"{name}={_escaped(str(value), ':,')}" for name, value in places.items() if value
+        )
+        lines.append(f"::{fault.level.value} {properties}::{_escaped(fault.text)}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Return `text` with `%`, line ends and the characters in `more` as percent escapes."""
+    for character in f"%\r\n{more}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
 #: By the value of `--format`.
 REPORTS: Mapping[str, Callable[[Result], str]] = {
     "text": as_text,
     "json": as_json,
     "sarif": as_sarif,
+    "github": as_github,
 }
 
 

@@ -21,11 +21,11 @@ from reference_server.core.errors import FieldPath
 #: A placeholder is one token, so that all of a template's placeholders are found.
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]* | (?P<token>
-        \$\{[^}\n]*\}? | "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'?
+        \$\{[^}\n]*\}? | \$[A-Z]\w+ | "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'?
         | [A-Za-z_][\w.]* | [-+]?[\d.][\w.+-]* | . )""",
     re.VERBOSE | re.DOTALL,
 )
-PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}")
+PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}|(?<!\$)\$[A-Z][A-Z0-9_]+")
 _NO_VALUE = re.compile(r'Enum type "(?P<enum>[\w.]+)" has no value named (?P<value>\w[\w+-]*)')
 #: After these errors the brackets or fields of the rest are not clear.
 _STRUCTURAL = re.compile(r'Expected (identifier|"[^{"]")')

@@ -136,7 +136,7 @@ class ImportTime(ast.NodeVisitor):
             self._visit(node.target)
 
     def visit_If(self, node: ast.If) -> None:
-        if _is_never(node.test):
+        if is_never(node.test):
             self._visit(*node.orelse)
             return
         self._visit(node.test)
@@ -345,7 +345,7 @@ class ImportTime(ast.NodeVisitor):
                 self._add(node, f"ImportError: cannot import name '{name}' from '{module}'")
 
 
-def _is_never(test: ast.expr) -> bool:
+def is_never(test: ast.expr) -> bool:
     """Return True if a condition is false while a model is imported."""
     if isinstance(test, ast.Constant):
         return not test.value

@@ -70,7 +70,7 @@ def file_faults(folder: Path, config_file: Path, artifact: str) -> Iterator[File
             is_certain = fault.file == config_file or fault.file.name == artifact
             yield fault._replace(is_certain=is_certain)
         for path in paths:
-            if path.name in files and _is_pointer(path):
+            if path.name in files and is_pointer(path):
                 text = f"'{path}' is a Git LFS pointer, not the file itself"
                 yield FileFault(path, text, "run `git lfs pull`", path.name == artifact)
 
@@ -93,7 +93,8 @@ def _other_configs(folder: Path) -> Iterator[FileFault]:
             return
 
 
-def _is_pointer(path: Path) -> bool:
+def is_pointer(path: Path) -> bool:
+    """Return True if a file is only a pointer of Git LFS."""
     try:
         if path.stat().st_size >= _LFS_SIZE:
             return False

@@ -6,6 +6,7 @@ configuration changed by `auto_complete_config`, are left out or reported as war
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import re
@@ -17,7 +18,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends import environments
-from reference_server.checking import layout
+from reference_server.checking import here, layout
 from reference_server.checking.code import code_faults, completes_config, tensor_uses
 from reference_server.checking.config_text import (
     PLACEHOLDER,
@@ -42,6 +43,7 @@ from reference_server.repository.model_files import (
     locate_code,
     read_initial_states,
     read_labels,
+    use_stub,
 )
 from reference_server.repository.model_folders import ModelFolder, wanted_versions
 from reference_server.scheduling.warmup import sample_faults
@@ -88,6 +90,10 @@ class Rules:
     strict_portable: bool = False
     strict: bool = False
     """True to report warnings as errors."""
+    here: bool = False
+    """True to report what this machine lacks, as errors."""
+    stubs: Sequence[tuple[str, str]] = ()
+    """Models that are replaced by a function (`--stub-model`), each with MODULE:FUNCTION."""
 
 
 class ModelCheck:
@@ -111,6 +117,16 @@ class ModelCheck:
         proto = self.proto
         return proto is None or self.completes or not (proto.input and proto.output)
 
+    @property
+    def _stub(self) -> str | None:
+        """The function that replaces the model, or None."""
+        return dict(self._rules.stubs).get(self.folder.name)
+
+    @property
+    def _elsewhere(self) -> Level:
+        """The level of what another machine may have."""
+        return Level.ERROR if self._rules.here else Level.WARNING
+
     def own_faults(self) -> list[Fault]:
         """Return the faults of the model without those of other models."""
         proto, found = self._read()
@@ -120,11 +136,17 @@ class ModelCheck:
         if proto is not None or known.backend == "python":
             located, files, faults = self._code_faults(known)
             found += faults
+            if self._rules.here and self._stub is None:
+                found += self._machine_faults(known, files)
             if proto is not None:
                 found += self._config_faults(proto, located)
                 found += self._tensor_faults(proto, files)
                 self._add_placeholders(proto, found)
+        if self._stub is not None:
+            return found
         for fault in layout.file_faults(self.folder.path, self.file, known.default_model_filename):
+            is_certain = fault.is_certain or (self._rules.here and layout.is_pointer(fault.file))
+            fault = fault._replace(is_certain=is_certain)
             _add_file_fault(found, file_fault(self.folder.id, fault))
         return found
 
@@ -206,7 +228,7 @@ class ModelCheck:
         except ServerError as error:
             error.path = ("parameters", environments.PARAMETER)
             is_elsewhere = not is_within(self.folder.path, Path(path))
-            level = Level.WARNING if is_elsewhere else Level.ERROR
+            level = self._elsewhere if is_elsewhere else Level.ERROR
             return [replace(self.fault(error), level=level)]
         return []
 
@@ -223,8 +245,8 @@ class ModelCheck:
 
     def fault(self, error: ServerError, hint: str = "") -> Fault:
         """Return a fault of the configuration."""
-        level = Level.WARNING if isinstance(error, NotHere) else Level.ERROR
-        hint = hint or self._name_hint(error)
+        level = self._elsewhere if isinstance(error, NotHere) else Level.ERROR
+        hint = hint or error.hint or self._name_hint(error)
         return replace(self._warning(error.path, error.message), level=level, hint=hint)
 
     def _warning(self, path: FieldPath, text: str) -> Fault:
@@ -263,7 +285,13 @@ class ModelCheck:
             )
             present = self.folder.versions()
             hint = "" if present else layout.no_version_hint(self.folder.path)
+            with contextlib.suppress(ServerError):  # moves instances to the CPU, if it can
+                locate_code(chosen, self.folder.path / "1", self._rules.backend_directory)
             return chosen, [], [self.fault(none, hint)]
+        if self._stub is not None:
+            use_stub(chosen, self._stub)
+            text = here.stub_fault(self._stub) if self._rules.here else ""
+            return chosen, [], [self.fault(NotHere(text))] if text else []
         found: list[Fault] = []
         files: list[Path] = []
         for version in versions:
@@ -295,6 +323,35 @@ class ModelCheck:
                 for fault in code_faults(file)
             ]
         return chosen, files, found
+
+    def _machine_faults(self, proto: ConfigProto, files: Sequence[Path]) -> Iterator[Fault]:
+        """Yield what the model needs and this machine lacks."""
+        model, folder = self.folder.id, self.folder.path
+        value = environments.expanded(schema.parameter(proto, environments.PARAMETER), folder)
+        environment = Path(value) if value else None
+        for file in dict.fromkeys(files):
+            if file == SHIPPED:
+                if needed := here.backend_fault(proto):
+                    text, hint = needed
+                    missing = self._warning(("backend",), text)
+                    yield replace(missing, hint=hint, level=Level.ERROR)
+            elif not value or (environment and environment.is_dir()):
+                for fault in here.MachineUse(file, environment).faults:
+                    level = Level.ERROR if fault.is_certain else Level.WARNING
+                    place = Place(fault.file or file, Position(fault.line, fault.column))
+                    yield Fault(level, model, place, fault.text, fault.hint)
+        versions = wanted_versions(schema.version_policy(proto), self.folder.versions())
+        graphs = [path for version in versions for path in (folder / str(version)).glob("*")]
+        if SHIPPED in files:
+            for version in versions:
+                for wrong in here.file_faults(folder / str(version)):
+                    yield file_fault(model, wrong)
+        for path, text, hint in here.parameter_faults(proto):
+            yield replace(self._warning(path, text), hint=hint, level=Level.ERROR)
+        instances = sum(group.count for group in proto.instance_group)
+        if text := here.memory_fault(graphs, instances):
+            fewer = "use fewer instances, or a larger machine"
+            yield replace(self._warning((), text), hint=fewer, level=Level.ERROR)
 
     def _file_faults(self, config: ModelConfig) -> list[Fault]:
         """Return the faults of the other files that a configuration names."""
@@ -365,7 +422,9 @@ class ModelCheck:
                 continue
             hint = placeholder_hint(placeholder[0])
             fault = replace(
-                self._warning(path, f"{'.'.join(map(str, path))}: found '{text}'"), hint=hint
+                self._warning(path, f"{'.'.join(map(str, path))}: found '{text}'"),
+                hint=hint,
+                level=self._elsewhere,
             )
             places = [each.place for each in found]
             if fault.place in places:
@@ -404,16 +463,16 @@ def _duplicates(proto: ConfigProto) -> Iterator[tuple[FieldPath, str]]:
 def _strings(message: Message, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
     """Yield the path and value of each string in a message."""
     for field, value in message.ListFields():
-        here = (*path, field.name)
+        place = (*path, field.name)
         parts: Iterable[tuple[FieldPath, object]]
         if field.message_type and field.message_type.GetOptions().map_entry:
-            parts = (((*here, key, "value"), value[key]) for key in value)
+            parts = (((*place, key, "value"), value[key]) for key in value)
         elif isinstance(value, (str, bytes, Message)) or not isinstance(value, Iterable):
-            parts = [(here, value)]
+            parts = [(place, value)]
         else:
-            parts = (((*here, index), part) for index, part in enumerate(value))
-        for place, part in parts:
+            parts = (((*place, index), part) for index, part in enumerate(value))
+        for where, part in parts:
             if isinstance(part, str):
-                yield place, part
+                yield where, part
             elif isinstance(part, Message):
-                yield from _strings(part, place)
+                yield from _strings(part, where)

@@ -96,6 +96,8 @@ def new_parser() -> CommandParser:
 
 _CHOICES = re.compile(r"invalid choice: .* \(choose from (.*)\)")
 _OF_OPTION = re.compile(r"argument (\S+): (.*)", re.DOTALL)
+_STRAY = "Unexpected argument: "
+_WITH_VALUE = re.compile(r"argument (\S+): ignored explicit argument.*", re.DOTALL)
 _WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
@@ -106,6 +108,8 @@ class CommandParser(argparse.ArgumentParser):
         """Return the values of all options. Exits with code 1 on an unknown option."""
         # Not `parse_args`: it lists all unknown options and suggests none.
         given, unknown = self.parse_known_args(arguments)
+        if unknown[:1] == ["--"]:  # the end of the options
+            del unknown[0]
         if unknown:
             self.error(self._unknown(unknown[0]))
         return given
@@ -114,22 +118,21 @@ class CommandParser(argparse.ArgumentParser):
         """Print the error and exit with code 1."""
         # argparse would print the usage and exit with code 2.
         text = _WITHOUT_VALUE.sub(r"option '\1' requires an argument", message)
+        text = _WITH_VALUE.sub(r"option '\1' doesn't allow an argument", text)
         found = _OF_OPTION.fullmatch(text)
         if found is not None:  # as in Triton
             name, reason = found[1].partition("/")[0], found[2]
-            if reason.startswith("ignored explicit argument"):
-                reason = f"option '{name}' doesn't allow an argument"
             if (choices := _CHOICES.search(reason)) is not None:
                 shown = name.replace("-", "_").replace("__", "--") if "grpc" in name else name
                 reason = f"invalid argument for {shown}, expected one of {choices[1]}"
             text = f'Bad option: "{name}".\n{reason}'
-        else:
-            text = f"Error: {text.removeprefix('Error: ')}"
+        elif not text.startswith(("Error: ", _STRAY)):
+            text = f"Error: {text}"
         self.exit(1, f"{text}\nsee --help for all options\n")
 
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
-            return f"Unexpected argument: {argument}"
+            return f"{_STRAY}{argument}"
         name = argument.partition("=")[0]
         return f"unrecognized option '{argument}'{nearest(name, self._option_string_actions)}"
 

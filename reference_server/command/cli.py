@@ -33,6 +33,7 @@ from reference_server.options import (
     LogOptions,
     MetricsOptions,
     RateLimit,
+    Restriction,
     ServerOptions,
     TimeLimits,
     TlsOptions,
@@ -67,7 +68,7 @@ def _tls_options(given: argparse.Namespace) -> TlsOptions | None:
     )
 
 
-def _grpc_options(given: argparse.Namespace) -> GrpcOptions:
+def _grpc_options(parser: CommandParser, given: argparse.Namespace) -> GrpcOptions:
     return GrpcOptions(
         given.grpc_address,
         given.grpc_port,
@@ -81,13 +82,22 @@ def _grpc_options(given: argparse.Namespace) -> GrpcOptions:
         given.grpc_http2_max_ping_strikes,
         given.grpc_max_connection_age,
         given.grpc_max_connection_age_grace,
-        parse_restrictions(
-            "--grpc-restricted-protocol", "protocol", given.grpc_restricted_protocol
+        _restrictions(
+            parser, "--grpc-restricted-protocol", "protocol", given.grpc_restricted_protocol
         ),
         given.grpc_header_forward_pattern,
         _tls_options(given),
         given.grpc_max_response_pool_size,
     )
+
+
+def _restrictions(
+    parser: CommandParser, option: str, what: str, given: Sequence[str]
+) -> dict[str, Restriction]:
+    try:
+        return parse_restrictions(option, what, given)
+    except ValueError as error:
+        parser.error(f"argument {option}: {error}")
 
 
 def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None:
@@ -127,20 +137,20 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         parser.error(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )
+    http = HttpOptions(
+        given.http_address,
+        given.http_port,
+        given.reuse_http_port,
+        _restrictions(parser, "--http-restricted-api", "api", given.http_restricted_api),
+        given.http_header_forward_pattern,
+        _given_or(given.http_max_input_size, profile.http_max_input_size),
+        given.allow_page,
+    )
+    grpc = _grpc_options(parser, given)
     try:
-        http = HttpOptions(
-            given.http_address,
-            given.http_port,
-            given.reuse_http_port,
-            parse_restrictions("--http-restricted-api", "api", given.http_restricted_api),
-            given.http_header_forward_pattern,
-            _given_or(given.http_max_input_size, profile.http_max_input_size),
-            given.allow_page,
-        )
-        grpc = _grpc_options(given)
         limits = parse_resources(given.rate_limit_resource)
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(f"argument --rate-limit-resource: {error}")
     metrics_address = given.http_address if given.metrics_address is None else given.metrics_address
     restricted = http.restricted.keys() | grpc.restricted.keys()
     metrics = MetricsOptions(

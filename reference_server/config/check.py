@@ -39,6 +39,8 @@ _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _MAX_INT64 = 2**63 - 1
 #: Limits of one model that no real model reaches. Triton has none.
 _MOST_INSTANCES, _MOST_WARMUPS = 4096, 1_000_000
+_MOST_SEQUENCES, _MOST_ELEMENTS = 1_000_000, 1 << 28
+_ON_CPU = "write `kind: KIND_CPU`; `reference-server try DIR` does it in a copy"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -100,6 +102,25 @@ def _check_amounts(config: ConfigProto) -> Faults:
                 f"{most}",
                 field,
             )
+    batching = config.sequence_batching
+    sequences = max(instances, 1) * config.max_batch_size
+    if batching.HasField("oldest"):
+        sequences = batching.oldest.max_candidate_sequences
+    if config.HasField("sequence_batching") and sequences > _MOST_SEQUENCES:
+        yield invalid_arg(
+            f"model '{config.name}': found 'sequence_batching' of {sequences} sequences at a time; "
+            f"expected at most {_MOST_SEQUENCES}",
+            "sequence_batching",
+        )
+    for index, sample in enumerate(config.model_warmup):
+        for name, given in sample.inputs.items():
+            elements = max(sample.batch_size, 1) * prod(given.dims)
+            if elements > _MOST_ELEMENTS:
+                yield invalid_arg(
+                    f"model '{config.name}': found {elements} elements for input '{name}' of "
+                    f"warm-up '{sample.name}'; expected at most {_MOST_ELEMENTS}",
+                    *("model_warmup", index),
+                )
 
 
 def _newer(field: str, config: ConfigProto) -> ServerError:
@@ -367,12 +388,17 @@ def _check_groups(config: ConfigProto) -> Faults:
                     f"{what} has kind {kind} but specifies one or more GPUs", *place, "gpus"
                 )
         elif not group.gpus:
-            yield NotHere(f"{what} has kind KIND_GPU but no GPUs are available", *place, "kind")
+            yield NotHere(
+                f"{what} has kind KIND_GPU but no GPUs are available",
+                *(*place, "kind"),
+                hint=_ON_CPU,
+            )
         else:
             yield NotHere(
                 f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
                 "least the minimum required CUDA compute compatibility of 6.000000 are: ",
                 *(*place, "gpus"),
+                hint=_ON_CPU,
             )
         if group.profile:
             yield invalid_arg(

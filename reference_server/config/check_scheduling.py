@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import (
@@ -111,15 +113,17 @@ def check_ensemble(config: ConfigProto) -> Faults:
     faults = list(_check_steps(config))
     yield from faults
     if not faults:  # otherwise missing connections would be consequences of these faults
-        yield from _check_connected(config)
+        faults = list(_check_outputs(config))
+        yield from faults
+    if not faults:
+        yield from _check_unused(config)
 
 
 def _check_steps(config: ConfigProto) -> Faults:
     name = config.name
-    steps = config.ensemble_scheduling.step
     read: set[str] = set()
     written = {entry.name for entry in config.input}
-    for index, step in enumerate(steps):
+    for index, step in enumerate(config.ensemble_scheduling.step):
         place = ("ensemble_scheduling", "step", index)
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
@@ -135,40 +139,72 @@ def _check_steps(config: ConfigProto) -> Faults:
                     *(*place, "output_map", mapped),
                 )
             written.add(tensor)
-    for kind, entries, known in (("input", config.input, read), ("output", config.output, written)):
-        for index, entry in enumerate(entries):
-            if entry.name not in known:
-                yield invalid_arg(
-                    f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used",
-                    *(kind, index),
-                )
+    for index, entry in enumerate(config.input):
+        if entry.name not in read:
+            yield _unused("input", index, config)
 
 
-def _check_connected(config: ConfigProto) -> Faults:
-    """Check that every output depends on the ensemble's inputs only, and no tensor is unused."""
+def _unused(kind: str, index: int, config: ConfigProto) -> ServerError:
+    entry = getattr(config, kind)[index]
+    text = f"ensemble {kind} '{entry.name}' for ensemble {config.name}' is not used"
+    return invalid_arg(text, kind, index)
+
+
+def _check_outputs(config: ConfigProto) -> Faults:
+    """Check that every output depends on the ensemble's inputs only."""
+    #: Each written tensor to the tensors that its step reads.
+    sources: dict[str, list[str]] = {}
+    for step in config.ensemble_scheduling.step:
+        tensors = [step.input_map[name] for name in sorted(step.input_map)]
+        sources |= dict.fromkeys(step.output_map.values(), tensors)
+    connected = _connected(config)
+    known = connected | sources.keys() | {name for read in sources.values() for name in read}
+    for index, entry in enumerate(config.output):
+        if entry.name not in known:
+            yield _unused("output", index, config)
+        elif entry.name not in connected:
+            text = f"output '{entry.name}' for ensemble '{config.name}' is not written"
+            missing = _unconnected(entry.name, sources, connected)
+            if missing == entry.name:
+                yield invalid_arg(text, "output", index)
+            else:
+                text += f": at least one of its depending tensors, '{missing}', is not connected"
+                yield invalid_arg(text, *_place_of(missing, config))
+
+
+def _connected(config: ConfigProto) -> set[str]:
+    """Return the tensors that depend on the ensemble's inputs only."""
     connected = {entry.name for entry in config.input}
-    steps = config.ensemble_scheduling.step
-    waiting = list(steps)
+    waiting = list(config.ensemble_scheduling.step)
     while ready := [step for step in waiting if connected.issuperset(step.input_map.values())]:
         connected.update(tensor for step in ready for tensor in step.output_map.values())
         waiting = [step for step in waiting if step not in ready]
-    unwritten = False
-    for entry in config.output:
-        for step in waiting:
-            if entry.name in step.output_map.values():
-                unwritten = True
-                missing = min(set(step.input_map.values()) - connected)
-                yield invalid_arg(
-                    f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
-                    f"one of its depending tensors, '{missing}', is not connected",
-                    *_place_of(missing, config),
-                )
-    if unwritten:  # the missing tensors would be reported again as unused
-        return
+    return connected
+
+
+def _unconnected(name: str, sources: Mapping[str, Sequence[str]], connected: set[str]) -> str:
+    """Return the tensor that Triton names as the reason why the tensor `name` has no value.
+
+    It goes back from tensor to tensor until one is not written, or was seen before. Among several
+    it takes any, because maps have no order; here the first by the name of the step's input.
+    """
+    seen: set[str] = set()
+    while True:
+        before = (each for each in sources.get(name, ()) if each not in connected | seen)
+        found = next(before, None)
+        if found is None:
+            return name
+        seen.add(found)
+        name = found
+
+
+def _check_unused(config: ConfigProto) -> Faults:
+    """Check that every tensor is read, or is an output."""
+    steps = config.ensemble_scheduling.step
     read = {tensor for step in steps for tensor in step.input_map.values()}
     written = {tensor for step in steps for tensor in step.output_map.values()}
     unused = written - read - {entry.name for entry in config.output}
-    for tensor in sorted(unused | ((read | written) - connected)):
+    for tensor in sorted(unused | ((read | written) - _connected(config))):
         yield invalid_arg(
             f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'",
             *_place_of(tensor, config),

@@ -46,6 +46,10 @@ class VersionPolicy:
     specific: tuple[int, ...] | None = None
 
 
+#: The parameter of models whose answers are made up by `reference-server try`.
+STAND_IN = "STAND_IN"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One model's completed configuration.
@@ -61,6 +65,8 @@ class ModelConfig:
             if it is not set.
         environment: The path in EXECUTION_ENV_PATH, set when the model is loaded; empty for the
             server's own Python environment.
+        stand_in: The parameter STAND_IN: why answers of the model are made up; empty if they are
+            its own.
         buckets: The bounds of custom histogram buckets, by metric family.
     """
 
@@ -82,6 +88,7 @@ class ModelConfig:
     proto: bytes
     execution_host: str = ""
     environment: str = ""
+    stand_in: str = ""
     buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
@@ -157,6 +164,7 @@ class ModelConfig:
                 deterministic=True
             ),  # otherwise the order of maps varies
             execution_host=parameter(config, "EXECUTION_HOST"),
+            stand_in=parameter(config, STAND_IN),
         )
 
 

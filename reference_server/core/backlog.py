@@ -31,6 +31,9 @@ _LIMIT = 1 << 24
 #: The limit for all clients. If it is exceeded, each client's limit is `_REDUCED_LIMIT`.
 _TOTAL_LIMIT = 1 << 28
 _REDUCED_LIMIT = 1 << 16
+#: The limit of unread responses of one client. Without it, 16 MiB of tiny responses keep the event
+#: loop busy for seconds.
+MOST_RESPONSES = 1 << 12
 #: Estimated overhead in bytes of a response and of a string.
 _RESPONSE_COST = 512
 _STRING_COST = 64
@@ -96,9 +99,9 @@ class Backlogs:
 class Backlog:
     """The unread responses of one client: posted to the event loop, or kept by the connection.
 
-    It is full at a number of bytes (`Backlogs`), or at `most_responses` responses. A closed backlog
-    counts nothing (`is_closed`). Threads of models call the first group of methods, the event loop
-    the second.
+    It is full at a number of bytes (`Backlogs`), or at `most_responses` responses, and never has
+    more than `MOST_RESPONSES`. A closed backlog counts nothing (`is_closed`). Threads of models
+    call the first group of methods, the event loop the second.
     """
 
     __slots__ = (
@@ -114,7 +117,7 @@ class Backlog:
     )
 
     def __init__(self, backlogs: Backlogs, most_responses: int = ANY_NUMBER) -> None:
-        self.most_responses = most_responses
+        self.most_responses = min(most_responses, MOST_RESPONSES)
         self._all = backlogs
         self._posted: deque[int] = deque()
         self._kept = 0

@@ -38,7 +38,10 @@ class ServerError(Exception):
 
     `code` determines the status of each protocol, `message` is the text. `path` is the faulty
     field of a configuration: names of fields, each followed by an index or a key if it repeats.
+    `hint` is the cure: the log and `reference-server check` have it after a dash, clients never.
     """
+
+    hint = ""
 
     def __init__(self, code: Code, message: str, path: FieldPath = ()) -> None:
         if len(message) > _LONGEST:
@@ -55,6 +58,10 @@ class ServerError(Exception):
         """Return code and text, as in Triton's start-up table and in the repository index."""
         return f"{self.code.value}: {self.message}"
 
+    def cured(self) -> str:
+        """Return code, text and cure, for the log."""
+        return f"{self.described()} - {self.hint}" if self.hint else self.described()
+
 
 class BackendError(ServerError):
     """An error that a backend finds in a request.
@@ -68,14 +75,19 @@ class StringClasses(ServerError):
     """A client requested the classes of an output of strings."""
 
 
+class LoadDeadlock(ServerError):
+    """A model's `initialize` made a call that would wait for the model's own load."""
+
+
 class NotHere(ServerError):
     """A model requires something that this machine or server lacks, but another may have.
 
     `reference-server check` reports it as a warning.
     """
 
-    def __init__(self, message: str, *path: str | int) -> None:
+    def __init__(self, message: str, *path: str | int, hint: str = "") -> None:
         super().__init__(Code.INVALID_ARG, message, path)
+        self.hint = hint
 
 
 def invalid_arg(message: str, *path: str | int) -> ServerError:

@@ -100,7 +100,7 @@ _ROWS = (
     ),
     Row(
         "coroutine-exception",
-        "a coroutine of a decoupled model raised an exception",
+        "a coroutine of a decoupled model raised an exception, or a coroutine called sys.exit()",
         _NO_ANSWER,
         Found.RUN,
         works=False,
@@ -125,6 +125,19 @@ _ROWS = (
         "waits for ever",
         Found.RUN,
         works=False,
+    ),
+    Row(
+        "load-deadlock",
+        "initialize loads or unloads a model whose load waits for this model",
+        "never ends the loads",
+        Found.RUN,
+        works=False,
+    ),
+    Row(
+        "load-threads",
+        "initialize calls load_model",
+        "never ends the load if all threads of --model-load-thread-count wait in such calls",
+        Found.CHECK,
     ),
     Row(
         "failed-call",
@@ -179,8 +192,20 @@ _ROWS = (
         "passes uninitialized memory",
         Found.NEVER,
     ),
-    Row("pythonpath", "the model needs PYTHONPATH", "ignores it", Found.NEVER),
-    Row("stdout-encoding", "the model prints text beyond ASCII", "raises an error", Found.NEVER),
+    Row(
+        "pythonpath",
+        "the model needs PYTHONPATH, or packages that pip has installed with --user",
+        "ignores both",
+        Found.NEVER,
+    ),
+    Row("stdout-encoding", "the model prints text beyond ASCII", "raises an error", Found.CHECK),
+    Row(
+        "ascii-files",
+        "the model opens a text file or runs a command without `encoding`, or names a file, and "
+        "the text is beyond ASCII",
+        "raises an error, because the default encoding is ASCII",
+        Found.CHECK,
+    ),
     Row(
         "numpy-2",
         "the model runs with NumPy 2",

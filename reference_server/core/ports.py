@@ -238,8 +238,23 @@ class ModelCalls(Protocol):
                 then refused.
         """
 
-    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model, optionally with another configuration and files. Blocks."""
+    def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        *,
+        initializing: bool = False,
+    ) -> None:
+        """Load a model, optionally with another configuration and files. Blocks.
 
-    def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Start to unload a model."""
+        Args:
+            name: The model.
+            config: The configuration as JSON.
+            files: The contents of files, by path.
+            initializing: Whether the calling model's own load waits for the call. If the call would
+                wait for that load, and so never end, it is refused.
+        """
+
+    def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> None:
+        """Start to unload a model. `initializing` is as for `load`."""

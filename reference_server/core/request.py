@@ -165,7 +165,12 @@ class InferRequest:
     @property
     def label(self) -> str:
         """The start of error texts about this request: `[request id: <id>]`, as in Triton."""
-        return f"[request id: {self.id or '<id_unknown>'}]"
+        return label(self.id)
+
+
+def label(request_id: str) -> str:
+    """Return the start of texts about the request with this id."""
+    return f"[request id: {request_id or '<id_unknown>'}]"
 
 
 def deliver(sink: ResponseSink, response: InferResponse) -> None:

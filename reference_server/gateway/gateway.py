@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.health import Probe
-from reference_server.core.metadata import ModelMetadata, ServerMetadata
+from reference_server.core.metadata import ModelMetadata, ServerMetadata, Signature
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import LATEST
@@ -179,6 +179,12 @@ class Gateway:
             else [version]
         )
         return ModelMetadata(served.config.signature, tuple(versions), served.config.shown_platform)
+
+    def signatures(self) -> Sequence[tuple[Signature, bool]]:
+        """Return the signature of each model's latest version, and whether it is decoupled."""
+        self.check_ready()
+        latest = {served.config.name: served.config for served in self._repository.all()}
+        return [(config.signature, config.decoupled) for config in latest.values()]
 
     def model_config(self, name: str, version: int = LATEST) -> str:
         """Return the completed configuration as JSON. Raises ServerError NOT_FOUND."""

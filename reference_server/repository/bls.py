@@ -5,13 +5,20 @@ Models can send requests to other models, load and unload models, and check read
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.errors import Code, ServerError, internal, unavailable
+from reference_server.core.errors import (
+    Code,
+    LoadDeadlock,
+    ServerError,
+    internal,
+    unavailable,
+)
 from reference_server.core.health import Health
 from reference_server.core.portability import ignore
 from reference_server.core.ports import Clock
@@ -51,11 +58,18 @@ class Models(Protocol):
     def find(self, name: str, version: int = LATEST) -> CalledModel:
         """Return the loaded model. Raises ServerError."""
 
-    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
+    def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        *,
+        joins: bool = True,
+        initializing: str = "",
+    ) -> None:
         """Load a model. Raises ServerError."""
 
-    def unload(self, name: str, *, with_unused: bool = False) -> None:
-        """Start to unload a model."""
+    def unload(self, name: str, *, with_unused: bool = False, initializing: str = "") -> None:
+        """Start to unload a model. Raises ServerError."""
 
 
 class BlsCalls:
@@ -184,7 +198,14 @@ class InstanceCalls:
             else:
                 return
 
-    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        *,
+        initializing: bool = False,
+    ) -> None:
         """Load a model. As in Triton, keys of `files` without the prefix `file:` are ignored."""
         given = {key[len(_FILE) :]: data for key, data in files.items() if key.startswith(_FILE)}
         if given and config is None:
@@ -192,11 +213,28 @@ class InstanceCalls:
         models = self._calls.explicit_models
         check_name(name, self._calls.profile)
         override = None if config is None else Override(config, given)
-        models.load(name, override, joins=False)
+        with self._reporting():
+            models.load(name, override, joins=False, initializing=self._waiting(initializing))
 
-    def unload(self, name: str, *, unload_dependents: bool) -> None:
+    def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> None:
         """Start to unload a model. Raises ServerError if that is not allowed."""
-        self._calls.explicit_models.unload(name, with_unused=unload_dependents)
+        models = self._calls.explicit_models
+        with self._reporting():
+            models.unload(
+                name, with_unused=unload_dependents, initializing=self._waiting(initializing)
+            )
+
+    def _waiting(self, initializing: bool) -> str:
+        return self._member.group.model if initializing else ""
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report the portability row of a call that is refused because it would never end."""
+        try:
+            yield
+        except LoadDeadlock:
+            self._report("load-deadlock")
+            raise
 
 
 class _CodelessSink:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.errors import Code, LoadDeadlock, ServerError, internal, invalid_arg
 from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader, join_removed
 from reference_server.repository.model_folders import (
@@ -78,7 +79,11 @@ class Repository:
         self._changed = threading.Condition()
         self._graph = DependencyGraph()
         self._sources: dict[ModelId, ModelSource] = {}
-        self._claimed: set[ModelId] = set()
+        #: The claimed models, each with all models of its operation.
+        self._claimed: dict[ModelId, Collection[ModelId]] = {}
+        #: The models whose loads a call in `initialize` waits for, by the initializing model; the
+        #: name is empty for other calls.
+        self._waits: list[tuple[str, Collection[ModelId]]] = []
         self._errors: dict[ModelId, ServerError] = {}  # models that were read but failed to load
         self._unreadable: dict[ModelId, ServerError] = {}
 
@@ -111,7 +116,14 @@ class Repository:
         self._poller.directories()
         return not self._load({model for name in names for model in self._poller.ids(name)})
 
-    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
+    def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        *,
+        joins: bool = True,
+        initializing: str = "",
+    ) -> None:
         """Load or reload a model and the models that it uses. Unchanged models are not reloaded.
 
         The old versions serve until the new ones are loaded, and continue if loading fails.
@@ -121,18 +133,25 @@ class Repository:
             override: The configuration and the files of the request, if any.
             joins: Whether to wait until removed instances are closed. A model's code must not
                 wait, since such an instance may wait for it.
+            initializing: The model whose `initialize` waits for the end of this call, if any.
 
         Raises:
+            LoadDeadlock: The call would wait for the load of the model `initializing`.
             ServerError: The reason of a failure.
         """
         models = self._poller.ids(name)
-        errors = self._load(set(models), override, joins=joins)
+        errors = self._load(set(models), override, joins=joins, initializing=initializing)
         for model in models:
             if model in errors:
                 raise errors[model]
 
     def _load(
-        self, names: set[ModelId], override: Override | None = None, *, joins: bool = True
+        self,
+        names: set[ModelId],
+        override: Override | None = None,
+        *,
+        joins: bool = True,
+        initializing: str = "",
     ) -> dict[ModelId, ServerError]:
         """Load these models. Return the errors of failed models, with the texts for clients."""
         try:
@@ -147,8 +166,8 @@ class Repository:
         try:
             with self._changed:
                 found = self._poller.poll(names, self._sources, override, files)
-                while not self._is_free(found, names):
-                    self._changed.wait()
+                while blocking := self._needed(found, names).intersection(self._claimed):
+                    self._wait(blocking, initializing)
                     # Another operation may have loaded the changed models by now.
                     found = self._poller.poll(names, self._sources, override, files)
                 if files is not None and not names.isdisjoint(found.changed):
@@ -168,21 +187,62 @@ class Repository:
         finally:
             if files is not None:
                 files.release()
-        failed = self._execute(plan, joins=joins)
+        waits = (initializing, plan.sources)
+        try:
+            self._waits.append(waits)
+            failed = self._execute(plan, joins=joins)
+        finally:
+            self._waits.remove(waits)
         return refused | {
             model: invalid_arg(f"load failed for model '{model}': {failed[model].message}\n")
             for model in names & set(failed)
         }
 
-    def _is_free(self, found: PollResult, names: set[ModelId]) -> bool:
-        """Return whether no other operation has claimed an affected model or one that it uses."""
+    def _needed(self, found: PollResult, names: set[ModelId]) -> set[ModelId]:
+        """Return the affected models and the models that they use."""
         changed = names.union(found.changed)
         affected = changed | self._graph.users(changed)
         used = self._graph.used(affected)
         for model, source in found.changed.items():
             for step in source.steps:
                 used.update(self._graph.named(step) or [ModelId(step, model.namespace)])
-        return self._claimed.isdisjoint(affected | used)
+        return affected | used
+
+    def _wait(self, blocking: Collection[ModelId], initializing: str) -> None:
+        """Wait for a change of the claims on `blocking`. The caller holds the lock.
+
+        Raises LoadDeadlock if these operations wait for the load of the model `initializing`.
+        """
+        if not initializing:
+            self._changed.wait()
+            return
+        waits = (initializing, blocking)
+        if cycle := self._cycle(*waits):
+            shown = ", ".join(f"'{one}' waits for '{next}'" for one, next in pairwise(cycle))
+            raise LoadDeadlock(
+                Code.INTERNAL,
+                f"model '{initializing}': found a call in `initialize` that would never end, since "
+                f"loads wait for each other: {shown}; expected a call after the load, such as in "
+                "`execute`",
+            )
+        self._waits.append(waits)
+        try:
+            self._changed.wait()
+        finally:
+            self._waits.remove(waits)
+
+    def _cycle(self, initializing: str, blocking: Collection[ModelId]) -> list[str]:
+        """Return the models that wait for each other if `initializing` waits, or nothing."""
+        paths = [([initializing], blocking)]
+        seen: set[ModelId] = set()
+        for path, claimed in paths:  # which grows
+            # An operation ends when all of its models are loaded.
+            for model in {each for name in claimed for each in self._claimed.get(name, ())} - seen:
+                seen.add(model)
+                if model.name == initializing:
+                    return [*path, model.name]
+                paths += [([*path, name], more) for name, more in self._waits if name == model.name]
+        return []
 
     def _plan(self, found: PollResult, others: Collection[ModelId] = ()) -> LoadPlan:
         """Record the result of a poll, claim the affected models and plan to load them.
@@ -196,7 +256,7 @@ class Repository:
             self._set_source(name, source)
             self._graph.put(name, source.steps, explicit=source.explicit)
         affected = set(found.changed) | self._graph.users(found.changed) | set(others)
-        self._claimed |= affected
+        self._claimed |= dict.fromkeys(affected, affected)
         return LoadPlan(
             list(self._graph.waves(affected)),
             {name: self._sources[name] for name in affected},
@@ -221,7 +281,8 @@ class Repository:
                         self._errors[name] = outcome.failed[name]
                     failed = name in outcome.failed and name in outcome.attempted
                     self._set_source(name, source.after(failed=failed))
-                self._claimed.difference_update(plan.sources)
+                for name in plan.sources:
+                    del self._claimed[name]
                 self._changed.notify_all()
             self._draining.start(outcome.retired)
         if joins:
@@ -230,15 +291,17 @@ class Repository:
                     join_removed(served)
         return outcome.failed
 
-    def unload(self, name: str, *, with_unused: bool = False) -> None:
+    def unload(self, name: str, *, with_unused: bool = False, initializing: str = "") -> None:
         """Unload a model and the ensembles that use it.
 
         Waits for other operations on these models. Requests in flight are answered and the models
         are finalized in the background. With `with_unused`, also unload the models of an ensemble's
-        steps that no other model uses and that were not loaded by name.
+        steps that no other model uses and that were not loaded by name. `initializing` is as for
+        `load`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._claimed.isdisjoint(self._affected(name)))
+            while blocking := self._affected(name).intersection(self._claimed):
+                self._wait(blocking, initializing)
             self._unload_now(set(self._graph.named(name)), with_unused=with_unused)
 
     def _affected(self, name: str) -> set[ModelId]:

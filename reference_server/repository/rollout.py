@@ -160,7 +160,7 @@ class Rollout:
                     else self._loader.change_instances(old, source.folder, source.config)
                 )
             except ServerError as error:
-                log.error("failed to load '%s' version %d: %s", name, version, error.described())
+                log.error("failed to load '%s' version %d: %s", name, version, error.cured())
                 if not retries:
                     raise
                 retries -= 1

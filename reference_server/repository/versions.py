@@ -164,7 +164,13 @@ class VersionRecord:
         """The state and reason for clients: an unhealthy version is not ready."""
         if self.state is State.READY and self.served is not None and self.served.health.reason:
             return State.UNAVAILABLE, self.served.health.reason
-        return self.state, self.reason
+        return self.state, self.reason or self.mark
+
+    @property
+    def mark(self) -> str:
+        """The mark of a ready version whose answers are made up."""
+        reason = self.served.config.stand_in if self.served is not None else ""
+        return f"STAND-IN: {reason}" if reason and self.state is State.READY else ""
 
     @property
     def is_complete(self) -> bool:
@@ -351,7 +357,7 @@ def version_statuses(
         records = registry.records(name)
         if records:
             found += [
-                VersionStatus(name, record.version, record.state, record.reason)
+                VersionStatus(name, record.version, record.state, record.reason or record.mark)
                 for record in records
             ]
         elif name in errors:

@@ -18,22 +18,31 @@ class RateLimitedInstance:
     """The resources that one instance needs while it executes, and its number of grants.
 
     Priority 1 is the highest; an instance of priority 2 gets half as many grants. `granted` is
-    called when the instance may execute.
+    called when the instance may execute. `holds` is True from a grant to its release.
     """
 
     priority: int
     needs: Mapping[str, int]
     grants: int = 0
+    holds: bool = False
     granted: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @property
-    def rank(self) -> int:
-        """The sort key among waiting instances; the smallest is granted first."""
-        return (self.grants + 1) * self.priority
+    def rank(self) -> tuple[int, int]:
+        """The sort key among waiting instances; the smallest is granted first.
+
+        Among equal ones the first in order of arrival is granted; in Triton the order is that of
+        its heap.
+        """
+        return (self.grants + 1) * self.priority, self.priority
 
 
 class ResourceManager:
     """Counts free resources and decides which instances may execute. Pure; not thread-safe.
+
+    As in Triton, each request and each release grants at most one waiting instance, the one of the
+    smallest rank, and none if that one does not fit, also if others would. A release by an instance
+    that waits again counts as two events.
 
     Args:
         limits: The amount of each resource. None: the largest amount that any instance needs.
@@ -80,18 +89,22 @@ class ResourceManager:
         """Remove the instances of a closed model. Return the instances that may execute now."""
         gone = set(map(id, instances))
         self._members = [member for member in self._members if id(member[1]) not in gone]
-        return self._grant()
+        return self._grant(1)
 
     def request(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
-        """Request resources for an instance. Return the instances that may execute now."""
+        """Request resources for an instance. Return the instances that may execute now.
+
+        The next request of an instance that still holds resources waits for their release.
+        """
         self._waiting.append(limited)
-        return self._grant()
+        return [] if limited.holds else self._grant(1)
 
     def release(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
         """Release an instance's resources. Return the instances that may execute now."""
+        limited.holds = False
         for name, count in limited.needs.items():
             self._used[name] -= count
-        return self._grant()
+        return self._grant(2 if limited in self._waiting else 1)
 
     def _available(self) -> Mapping[str, int]:
         """Return the amount of each resource that any instance needs."""
@@ -103,26 +116,21 @@ class ResourceManager:
             for resource in instance.resources
         }
 
-    def _grant(self) -> list[RateLimitedInstance]:
-        """Grant resources to waiting instances, in order of rank."""
+    def _grant(self, events: int) -> list[RateLimitedInstance]:
+        """Grant resources to at most `events` waiting instances, in order of rank."""
         total = self._available()
         granted: list[RateLimitedInstance] = []
-        reserved: dict[str, int] = {}
-        # An instance that does not fit reserves its resources. Instances of a higher rank cannot
-        # use them, so an instance with large needs does not starve.
-        for limited in sorted(self._waiting, key=lambda limited: limited.rank):
-            fits = all(
-                self._used.get(name, 0) + reserved.get(name, 0) + count <= total.get(name, 0)
-                for name, count in limited.needs.items()
-            )
-            taken = self._used if fits else reserved
-            for name, count in limited.needs.items():
-                taken[name] = taken.get(name, 0) + count
-            if fits:
-                limited.grants += 1
-                granted.append(limited)
-        for limited in granted:
-            self._waiting.remove(limited)
+        for _ in range(min(events, len(self._waiting))):
+            first = min(self._waiting, key=lambda limited: limited.rank)
+            needs = first.needs.items()
+            if any(self._used.get(name, 0) + count > total.get(name, 0) for name, count in needs):
+                break
+            for name, count in needs:
+                self._used[name] = self._used.get(name, 0) + count
+            first.holds = True
+            first.grants += 1
+            self._waiting.remove(first)
+            granted.append(first)
         return granted
 
 

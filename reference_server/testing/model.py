@@ -346,13 +346,20 @@ class StubbedModels:
         """Return the stub, which replaces all versions, or the loaded model. Raises ServerError."""
         return self._stubs.get(name) or self._loaded.find(name, version)
 
-    def load(self, name: str, override: Override | None = None, *, joins: bool = True) -> None:
+    def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        *,
+        joins: bool = True,
+        initializing: str = "",
+    ) -> None:
         """Load a model. Raises ServerError."""
-        self._loaded.load(name, override, joins=joins)
+        self._loaded.load(name, override, joins=joins, initializing=initializing)
 
-    def unload(self, name: str, *, with_unused: bool = False) -> None:
-        """Start to unload a model."""
-        self._loaded.unload(name, with_unused=with_unused)
+    def unload(self, name: str, *, with_unused: bool = False, initializing: str = "") -> None:
+        """Start to unload a model. Raises ServerError."""
+        self._loaded.unload(name, with_unused=with_unused, initializing=initializing)
 
 
 class StubModel:

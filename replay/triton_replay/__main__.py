@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from triton_replay.commands import (
+    ab,
     compare,
     conformance,
     export,
@@ -23,6 +24,7 @@ _COMMANDS = {
     "record": (record, "record requests and responses between clients and a server"),
     "replay": (replay, "send the requests of a capture again and record the responses"),
     "compare": (compare, "compare the responses and latencies of two captures"),
+    "ab": (ab, "send each request to two servers at the same time and judge the differences"),
     "conformance": (conformance, "check which parts of the Open Inference Protocol a server has"),
     "export": (export, "export a capture to perf_analyzer, `ge-runtime gears` or pytest"),
     "generate": (generate, "generate a capture of random requests from a seed"),

@@ -19,6 +19,7 @@ from ascend_simulator import settings
 from ascend_simulator.compiler import flags
 from ascend_simulator.compiler.build import compile_model
 from ascend_simulator.compiler.flags import CompileFault
+from ascend_simulator.compiler.single_operators import compile_operators
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print("ATC start working now, please wait for a moment. (Ascend simulator)", flush=True)
     try:
-        target = run(arguments)
+        given = flags.split(arguments)
+        targets = compile_operators(given) if given.get("singleop") else [run(arguments)]
     except CompileFault as fault:
         print("ATC run failed (Ascend simulator); try atc --help", file=sys.stderr)
         print(f"{fault.code}: {fault}", file=sys.stderr)
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:  # the simulator's settings are invalid
         print(f"ascend_simulator: {error}", file=sys.stderr)
         return 2
-    print(f"{target}: simulated model, {target.stat().st_size:,} bytes")
+    for target in targets:
+        print(f"{target}: simulated model, {target.stat().st_size:,} bytes")
     print("ATC run success, welcome to the next use.")
     return 0
 

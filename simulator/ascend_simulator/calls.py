@@ -25,6 +25,7 @@ __all__ = [
     "U64",
     "Refused",
     "bare",
+    "batch",
     "dictionary",
     "echo",
     "listing",
@@ -207,6 +208,11 @@ echo: Final = _shape(
     lambda given, _: (given[0], ACL_SUCCESS), lambda given, code, _: (given[0], code)
 )
 """`(first argument, ret)`. The decorated function returns None."""
+
+batch: Final = _shape(
+    lambda given, _: (given[3], ACL_SUCCESS), lambda given, code, _: (given[3], code)
+)
+"""`(fourth argument, ret)`, of VPC's batches. The decorated function returns None."""
 
 dictionary: Final = _shape(
     lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed or {}, code)

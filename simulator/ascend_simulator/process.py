@@ -46,7 +46,9 @@ class Process:
         self.settings: Final = settings
         self.lock: Final = RLock()
         devices = len(settings.device_ids)
-        self.memory: Final = AddressSpace([settings.hbm_bytes] * devices, self.lock)
+        self.memory: Final = AddressSpace(
+            [settings.hbm_bytes] * devices, self.lock, one=settings.one_memory
+        )
         self.streams: Final = Streams(
             self.memory, self.lock, settings.seed, settings.queue, settings.timeline
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ascend_simulator.faults import EXPECTED, first_invalid
 from ascend_simulator.violations import Mode
@@ -72,6 +72,7 @@ _FORMS: Final[Mapping[str, _Form]] = {
     "mode": _either("strict", "lenient", "report"),
     "exit_code": _Form(int, lambda code: None if 0 <= code <= 255 else code, "0 to 255, e.g. 23"),
     "soc": _Form(str, lambda name: None if name else name, "a chip, e.g. Ascend910B3"),
+    "run_mode": _either("host", "device"),
     "devices": _whole(0, 2),
     "hbm_mib": _whole(1, 65536),
     "streams": _whole(1, 1024),
@@ -104,6 +105,9 @@ class Settings:
 
     soc: str = "AscendSimulator"
     """The result of acl.get_soc_name(), and the chip that a model file must be made for."""
+
+    run_mode: Literal["host", "device"] = "host"
+    """device: the program runs on the board itself (310B as RC), which has one memory."""
 
     devices: int = 1
     hbm_mib: int = 32 * 1024
@@ -179,6 +183,11 @@ class Settings:
             return tuple(present)
         visible = tuple(takewhile(present.__contains__, self.visible_devices))
         return visible if all(a < b for a, b in pairwise(visible)) else ()
+
+    @property
+    def one_memory(self) -> bool:
+        """True if host and device memory are one."""
+        return self.run_mode == "device"
 
     @property
     def hbm_bytes(self) -> int:

@@ -81,6 +81,54 @@ def scattered(targets: str) -> str:
 
 
 #: The flags that the configurations are read with.
+
+
+def connected(text: str) -> str:
+    """An ensemble's configuration, from `INPUTS | OUTPUTS | KEY=TENSOR,...>KEY=TENSOR ; ...`."""
+    inputs, outputs, steps = (part.strip() for part in text.split("|"))
+    tensors = "".join(
+        f'{kind} {{ name: "{name}" data_type: TYPE_FP32 dims: [1] }}\n'
+        for kind, names in (("input", inputs), ("output", outputs))
+        for name in names.split(",")
+    )
+    written = ""
+    for step in steps.split(" ; "):
+        written += 'step { model_name: "plain" model_version: -1 '
+        for field_name, pairs in zip(("input_map", "output_map"), step.split(">"), strict=True):
+            for key, _, value in (pair.partition("=") for pair in pairs.split(",")):
+                written += f'{field_name} {{ key: "{key}" value: "{value}" }} '
+        written += "}\n"
+    return f'platform: "ensemble"\n{tensors}ensemble_scheduling {{\n{written}}}\n'
+
+
+#: Ensembles with a tensor that depends on no input. If several are missing, the real server names
+#: any of them: its maps have no order. Here it has no choice.
+NOT_CONNECTED = {
+    "chain": "I | O | A=I>B=x ; A=m>B=a ; A=a>B=O",
+    "long_chain": "I | O | A=I>B=x ; A=m>B=c ; A=c>B=d ; A=d>B=e ; A=e,B=x>C=O",
+    "chain_reversed": "I | O | A=I>B=x ; A=e,B=x>C=O ; A=d>B=e ; A=c>B=d ; A=m>B=c",
+    "one_of_two": "I | O | A=I,B=m>C=O",
+    "one_of_two_first": "I | O | A=m,B=I>C=O",
+    "one_of_three": "I | O | A=I>B=x ; A=x,B=I,C=m>D=O",
+    "twice": "I | O | A=I>B=x ; A=m,B=m>C=O",
+    "second_input": "I,J | O | A=I>B=x ; A=J,B=m>C=a ; A=a>C=O",
+    "second_output": "I | O,P | A=I>B=O ; A=m>B=P",
+    "two_outputs": "I | O,P | A=I>B=x ; A=m>B=O ; A=n>B=P",
+    "two_outputs_swapped": "I | P,O | A=I>B=x ; A=m>B=O ; A=n>B=P",
+    "outputs_of_a_step": "I | O,P | A=I>B=x ; A=m>B=O,C=P",
+    "cycle": "I | O | A=I>B=x ; A=b>C=a ; A=a>C=b ; A=b>C=O",
+    "cycle_with_input": "I | O | A=I,B=c>B=x ; A=x>B=y ; A=y>B=c ; A=y>B=O",
+    "cycle_beside": "I | O | A=I,B=y>B=x ; A=x>B=y,C=O",
+    "cycle_of_the_output": "I | O | A=I>B=x ; A=O>C=a ; A=a>C=O",
+    "own_output": "I | O | A=I>B=x ; A=O>C=O",
+    "own_tensor": "I | O | A=I>B=x ; A=a>C=a ; A=a>C=O",
+    "output_only_read": "I | O | A=I,B=O>C=x",
+    "output_unknown_later": "I | O,Q | A=I>B=x ; A=m>B=O",
+    "output_unknown_first": "I | Q,O | A=I>B=x ; A=m>B=O",
+    "unused_tensor": "I | O | A=I>B=O,C=x",
+    "input_as_output": "I | O,I | A=I>B=O",
+}
+
 SWITCHES: dict[str, dict[str, Flag]] = {
     "models complete their configuration": {},
     "strict": {"disable_auto_complete_config": None},
@@ -399,6 +447,10 @@ CONFIGS: dict[str, Configured] = {
         ENSEMBLE.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 2"),
         None,
     ),
+    **{
+        f"not_connected_{name}": Configured(connected(text), None)
+        for name, text in NOT_CONNECTED.items()
+    },
     # One thing that is wrong.
     "batch_input_typeless": Configured(BATCHED + BATCH_INPUT + 'source_input: "X" }\n'),
     "batch_input_long": Configured(

@@ -70,9 +70,12 @@ class GrpcCall:
     def put(self, channel: grpc.Channel) -> Outcome:
         """Make the call, and keep its messages and status."""
         response_type = RESPONSES.get(self.method) or getattr(pb, f"{self.method}Response", None)
-        answers = channel.stream_stream(
-            self.path, response_deserializer=response_type and response_type.FromString
-        )(iter(self.requests), timeout=ANSWER_SECONDS, metadata=self.metadata)
+        read = response_type and response_type.FromString
+        limits: dict[str, Any] = {"timeout": ANSWER_SECONDS, "metadata": self.metadata}
+        if len(self.requests) == 1:  # without grpc's thread that reads an iterator of requests
+            answers = channel.unary_stream(self.path, None, read)(self.requests[0], **limits)
+        else:
+            answers = channel.stream_stream(self.path, None, read)(iter(self.requests), **limits)
         messages: list[Message | bytes] = []
         try:
             messages.extend(answers)

@@ -10,9 +10,11 @@ durations and cancellations, all drawn from a seed. Scenarios are selected whose
 depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
 the schedulers' queues with a simulated clock, which takes no time.
 
-An instance of the model `shrinks` is removed while requests wait. Not played: an added instance, a
-process whose start takes varying time; the rate limiter, whose choice depends on hundredths of a
-second; and HTTP clients that disconnect, whose requests the real server executes.
+An instance of the model `shrinks` is removed while requests wait, and one of `grows` is added: its
+process starts before the requests, and waits for its time. A client of `leaves` disconnects, which
+cancels several requests at once. Not played: HTTP clients that disconnect, whose requests the real
+server executes. `scheduler_scripts.share` draws events of the rate limiter, whose choice depends on
+their order and on all earlier executions, not on times.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +61,7 @@ _MIXED = f"""default_queue_policy {{ }}
     priority_queue_policy {{ key: 1 value {{ timeout_action: DELAY {_LIMITS} }} }}
     priority_queue_policy {{ key: 3 value {{ {_LIMITS} }} }}"""
 _TWO = "instance_group { count: 2 }"
-#: The name of the event that removes an instance.
+#: The name of the event that removes or adds an instance.
 _CHANGE = "0"
 
 #: The models by name: the largest batch, the dynamic batcher, and more of the configuration.
@@ -78,13 +80,19 @@ MODELS = {
     ),
     "ordered": (2, "preserve_ordering: true", _TWO),
     "shrinks": (1, "", _TWO),
+    "grows": (1, "", "instance_group { count: 1 }"),
+    "leaves": (32, f"{_WAITS} {_DELAYS}", ""),
 }
-#: A model of which a request removes an instance.
-SHRINKS = "shrinks"
+#: Models of which a request removes or adds an instance, and one whose client disconnects.
+SHRINKS, GROWS, LEAVES = "shrinks", "grows", "leaves"
+#: The time before which an added instance is not open, because its process may start slowly.
+_OPENS_MS = 2000
+#: The time until Triton uses an instance whose `initialize` has returned.
+_OPENING_MS = 75
 #: Also with an input of any size, for which Triton looks at its queue at each arrival.
 FREE = ("delays", "rejects", "levels_mixed")
 #: With executions that last long.
-BUSY = ("plain", "ordered", "shrinks")
+BUSY = ("plain", "ordered", "shrinks", "grows")
 
 
 def configurations() -> dict[str, str]:
@@ -121,9 +129,10 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
     lives: list[Life] = []
     text = configurations()[model]
     limited, levels = "timeout_override" in text, "levels" in text
-    crowded = model == SHRINKS
+    crowded = model in (SHRINKS, GROWS)
+    first = _OPENS_MS - 300 if model == GROWS else 0
     span, fewest = (700, 4) if crowded else (draw.choice((700, 1800)), 3)
-    moments = sorted(draw.sample(range(0, span, 100), draw.randint(fewest, 6)))
+    moments = sorted(draw.sample(range(first, first + span, 100), draw.randint(fewest, 6)))
     for number, arrives in enumerate(moments, 1):
         fields = {"batch_size": draw.randint(1, most_rows)}
         if limited and draw.random() < 0.6:
@@ -137,8 +146,12 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
         durations = (330, 730) if crowded else (30, 330, 730)
         lasts = draw.choice(durations) if model in BUSY else 30
         lives.append(Life(str(number), arrives, lasts, fields, cancels))
-    if model == SHRINKS:
-        lives.append(Life(_CHANGE, draw.randrange(50, 900, 100)))
+    if model == LEAVES:
+        leaving = draw.sample(lives, draw.randint(2, len(lives)))
+        cancels = max(life.arrives for life in leaving) + draw.randrange(50, 650, 100)
+        lives = [replace(life, cancels=cancels if life in leaving else None) for life in lives]
+    if crowded:
+        lives.append(Life(_CHANGE, first + draw.randrange(50, 900, 100)))
     return lives
 
 
@@ -152,12 +165,13 @@ def _late(draw: random.Random, life: Life) -> Life:
 
 def simulated(model: str, lives: Sequence[Life]) -> Outcome:
     """Play the requests on the reference server's queue with a simulated clock."""
-    shrinks = [life.arrives for life in lives if life.name == _CHANGE]
+    changes = [life.arrives for life in lives if life.name == _CHANGE]
     lives = [replace(life, fields={**life.fields}) for life in lives if life.name != _CHANGE]
     proto = text_format.Parse(configurations()[model], ConfigProto())
     complete(proto, Path(model))
     config = ModelConfig.from_proto(proto)
-    play(work_queue(config, Path(model)), lives, len(config.instances), shrinks)
+    shrinks, grows = ((), changes) if model == GROWS else (changes, ())
+    play(work_queue(config, Path(model)), lives, len(config.instances), shrinks, grows)
     batches: dict[int, list[str]] = {}
     for life in lives:
         batches.setdefault(life.batch, []).append(life.name)
@@ -206,13 +220,20 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
     """Send the requests to a server at their times."""
     answers: dict[str, tuple[int, str]] = {}
     answered = threading.Semaphore(0)
-    events = [(life.arrives, life, False) for life in lives]
+    events = [
+        (0 if (model, life.name) == (GROWS, _CHANGE) else life.arrives, life, False)
+        for life in lives
+    ]
     events += [(life.cancels, life, True) for life in lives if life.cancels is not None]
     calls: dict[str, triton.CallContext] = {}
-    if model == SHRINKS:
-        _set_count(server, model, 2)
-    with triton.InferenceServerClient(server.grpc) as client:
-        client.is_server_live()  # connects
+    if model in (SHRINKS, GROWS):
+        _set_groups(server, model)
+    with (
+        triton.InferenceServerClient(server.grpc) as client,
+        triton.InferenceServerClient(server.grpc) as leaving,
+    ):
+        for each in (client, leaving):
+            each.is_server_live()  # connects
         start = time.monotonic()
 
         def noted(name: str):
@@ -230,11 +251,18 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             late_ms = (time.monotonic() - start) * 1000 - moment
             if late_ms > _JITTER_MS:
                 print(f"{model}: {late_ms:.0f} ms late", file=sys.stderr)
+            if cancels and model == LEAVES:
+                leaving.close()
+                continue
             if cancels:
                 calls[life.name].cancel()
                 continue
             if life.name == _CHANGE:
-                threading.Thread(target=_set_count, args=(server, model, 1)).start()
+                opens = time.time() + (start - time.monotonic()) + life.arrives / 1000
+                change = [{"count": 1}]
+                if model == GROWS:
+                    change += [{"count": 1, "name": f"at_{opens * 1000 - _OPENING_MS:.0f}"}]
+                threading.Thread(target=_set_groups, args=(server, model, change)).start()
                 continue
             rows = life.fields.get("batch_size", 8)
             tensor = triton.InferInput("X", [rows, 1], "FP32")
@@ -242,7 +270,8 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
             settings = {"priority": life.fields.get("priority", 0)}
             if "timeout_us" in life.fields:
                 settings["timeout"] = life.fields["timeout_us"]
-            calls[life.name] = client.async_infer(
+            sender = leaving if model == LEAVES and life.cancels is not None else client
+            calls[life.name] = sender.async_infer(
                 model, [tensor], noted(life.name), request_id=life.name, **settings
             )
         for _ in calls:
@@ -250,10 +279,13 @@ def played(server: Server, model: str, lives: Sequence[Life]) -> Outcome:
     return _without_cancelled(lives, answers)
 
 
-def _set_count(server: Server, model: str, count: int) -> None:
-    """Change the number of a model's instances."""
+def _set_groups(server: Server, model: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Change a model's instance groups, by default to those of its config.pbtxt."""
     message = text_format.Parse(configurations()[model], ConfigProto())
-    message.instance_group[0].count = count
+    if groups:
+        del message.instance_group[:]
+        for group in groups:
+            message.instance_group.add(**group)
     with triton.InferenceServerClient(server.grpc) as client:
         client.load_model(model, config=json_format.MessageToJson(message))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from contract.casebook import get
 from contract.wire import exchange
 from support.servers import Server
 from support.waiting import PATIENCE_SECONDS, eventually
+
+from reference_server.config.scheduler_settings import InstanceConfig, Resource
+from reference_server.scheduling.rate_limiter import RateLimitedInstance, ResourceManager
 
 _SETTLING_CALLS = 50
 GATED = Path(__file__).with_name("probe_models") / "gated.py"
@@ -114,6 +118,10 @@ class Play:
         """
         self._calls[id].cancel()
         self.answered(id)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the server has processed what it received and what it answered."""
         for _ in range(_SETTLING_CALLS):
             with contextlib.suppress(triton.InferenceServerException):
                 self._client.infer("nobody", [])
@@ -213,6 +221,7 @@ MODELS = {
         instance_group [ { count: 1 }, { name: "more" kind: KIND_MODEL count: 2 } ]""",
     "limited": """max_batch_size: 4 dynamic_batching { } instance_group [ { count: 2
         rate_limiter { resources { name: "R" count: 2 } } } ]""",
+    "unlimited": "",
 }
 
 
@@ -345,6 +354,56 @@ SCRIPTS = {
 
 #: With a rate limiter that has three of the resource.
 LIMITED = Script("limited", limited, "h | a b")
+
+
+#: Models that share two of a resource: priority and need. Without equal priorities there are no
+#: equal ranks, among which Triton's order is that of its heap.
+_SHARES = {"first": (1, 2), "second": (2, 1), "third": (3, 1), "fourth": (4, 0)}
+SHARING = {
+    name: f"""instance_group [ {{ count: 1 rate_limiter {{ priority: {priority}
+        {f'resources {{ name: "S" count: {count} }}' if count else ""} }} }} ]"""
+    for name, (priority, count) in _SHARES.items()
+}
+_STEPS = 40
+
+
+def share(plays: Mapping[str, Play], seed: int) -> None:
+    """Start and end random executions of the models of `SHARING`.
+
+    The reference server's rate limiter predicts when each of them starts.
+    """
+    draw = random.Random(seed)
+    manager = ResourceManager({("S", False): 2})
+    limited = {}
+    for name, (priority, count) in _SHARES.items():
+        needs = (Resource("S", count, is_global=False),) if count else ()
+        (limited[name],) = manager.add([InstanceConfig(name, "CPU", priority, needs)])
+    queued: dict[str, list[str]] = {name: [] for name in plays}
+    running: dict[str, str] = {}
+
+    def start(granted: Sequence[RateLimitedInstance]) -> None:
+        for name in [name for name, each in limited.items() if each in granted]:
+            running[name] = queued[name].pop(0)
+            plays[name].begun(running[name])
+
+    for number in range(_STEPS):
+        if running and draw.random() < 0.5:
+            name = draw.choice(sorted(running))
+            ended = running.pop(name)
+            plays[name].go(ended)
+            plays[name].answered(ended)
+            if queued[name]:
+                manager.request(limited[name])
+            start(manager.release(limited[name]))
+        else:
+            name = draw.choice(sorted(plays))
+            queued[name].append(str(number))
+            plays[name].send(str(number), flat=True)
+            if name not in running and queued[name][1:] == []:
+                start(manager.request(limited[name]))
+        plays[name].settle()
+        for name, each in plays.items():
+            each.until(each.pending, len(queued[name]))
 
 
 def play(server: Server, repository: Path, script: Script) -> Outcome:

@@ -57,6 +57,7 @@ CASES: dict[str, HttpRequest] = {
     "application/grpcx": call(content_type="application/grpcx"),
     "application/json": call(content_type="application/json"),
     "no content-type": call(content_type=None),
+    "an empty content-type": call(content_type=""),
     "no te": call(te=None),
     "another te": call(te="gzip"),
     "GET": call(method="GET"),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from contract.scheduler_scripts import LIMITED, MODELS, SCRIPTS, play, write
+from contract.scheduler_scripts import (
+    LIMITED,
+    MODELS,
+    SCRIPTS,
+    SHARING,
+    Play,
+    play,
+    share,
+    write,
+)
 from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
@@ -53,8 +63,21 @@ def test_answers_keep_the_order_of_their_requests(playground: tuple[Server, Path
 def test_executions_wait_for_the_resources_that_they_share(
     start: Callable[..., AbstractContextManager[Server]], tmp_path: Path, oracle_installed: None
 ):
-    write(tmp_path, {"limited": MODELS["limited"]})
-    flags = FLAGS | {"rate_limit": "execution_count", "rate_limit_resource": "R:3"}
+    write(tmp_path, {name: MODELS[name] for name in ("limited", "unlimited")} | SHARING)
+    flags = FLAGS | {"rate_limit": "execution_count", "rate_limit_resource": ["R:3", "S:2"]}
     with start(tmp_path, **flags) as server:
-        outcome = play(server, tmp_path, LIMITED)
-    assert " | ".join(outcome.batches) == LIMITED.batches
+        limited, unlimited = (Play(server, tmp_path, name) for name in ("limited", "unlimited"))
+        try:
+            LIMITED.act(limited)
+            # Its model needs no resource, but the waiting instance has precedence.
+            unlimited.wait("c", flat=True)
+            assert " | ".join(limited.finish({}).batches) == LIMITED.batches
+            assert unlimited.finish({}).batches == ["c"]
+        finally:
+            limited.close()
+            unlimited.close()
+        with contextlib.ExitStack() as stack:
+            plays = {name: Play(server, tmp_path, name) for name in SHARING}
+            for each in plays.values():
+                stack.callback(each.close)
+            share(plays, seed=1)

@@ -6,8 +6,10 @@ Each file of `stranger_models` is a pattern; its docstring describes it. docs/ho
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
+import tarfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+
+from tools import oracle
 
 pytestmark = pytest.mark.oracle
 
@@ -36,6 +40,8 @@ FILES = {
         "1/package/names.py": "NAME = 'name'\n",
     },
     "helper_of_the_same_name": {"1/helper.py": "WHO = 'second'\n"},
+    "module_search": {"1/helper.py": "WHO = 'third'\n"},
+    "text_file": {"1/labels.txt": "\u732b\n"},
     "path_edit": {"1/src/text_tools.py": "def clean(text): return ' '.join(text.split())\n"},
     "plugin_file": {"1/plugin.py": "def run(): return 'run'\n"},
     "settings_file": {"1/settings.yaml": "beams: 4\nnames: [a, b]\n"},
@@ -49,17 +55,56 @@ REQUEST = {
 _FOLDER = re.compile(r"/[\w./-]+/(?=\w+/1/|json/)")
 
 
+#: The models with settings of their own.
+CONFIGS = {
+    "own_environment": """
+        parameters { key: "EXECUTION_ENV_PATH"
+            value: { string_value: "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }
+    """
+}
+#: As venv-pack writes it: the environment may be in any folder.
+ACTIVATE = """
+OWN_ENVIRONMENT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export OWN_ENVIRONMENT PATH="$OWN_ENVIRONMENT/bin:$PATH"
+"""
+
+
+def write_environment(folder: Path) -> None:
+    """Write an archive of a Python environment with NumPy and `own_package`.
+
+    It is small: interpreter and NumPy are those of the real server's models.
+    """
+    python = (oracle.VENV / "bin" / "python3").resolve()
+    (packages,) = oracle.VENV.glob("lib/python*/site-packages")
+    own = packages.relative_to(oracle.VENV)
+    files = {
+        "bin/activate": ACTIVATE,
+        "pyvenv.cfg": f"home = {python.parent}\n",
+        f"{own}/own_package.py": "NAME = 'own'\n",
+        f"{own}/packages.pth": f"{packages}\n",
+    }
+    with tarfile.open(folder / "env.tar.gz", "w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+        link = tarfile.TarInfo("bin/python3")
+        link.type, link.linkname = tarfile.SYMTYPE, str(python)
+        archive.addfile(link)
+
+
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(tmp_path_factory: pytest.TempPathFactory, oracle_installed: None) -> Path:
     """All patterns, as models."""
     folder = tmp_path_factory.mktemp("strangers")
     for name in PATTERNS:
         for path, text in FILES.get(name, {}).items():
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name / path).write_text(text)
+            (folder / name / path).write_text(text, encoding="utf-8")
         (folder / name / "1").mkdir(parents=True, exist_ok=True)
         (folder / name / "1" / "model.py").write_bytes((MODELS / f"{name}.py").read_bytes())
-        (folder / name / "config.pbtxt").write_text(CONFIG)
+        (folder / name / "config.pbtxt").write_text(CONFIG + CONFIGS.get(name, ""))
+    write_environment(folder / "own_environment")
     return folder
 
 
@@ -80,13 +125,17 @@ FLAGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def answers(repository: Path, oracle_installed: None) -> dict[str, dict[str, str]]:
-    """The response of each pattern, by host, and each host's final log."""
-    told = {}
-    for host, start in HOSTS.items():
-        with start(repository, **FLAGS) as server:
-            told[host] = {name: ask(server, name) for name in PATTERNS}
-    return told
+def answers(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str]]:
+    """The response of each pattern, by host."""
+    received = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for host, start in HOSTS.items():
+            with start(repository, **FLAGS) as server:
+                received[host] = {name: ask(server, name) for name in PATTERNS}
+    return received
 
 
 def ask(server: Server, model: str) -> str:
@@ -104,6 +153,7 @@ def ask(server: Server, model: str) -> str:
 DIFFERENT = {
     "alarm": ({"inline"}, "Python has signal handlers on its main thread alone"),
     "child_asks_the_server": ({"inline", "process"}, "a copy of a process has no connection"),
+    "text_file": ({"inline", "process"}, "the default encoding of Triton's models is ASCII"),
     "terminated_child": ({"inline", "process"}, "a child of Triton's stub ignores SIGTERM"),
 }
 

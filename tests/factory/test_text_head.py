@@ -45,6 +45,12 @@ def embeddings(embedder, sentences):
 
 
 @pytest.fixture(scope="module")
+def head(sentences, embeddings):
+    """The head after training."""
+    return text_head.train(sentences, embeddings)
+
+
+@pytest.fixture(scope="module")
 def classify(repository):
     """A function from embeddings float32 [n, 384] to logits, run as serving runs them."""
     path = repository / "text_classifier/1/model.onnx"
@@ -76,26 +82,22 @@ def test_it_is_accurate_enough_to_be_of_use(sentences, embeddings, classify):
     assert scores["zh"].right / scores["zh"].total >= 0.33
 
 
-def test_training_again_gives_the_same_bytes(sentences, embedder, embeddings):
-    first, second = (
-        text_head.head_model(text_head.train(sentences, embeddings)).SerializeToString()
-        for _ in range(2)
-    )
+def test_training_again_gives_the_same_bytes(sentences, embedder, embeddings, head):
+    again = text_head.train(sentences, embeddings)
+    first, second = (text_head.head_model(each).SerializeToString() for each in (head, again))
     assert first == second
     few = [sentence.text for sentence in sentences[:64]]
     assert embedder.embed(few).tobytes() == embedder.embed(few).tobytes()
 
 
-def test_the_artifact_is_the_head_that_training_gives(sentences, embeddings, classify):
-    head = text_head.train(sentences, embeddings)
+def test_the_artifact_is_the_head_that_training_gives(embeddings, classify, head):
     np.testing.assert_allclose(classify(embeddings), head.logits(embeddings), atol=1e-4)
 
 
-def test_held_out_sentences_do_not_enter_the_training(sentences, embeddings):
+def test_held_out_sentences_do_not_enter_the_training(sentences, embeddings, head):
     spoilt = embeddings.copy()
     spoilt[[sentence.held_out for sentence in sentences]] = 1e6
-    expected = text_head.train(sentences, embeddings)
-    np.testing.assert_array_equal(text_head.train(sentences, spoilt).weight, expected.weight)
+    np.testing.assert_array_equal(text_head.train(sentences, spoilt).weight, head.weight)
 
 
 def test_scores_count_held_out_sentences_of_each_kind():

@@ -130,6 +130,15 @@ def test_two_servers_run_in_one_process(root, server):
     assert "shared_gauge" not in server.metrics()
 
 
+def test_metrics_are_collected_while_the_event_loop_is_busy(server):
+    release, released = threading.Event(), []
+    loop = server._engine.running.loop
+    loop.call_soon_threadsafe(lambda: released.append(release.wait(10)))
+    assert "nv_inference_count" in server.metrics()
+    assert not released
+    release.set()
+
+
 def test_a_forked_process_cannot_use_the_server(server):
     waiting = server.model("stream").infer(inputs=COUNT)
     calls = (server.ready, server.stop, server.metrics, lambda: next(waiting), server.models)

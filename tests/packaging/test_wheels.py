@@ -81,7 +81,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     projects = release.copied(scratch / "source")
     # How quick the compiled modules are is not looked at here.
     pip(*BUILD, "--wheel-dir", scratch, *projects, CFLAGS="-O0")
-    return {package: next(scratch.glob(f"{package}-*.whl")) for package in PACKAGES}
+    prefixes = {
+        name: f"triton_{name}" if name.startswith("reference") else name for name in PACKAGES
+    }
+    return {name: next(scratch.glob(f"{prefix}-*.whl")) for name, prefix in prefixes.items()}
 
 
 @pytest.mark.slow
@@ -118,7 +121,7 @@ def test_the_page_of_releases_has_the_table_of_what_is_declared():
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
     held = HELD[package]
-    kinds = ("*.py", "*.pxd", "*.html", "*.binpb")
+    kinds = ("*.py", "*.pxd", "*.html", "*.binpb", "*.pbtxt")
     files = (file for name in held for kind in kinds for file in (source / name).rglob(kind))
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
@@ -223,7 +226,7 @@ print(tritonserver.__name__, tritonfrontend.KServeHttp.__name__, hasattr(tritons
 def test_in_process_api_steps_aside_for_the_real_packages(wheels, tmp_path):
     python = new_environment(tmp_path)
     pip("install", "--no-deps", wheels["reference_server"], python=python)
-    install(python, wheels[IN_FOLDER], "reference-server")
+    install(python, wheels[IN_FOLDER], "triton-reference-server")
     import_all(python, "tritonserver")
     assert run(python, "-I", "-c", STEPS_ASIDE).split() == ["tritonserver", "KServeHttp", "True"]
     # As if NVIDIA's package were installed, before or after.

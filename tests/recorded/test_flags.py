@@ -27,10 +27,7 @@ DIFFERENCES = {
     r"--trace-file=": "an empty name means no file, which is the default",
 }
 #: Arguments whose refusal has another reason here.
-OTHER_TEXTS = (
-    r"--rate-limit-resource=.*|--trace-(rate|level|count|log-frequency)=|"
-    r"--(http-restricted-api|grpc-restricted-protocol)=.*"
-)
+OTHER_TEXTS = r"--rate-limit-resource=.*|--trace-(rate|level|count|log-frequency)="
 FLAGS = {
     flag: list(given)
     for flag, given in itertools.groupby(TABLE, lambda text: re.split("[= ]", text)[0])

@@ -65,7 +65,17 @@ def different(field: Field, server: InProcessServer) -> dict[str, tuple[str, str
     }
 
 
-@pytest.mark.parametrize("name", TABLE)
+#: Fields of configurations: each of their values is a model that is loaded.
+CONFIGURATIONS = ("text ", "JSON ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.brute_force if name.startswith(CONFIGURATIONS) else ())
+        for name in TABLE
+    ],
+)
 def test_values_of_a_field(name: str, server: InProcessServer, known: dict[str, Field]):
     found = different(known[name], server)
     unexpected = {

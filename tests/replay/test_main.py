@@ -11,6 +11,7 @@ from support.servers import free_ports
 from triton_replay.__main__ import main
 from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.comparing.paired import STATISTICS
 
 
 @pytest.fixture
@@ -126,3 +127,54 @@ def test_signals_are_handled_after_a_replay_as_before_it(capture, tmp_path):
         words = [f"--server={server}", "--speed=max", f"--output={tmp_path / 'b.trc'}"]
         assert main(["replay", str(capture), *words]) == 0
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_ab_compares_two_running_servers(capture, capsys):
+    with serving() as a, serving() as b:
+        assert main(["ab", str(capture), f"--a={a}", f"--b={b}", "--rounds=2"]) == 0
+        table, _ = capsys.readouterr()
+        assert f"A  {a}\nB  {b}\n\n8 requests, the answers of B to 0 differ\n" in table
+        assert "m, 6 of 6 requests\n  no verdict: fewer than 20 requests" in table
+        arguments = [
+            "ab",
+            str(capture),
+            f"--a={a}",
+            f"--b={b}",
+            f"--a2={b}",
+            "--rounds=7",
+            "--json",
+        ]
+        assert main([*arguments, "--fail-if=p50>10x", "--fail-if=errors>0"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["servers"] == {"A": a, "B": b, "A2": b}
+        (model,) = [one for one in told["models"] if one["model"] == "m"]
+        assert (model["timed"], model["differences"], model["failures"]["B"]) == (21, [], {})
+        assert [one["statistic"] for one in model["latencies"]] == [*STATISTICS]
+
+
+def test_ab_exits_with_1_if_only_b_fails(capture, capsys):
+    with serving() as a, serving(answers=3) as b:
+        assert main(["ab", str(capture), f"--a={a}", f"--b={b}"]) == 1
+    table, messages = capsys.readouterr()
+    assert "no response" in table
+    assert "--fail-if errors>0: holds" in messages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--fail-if=p95>2x"], "--fail-if: found 'p95>2x', expected differs>N"),
+        (["--at-least=-1"], "--at-least: found '-1', expected a percentage"),
+        (["--rounds=0"], "--rounds: found 0, expected 1 or more"),
+    ],
+)
+def test_ab_refuses_wrong_options(capture, capsys, arguments, text):
+    assert main(["ab", str(capture), "--a=:1", "--b=:2", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_ab_names_the_server_that_is_missing(capture, capsys):
+    (port,) = free_ports(1)
+    with serving() as a:
+        assert main(["ab", str(capture), f"--a={a}", f"--b=:{port}"]) == 3
+    assert f"--b 127.0.0.1:{port}: no server listens there" in capsys.readouterr().err

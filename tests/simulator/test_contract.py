@@ -47,6 +47,11 @@ GROUPS = {
         media.dvpp_destroy_roi_config media.dvpp_set_resize_config_interpolation
         media.dvpp_destroy_resize_config media.dvpp_jpeg_decode_async media.dvpp_vpc_resize_async
         media.dvpp_vpc_crop_async media.dvpp_vpc_crop_and_paste_async
+        media.dvpp_vpc_crop_resize_async media.dvpp_vpc_crop_resize_paste_async
+        media.dvpp_vpc_batch_crop_resize_async media.dvpp_vpc_batch_crop_resize_paste_async
+        media.dvpp_destroy_batch_pic_desc set_tensor_const
+        op.set_model_dir op.load op.execute op.execute_v2 op.cast op.execute_with_handle
+        op.set_attr_bool op.set_attr_int op.set_attr_float op.set_attr_string
         prof.init prof.start prof.stop prof.finalize prof.destroy_config
         mdl.init_dump mdl.set_dump mdl.finalize_dump
         rt.subscribe_report rt.unsubscribe_report rt.launch_callback rt.process_report
@@ -71,7 +76,8 @@ GROUPS = {
         rt.event_get_timestamp rt.malloc rt.malloc_align32 rt.malloc_cached rt.malloc_host
         rt.host_register rt.ipc_mem_get_export_key rt.ipc_mem_import_by_key rt.device_get_bare_tgid
         mdl.load_from_file mdl.load_from_mem mdl.load_from_file_with_mem mdl.load_from_mem_with_mem
-        mdl.load_with_config mdl.bundle_load_from_file mdl.bundle_get_model_num
+        mdl.load_with_config mdl.bundle_load_from_file mdl.bundle_load_from_mem
+        mdl.bundle_get_model_num op.create_handle op.create_handle_for_cast
         mdl.bundle_get_model_id mdl.get_input_index_by_name mdl.get_output_index_by_name
         mdl.get_input_dynamic_gear_count util.start_thread
         mdl.get_first_aipp_info mdl.get_aipp_data_size
@@ -82,6 +88,7 @@ GROUPS = {
         mdl.get_aipp_type
     """,
     "echo": "mdl.add_dataset_buffer mdl.set_dataset_tensor_desc",
+    "batch": "media.dvpp_vpc_batch_crop_async media.dvpp_vpc_batch_crop_and_paste_async",
     "dictionary": """
         rt.get_device_utilization_rate
         mdl.get_input_dims mdl.get_input_dims_v2 mdl.get_output_dims mdl.get_cur_output_dims
@@ -89,7 +96,8 @@ GROUPS = {
     """,
     "listing": "mdl.get_input_dynamic_dims",
     "bare": """
-        prof.create_config
+        prof.create_config op.create_attr op.destroy_attr op.destroy_handle
+        media.dvpp_create_batch_pic_desc media.dvpp_get_pic_desc
         app_log float16_to_float float_to_float16
         media.dvpp_create_channel_desc media.dvpp_create_pic_desc media.dvpp_create_roi_config
         media.dvpp_create_resize_config media.dvpp_get_pic_desc_data media.dvpp_get_pic_desc_size

@@ -526,7 +526,7 @@ def test_null_and_dead_configurations_are_refused(acl):
         acl.mdl.set_config_opt(handle, 2, 2.5)
 
 
-# -- free shapes, bundles ------------------------------------------------------------------------
+# -- free shapes ---------------------------------------------------------------------------------
 
 
 def test_a_model_with_free_shapes_cannot_use_the_callers_memory(acl, machine, tmp_path):
@@ -536,12 +536,3 @@ def test_a_model_with_free_shapes_cannot_use_the_callers_memory(acl, machine, tm
     with pytest.raises(SimulatorViolation, match=r"model.dynamic-with-memory.*gears"):
         load(acl, path, work, weights)
     assert acl.mdl.load_from_file(path)[1] == 0
-
-
-def test_a_simulated_file_is_not_a_bundle(acl, tmp_path):
-    path = static_om(tmp_path)
-    assert acl.mdl.bundle_load_from_file(path) == (0, Code.API_NOT_SUPPORT)
-    assert acl.mdl.bundle_load_from_file("/no/such.om") == (0, Code.GE_EXEC_MODEL_PATH_INVALID)
-    assert acl.mdl.bundle_get_model_num(0) == (0, Code.INVALID_BUNDLE_MODEL_ID)
-    assert acl.mdl.bundle_get_model_id(0, 0) == (0, Code.INVALID_BUNDLE_MODEL_ID)
-    assert acl.mdl.bundle_unload(0) == Code.INVALID_BUNDLE_MODEL_ID

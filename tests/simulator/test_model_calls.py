@@ -50,6 +50,7 @@ VALUE = {
     "mdl.load_from_mem_with_mem": (0, 0, 0, 0, 0, 0),
     "mdl.load_with_config": (0,),
     "mdl.bundle_load_from_file": ("m.om",),
+    "mdl.bundle_load_from_mem": (0, 0),
     "mdl.bundle_get_model_num": (9,),
     "mdl.bundle_get_model_id": (9, 0),
     "mdl.get_input_index_by_name": (0, "x"),

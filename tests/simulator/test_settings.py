@@ -69,6 +69,7 @@ UNFIT = {
     "mode": ("mild", ""),
     "exit_code": ("-1", "256"),
     "soc": ("",),
+    "run_mode": ("board", ""),
     "devices": ("-1", "two", ""),
     "hbm_mib": ("0", "1.5"),
     "streams": ("0",),
@@ -96,7 +97,7 @@ def test_an_invalid_value_is_reported_with_variable_and_expectation(name, text):
     own = PREFIX + name.upper()
     with pytest.raises(ValueError, match=f"^{own}: found '{text}', expected ") as raised:
         from_environment({own: text})
-    assert ", e.g. " in str(raised.value) or name == "mode"
+    assert ", e.g. " in str(raised.value) or name in ("mode", "run_mode")
 
 
 def test_the_invalid_part_of_a_fault_plan_is_reported():

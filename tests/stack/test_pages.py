@@ -35,7 +35,7 @@ MODELS = ROOT / MODELS_NAME
 PROJECT = ROOT / "examples" / "test_your_model"
 REPOSITORIES = [ROOT / "model_repository", MODELS, PROJECT / "model_repository"]
 SERVER = ("reference-server ", "python -m reference_server ")
-OTHER_COMMANDS = ("reference-server check ", "reference-server page ")
+OTHER_COMMANDS = tuple(f"reference-server {name}" for name in ("check ", "page ", "new ", "demo"))
 PRINTS = re.compile(r"^print\(.*\)  # (.*)$", re.M)
 
 
@@ -50,6 +50,7 @@ SESSIONS = [
     for block in blocks("console")
     for command, shown in sessions(block)
     if command.startswith(SERVER) or ASKS in command
+    if not command.startswith("reference-server new ")  # writes to the working directory
 ]
 STARTS = [
     (block, command)

@@ -102,3 +102,19 @@ def test_a_fault_ends_the_step_and_is_in_its_file(workspace: Path):
     assert ran.returncode == 1
     (result,) = json.loads((workspace / "check.sarif").read_text())["runs"][0]["results"]
     assert 'no field named "max_queue"' in result["message"]["text"]
+
+
+def test_the_action_and_the_hook_check_a_repository(workspace: Path):
+    action = yaml.safe_load((ROOT / "deploy" / "github-check" / "action.yml").read_text())
+    given = {name: each["default"] for name, each in action["inputs"].items()}
+    (check,) = [step for step in action["runs"]["steps"] if step["name"] == "Check"]
+    as_written = " ".join(f"{name}='{given[name.lower()]}'" for name in check["env"])
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    scripts = (f"{as_written}; {check['run']}", " ".join([hook["entry"], *hook["args"]]))
+    for script in scripts:
+        assert run(workspace, script).returncode == 0
+    (workspace / "model_repository" / "word_count" / "config.pbtxt").write_text("max_queue: 3\n")
+    for script in scripts:
+        ran = run(workspace, script)
+        assert ran.returncode == 1
+        assert "model_repository/word_count/config.pbtxt" in ran.stdout

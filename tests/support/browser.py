@@ -170,7 +170,13 @@ def open_browser(folder: Path) -> Iterator[Page]:
         page.attach()
         yield page
     finally:
-        process.terminate()
-        process.wait(30)
+        page._session = None
+        try:
+            # A browser that is terminated leaves a temporary folder.
+            page.call("Browser.close")
+            process.wait(30)
+        except (AssertionError, OSError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait()
         page._send.close()
         page._receive.close()

@@ -25,6 +25,8 @@ _UNSTABLE = (
     (re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ (\w+\.py):\d+", re.M), r"\1"),
     (re.compile(r"(\d\.\d{4})\d+"), r"\1"),  # the last digits are the processor's
     (re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):\d+"), "ADDRESS"),
+    # How many requests other pages sent before.
+    (re.compile(r"(nv_inference_request_success\{.*\}) [1-9]\d*"), r"\1"),
     (re.compile(r"^\+[-+]+\+$", re.M), ""),  # a table is as wide as its longest name
     # What is free differs, and which limits there are: containers have one of their own.
     (re.compile(r"^This machine, in bytes\n(?:.+\n?)+", re.M), ""),

@@ -16,6 +16,7 @@ import http.client
 import itertools
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -43,6 +44,7 @@ STOP_SECONDS = 40
 # Below the range that the system hands out by itself.
 PORTS = range(15_000, 31_000)
 
+_TESTS_START_S = time.time()
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
@@ -117,7 +119,6 @@ def start_tritonserver(
     # With its own prefix, the shared memory of a killed server is distinct from that of others.
     region = f"oracle_{uuid.uuid4().hex}_"
     command.append(f"--backend-config=python,shm-region-prefix-name={region}")
-    before, made = _environments(), set[Path]()
     try:
         with contextlib.ExitStack() as stack:
             try:
@@ -126,7 +127,6 @@ def start_tritonserver(
                 # On a busy machine it rarely aborts on a lock that it shares with a model process
                 # that it has just started. Two aborts in a row have another cause.
                 run = stack.enter_context(_running(command, repository, ready_path, flags, _kill))
-            made = _environments() - before
             server, start = run
             _REAL[server] = start
             stack.callback(_REAL.pop, server)
@@ -134,14 +134,22 @@ def start_tritonserver(
     finally:
         for leftover in Path("/dev/shm").glob(f"{region}*"):
             leftover.unlink(missing_ok=True)
-        if len(made) == 1:  # otherwise other servers have started, and the owner is unknown
-            with contextlib.suppress(OSError):
-                made.pop().rmdir()
+        _remove_environments()
 
 
-def _environments() -> set[Path]:
-    """Return the empty folders for packages of models; each real server creates one."""
-    return set(Path("/tmp").glob("python_env_*"))
+def _remove_environments() -> None:
+    """Remove the folders for packages of models that are newer than the tests' start.
+
+    Each real server creates one, whose owner is not visible. While a real server runs, all remain.
+    """
+    for process in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if process.read_text() == "tritonserver\n":
+                return
+    for folder in Path("/tmp").glob("python_env_*"):
+        with contextlib.suppress(OSError):  # another worker may remove it as well
+            if folder.stat().st_mtime >= _TESTS_START_S:
+                shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

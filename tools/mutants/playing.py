@@ -154,6 +154,7 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
     # Its compiled files would be of changed sources.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutants_") as folder:
+        environment["TMPDIR"] = folder  # tests that are killed leave temporary folders
         file = Path(folder) / "order.json"
         file.write_text(json.dumps(order | {"basetemp": f"{folder}/tests", "marks": MARKS}))
         with (Path(folder) / "output").open("w+") as written:

@@ -28,6 +28,8 @@ from coverage import Coverage, CoverageData
 
 #: A mutant may hang: so long may one test take.
 TEST_SECONDS = 60
+#: The time limit for the ends of fixtures after the first failure.
+END_SECONDS = 5
 #: What a mutant's child ends with.
 SURVIVED, KILLED, NOT_PATCHED = 0, 1, 77
 
@@ -202,6 +204,10 @@ def _run(session: pytest.Session, items: list[pytest.Item], writer: int) -> int:
             if report.failed:
                 lines = str(report.longrepr).splitlines()
                 os.write(writer, f"{report.nodeid}: {lines[-1] if lines else ''}".encode()[:2000])
+                # Fixtures remove their folders; a mutant may prevent it.
+                signal.alarm(END_SECONDS)
+                with contextlib.suppress(Exception):
+                    session._setupstate.teardown_exact(None)
                 os._exit(KILLED)
 
     session.config.pluginmanager.register(FirstFailure())

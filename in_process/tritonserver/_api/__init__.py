@@ -16,7 +16,6 @@ from reference_server.codecs import management_json
 from reference_server.command import values
 from reference_server.core import telemetry
 from reference_server.core.profiles import NEWEST
-from reference_server.frontends.http.pages import encode_metrics
 from reference_server.gateway.gateway import new_registry
 from reference_server.options import (
     ControlMode,
@@ -444,9 +443,7 @@ class Server:
             TypeError: `metric_format` is no MetricFormat.
         """
         check_type("metric_format", metric_format, MetricFormat)
-        running = self._engine.running
-        # On the loop, because only one thread at a time may collect them.
-        return running.on_loop(lambda: encode_metrics(running.metrics.families())).decode()
+        return self._engine.running.metrics_page()
 
 
 def _wait_until(condition: Callable[[], bool], interval_s: float, timeout_s: float | None) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from reference_server.frontends.event_loop import run_on
+from reference_server.frontends.http.pages import encode_metrics
 from reference_server.observability import logs
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.options import ServerOptions
@@ -74,7 +75,8 @@ class Running:
             self._thread.start()
             stack.callback(self._end_loop)
             assert options.metrics is not None
-            self.metrics = self.core.metrics_gateway(options.metrics)
+            self._metrics = self.core.metrics_gateway(options.metrics)
+            self._collecting = threading.RLock()
             try:
                 with raising():
                     self.wait_for(self.core.load_on(self.loop))
@@ -110,6 +112,16 @@ class Running:
             self.check()
             done = run_on(self.loop, call)
         return done.result()
+
+    def metrics_page(self) -> str:
+        """Return all metrics as text. Raises as `check`.
+
+        They are collected on the calling thread: with many models this takes long, and the event
+        loop serves requests.
+        """
+        self.check()
+        with self._collecting:  # one thread at a time
+            return encode_metrics(self._metrics.families()).decode()
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine that runs on the event loop."""

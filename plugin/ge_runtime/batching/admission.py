@@ -366,8 +366,8 @@ def check_range(
     rows.
     """
     # Two passes that write nothing; elements past the ends of rows are excluded only on a hit.
-    # The ufuncs: `min` and `max` are Python functions around them.
-    lowest, highest = np.minimum.reduce(tensor, axis=None), np.maximum.reduce(tensor, axis=None)
+    # For small tensors `argmin` takes half of the time of `np.minimum.reduce`; both find NaN.
+    lowest, highest = tensor.item(tensor.argmin()), tensor.item(tensor.argmax())
     if lowest >= within.least and highest <= within.largest:
         return
     wrong = ~((tensor >= within.least) & (tensor <= within.largest))

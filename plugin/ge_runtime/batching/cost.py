@@ -244,7 +244,7 @@ class LiveCost:
                 self._calibration = self._calibration.scaled(_TRUST)
             self._alone = 0
         # Without a lock: appending is atomic, and so is replacing the list.
-        elements = self._base.elements(extents)
+        elements = elements_of(self._base.terms, extents)
         computed = rows * elements if valid is None else valid
         self._last.append((rows, elements, computed, seconds))
         if len(self._last) < BATCH:

@@ -25,6 +25,7 @@ import ge_runtime.cli.gears as gears
 import ge_runtime.cli.init as init
 import ge_runtime.cli.inspect as inspect
 import ge_runtime.cli.probe_device as probe_device
+import ge_runtime.cli.quantize as quantize
 import ge_runtime.cli.serve as serve
 import ge_runtime.cli.top as top
 import ge_runtime.cli.unpad as unpad
@@ -38,6 +39,7 @@ COMMANDS: Final = tuple(
         init,
         gears,
         build,
+        quantize,
         unpad,
         inspect,
         compare,

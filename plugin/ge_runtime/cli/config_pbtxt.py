@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -232,7 +240,7 @@ class ConfigField:
 def edit_config(
     text: str,
     *,
-    texts: Mapping[str, str],
+    values: Mapping[str, str],
     without: Callable[[str], bool],
     keep: Callable[[str], bool],
     more: Mapping[str, str],
@@ -241,16 +249,16 @@ def edit_config(
 
     Args:
         text: a configuration that `parse` accepts.
-        texts: new values of string fields, by field.
+        values: new values of fields as text, by field.
         without: returns whether to remove a field.
         keep: returns whether to keep the parameter of a key.
         more: parameters to add at the end.
     """
     edits: list[tuple[int, int, str]] = []
     for field in _field_spans(text):
-        if field.name in texts:
+        if field.name in values:
             value = field.values[0]
-            edits.append((value.start, value.end, quoted(texts[field.name])))
+            edits.append((value.start, value.end, values[field.name]))
         elif without(field.name):
             edits.append((*_line(text, field.start, field.end), ""))
         elif field.name == "parameters":
@@ -266,6 +274,23 @@ def edit_config(
         for key, value in more.items()
     )
     return text + "".join(lines)
+
+
+def edit_message(text: str, name: str, *, without: Collection[str], more: Sequence[str]) -> str:
+    """Return the value of the message field `name` without some fields, and with others added.
+
+    Args:
+        text: a configuration that `parse` accepts.
+        name: a field of the configuration; a missing one is an empty message.
+        without: names of the message's fields.
+        more: fields to add at the end, as text.
+    """
+    own = next((each.values[0] for each in _field_spans(text) if each.name == name), None)
+    content = "" if own is None else text[own.start + 1 : own.end - 1]
+    spans = [(field.start, field.end) for field in _field_spans(content) if field.name in without]
+    for start, end in reversed([_line(content, *span) for span in spans]):
+        content = content[:start] + content[end:]
+    return f"{{{content.rstrip()} {' '.join((*more, '}'))}"
 
 
 def quoted(text: str) -> str:

@@ -15,6 +15,7 @@ from ge_runtime.child_process import Outcome, cleanup_on_termination, run_graph_
 from ge_runtime.cli.backend import MODEL
 from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.proving import proven, proven_pipeline
+from ge_runtime.discovery.configuration import STRATEGIES
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.export import Export
 from ge_runtime.discovery.graph import PT2, Graph
@@ -103,6 +104,18 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="requests send the states that the server would keep for a sequence",
     )
+    add_strategy(parser)
+
+
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--strategy`; its default is ""."""
+    parser.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        default="",
+        help="latency: no queue delay, and early answers; throughput: batches of max_batch_size, a "
+        "queue delay of 10 ms, and no early answers (default: neither is written)",
+    )
 
 
 def init_arguments(given: argparse.Namespace) -> list[str]:
@@ -110,7 +123,8 @@ def init_arguments(given: argparse.Namespace) -> list[str]:
     sample = [] if given.sample is None else [f"--sample={given.sample}"]
     states = ["--no-states"] if given.no_states else []
     constants = [f"--constant={name}={value}" for name, value in given.constant]
-    return [f"--max-batch={given.max_batch}", *constants, *sample, *states]
+    strategy = [f"--strategy={given.strategy}"] if given.strategy else []
+    return [f"--max-batch={given.max_batch}", *constants, *sample, *states, *strategy]
 
 
 def _constant(text: str) -> tuple[str, str]:
@@ -221,6 +235,7 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
             keep_states=not given.no_states,
         )
         found, proof = proven(discovery, model, file.name)
+        found.strategy = given.strategy
         found.notes.append(
             f"One instance, whose executions use all cores ({cores_of_process()} on this machine): "
             "the defaults of instance_group and intra_op_threads."

@@ -135,6 +135,16 @@ def read_time_limits(parameters: Parameters, devices: Sequence[str], *, engine: 
     return limits
 
 
+def read_torch_compiler(parameters: Parameters, devices: Sequence[str], *, engine: str) -> str:
+    """Return the compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
+    given = parameters.text(table.TORCH_COMPILER)
+    if given is not None and (kind_of(devices[0]) != NPU or engine not in ("auto", "torch")):
+        found = f"'{given}' for engine {engine} on {', '.join(devices)}"
+        field = "parameter 'torch_compiler'"
+        parameters.errors.add(field, found, "nothing, or engine: torch with devices: npu:0")
+    return parameters.get(table.TORCH_COMPILER)
+
+
 def read_unplanned(parameters: Parameters, devices: Sequence[str], *, engine: str) -> bool:
     """Return whether a file with free shapes may be executed outside the memory plan."""
     if not parameters.get(table.UNPLANNED):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ge_runtime.config import parameters as readers
-from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, Setting
+from ge_runtime.config.parameters import MOST_THREADS, ConfigErrors, Family, Parameters, Setting
 
 ENGINE: Final = Setting(
     "engine",
@@ -37,7 +37,7 @@ DEVICES: Final = Setting[tuple[str, ...]](
 )
 THREADS: Final = Setting[int | None](
     "intra_op_threads",
-    readers.whole(1),
+    readers.whole(1, MOST_THREADS),
     None,
     "a number of threads. One execution uses at most this many",
     "cores of the process / (instances x devices), at least 1; 1 for small executions",
@@ -123,6 +123,14 @@ OPERATOR_TIMEOUT: Final = Setting[int | None](
     "its [execution fails](ascend.md#errors-classes-and-cures) and the card stays usable. The "
     "largest value of all models of the process on the card applies to all",
     "half of `execution_timeout_s`, at most the chip's maximum",
+)
+TORCH_COMPILER: Final = Setting(
+    "torch_compiler",
+    readers.choice("ge", "npugraph_ex"),
+    "ge",
+    "for `engine: torch` on a card: `ge` or `npugraph_ex`. `ge` compiles a graph of GE for each "
+    "gear; `npugraph_ex` [captures](ascend.md#torch_npu-and-ge-py) the operators of each gear once",
+    "`ge`",
 )
 PROFILE: Final = Setting[str | None](
     "profile",
@@ -225,6 +233,15 @@ LOAD_CHECK: Final = Setting(
     "have the same response alone, padded, and together with other requests",
     "`on`",
 )
+INT8: Final = Setting(
+    "int8",
+    readers.switch("rows", "off", default=False),
+    False,
+    "`rows` or `off`. With `rows`, the graph is rewritten at its first load to [INT8 with a scale "
+    "per row](any-graph.md#int8-that-does-not-depend-on-the-batch); the load log has the error. "
+    "Only for `engine: onnxruntime` on the CPU",
+    "`off`",
+)
 UNPAD: Final = Setting(
     "unpad",
     readers.switch("auto", "off", default=False),
@@ -265,10 +282,10 @@ STATIC_MODEL: Final = Setting(
 
 SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(ENGINE, STAGES, DEVICES, THREADS, COST, COST_CACHE, OVERSIZE, PACKING, ROWS_MOST, IO_BUFFERS),
-    *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, PROFILE, DUMP, PLACEMENT),
-    *(SERVICE_WEIGHT, SERVICE_PRIORITY),
+    *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, TORCH_COMPILER, PROFILE, DUMP),
+    *(PLACEMENT, SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
-    *(EARLY_ANSWERS, LOAD_CHECK, UNPAD, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
+    *(EARLY_ANSWERS, LOAD_CHECK, INT8, UNPAD, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )
 """Parameters of the whole model."""
 

@@ -78,8 +78,14 @@ def split_pairs(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in parts]
 
 
-def read_whole(field: str, value: object, errors: ConfigErrors, *, least: int) -> int:
-    """Read a whole number of at least `least`, given as a number or as text.
+MOST_THREADS: Final = 1024
+"""The largest number of threads that a configuration may request for one model instance."""
+
+
+def read_whole(
+    field: str, value: object, errors: ConfigErrors, *, least: int, most: float = math.inf
+) -> int:
+    """Read a whole number from `least` to `most`, given as a number or as text.
 
     Anything else adds an error and returns `least`.
     """
@@ -88,9 +94,10 @@ def read_whole(field: str, value: object, errors: ConfigErrors, *, least: int) -
     except ValueError:
         number = None
     # Python counts True and False as integers, a configuration does not.
-    if isinstance(number, int) and not isinstance(number, bool) and number >= least:
+    if isinstance(number, int) and not isinstance(number, bool) and least <= number <= most:
         return number
-    errors.add(field, repr(value), f"a whole number of at least {least}")
+    limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+    errors.add(field, repr(value), f"a whole number {limits}")
     return least
 
 
@@ -153,9 +160,9 @@ def names(field: str, given: str, errors: ConfigErrors) -> tuple[str, ...]:
     return split_names(given)
 
 
-def whole(least: int) -> Reader[int]:
-    """Return a reader of whole numbers of at least `least`."""
-    return lambda field, given, errors: read_whole(field, given, errors, least=least)
+def whole(least: int, most: float = math.inf) -> Reader[int]:
+    """Return a reader of whole numbers from `least` to `most`."""
+    return lambda field, given, errors: read_whole(field, given, errors, least=least, most=most)
 
 
 def choice(*choices: str) -> Reader[str]:

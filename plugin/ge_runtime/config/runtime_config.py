@@ -33,6 +33,7 @@ from ge_runtime.config.execution_settings import (
     read_rows,
     read_service_share,
     read_time_limits,
+    read_torch_compiler,
     read_unplanned,
 )
 from ge_runtime.config.generated_inputs import (
@@ -151,6 +152,8 @@ class RuntimeConfig:
     """True if a file with free shapes may be executed outside the memory plan."""
     time_limits: TimeLimits
     """Time limits of executions on a card."""
+    torch_compiler: str
+    """The compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
     window: Window | None
     """The executions on a card to be profiled or dumped."""
     histogram: str | None
@@ -161,6 +164,8 @@ class RuntimeConfig:
     """True if answers are sent after their execution instead of the last of the request batch."""
     load_check: bool
     """True if a load ends with seeded requests that check the independence of answers."""
+    int8: bool
+    """True if the graphs are rewritten at load to INT8 with a scale per row."""
     unpad: bool
     """True if encoders are rewritten at load so that padding is not computed."""
     reproducible: bool
@@ -357,11 +362,13 @@ def _read(
         workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, engine=engine),
         time_limits=read_time_limits(parameters, devices, engine=engine),
+        torch_compiler=read_torch_compiler(parameters, devices, engine=engine),
         window=read_window(parameters, devices, engine=engine),
         histogram=parameters.get(table.HISTOGRAM),
         warmup=parameters.get(table.WARMUP),
         early_answers=parameters.get(table.EARLY_ANSWERS),
         load_check=parameters.get(table.LOAD_CHECK),
+        int8=parameters.get(table.INT8),
         unpad=parameters.get(table.UNPAD),
         reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, engine=engine),

@@ -57,6 +57,27 @@ class Question:
     """Parameters of the other choice, written as comments."""
 
 
+STRATEGIES: Final = ("latency", "throughput")
+"""Goals that batching can be configured for."""
+
+BATCHING_FIELDS: Final = ("preferred_batch_size", "max_queue_delay_microseconds")
+"""The fields of `dynamic_batching` that a strategy sets."""
+
+
+def batching_fields(strategy: str, max_batch_size: int) -> tuple[str, ...]:
+    """Return the fields of `dynamic_batching` for a strategy; none if it is ""."""
+    if strategy == "throughput":
+        # npu_ge's manual advises 10 ms for high throughput.
+        sizes = f"preferred_batch_size: [ {max_batch_size} ]"
+        return (sizes, "max_queue_delay_microseconds: 10000")
+    return ("max_queue_delay_microseconds: 0",) if strategy else ()
+
+
+def early_answers(strategy: str) -> str:
+    """Return the value of `early_answers` for a strategy."""
+    return "false" if strategy == "throughput" else "true"
+
+
 @dataclass(slots=True)
 class Configuration:
     """A configuration; `text` is its config.pbtxt."""
@@ -70,6 +91,8 @@ class Configuration:
     questions: list[Question] = field(default_factory=list)
     keeps_states: bool = False
     """True if requests belong to sequences."""
+    strategy: str = ""
+    """One of STRATEGIES, or "" for the defaults."""
 
     def add(self, key: str, value: str, evidence: str) -> None:
         """Add a parameter."""
@@ -80,15 +103,20 @@ class Configuration:
         lines = [f"# Written by `ge-runtime init {source}`.", 'backend: "python"']
         lines += [f"max_batch_size: {self.max_batch_size}", ""]
         lines += [f"# {note}" for note in self.notes]
-        lines += _section("input", self.inputs)
-        lines += _section("output", self.outputs)
+        lines += tensor_section("input", self.inputs)
+        lines += tensor_section("output", self.outputs)
         if self.keeps_states:
             most = max(self.max_batch_size, _SEQUENCES_LEAST)
             lines.append(f"sequence_batching {{ oldest {{ max_candidate_sequences: {most} }} }}")
         elif self.max_batch_size > 1:
-            lines.append("dynamic_batching { }")
+            fields = batching_fields(self.strategy, self.max_batch_size)
+            lines.append(" ".join(("dynamic_batching {", *fields, "}")))
+        parameters = list(self.parameters)
+        if self.strategy:
+            chosen = early_answers(self.strategy)
+            parameters.append(Parameter("early_answers", chosen, f"--strategy {self.strategy}"))
         evidence = ""
-        for own in sorted(self.parameters, key=_order):
+        for own in sorted(parameters, key=_order):
             if own.evidence and own.evidence != evidence:
                 lines += ["", f"# {own.evidence}"]
             evidence = own.evidence
@@ -116,7 +144,8 @@ def _order(parameter: Parameter) -> tuple[int, str]:
     return [*_FAMILIES, parameter.family].index(parameter.family), parameter.evidence
 
 
-def _section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+def tensor_section(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+    """Return the lines of the field `kind` of config.pbtxt, "input" or "output"."""
     lines = [f"{kind} ["]
     for at, tensor in enumerate(tensors):
         dims = ", ".join(map(str, tensor.dims or (1,)))

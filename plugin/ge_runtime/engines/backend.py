@@ -45,6 +45,8 @@ class DeviceSettings:
     """The executions to profile or dump; None disables both."""
     limits: TimeLimits = field(default_factory=TimeLimits)
     """Time limits of executions on a card."""
+    torch_compiler: str = "ge"
+    """The compiler of the engine torch on a card: "ge" or "npugraph_ex"."""
 
     @classmethod
     def of(
@@ -60,6 +62,7 @@ class DeviceSettings:
             config.images,
             config.window if records else None,
             config.time_limits,
+            config.torch_compiler,
         )
 
 

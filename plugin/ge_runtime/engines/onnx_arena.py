@@ -129,10 +129,12 @@ class OnnxArena:
     def _end(self, about_bytes: int) -> None:
         with self._lock:
             self._executions -= 1
+            if self._measurer is None:
+                self._in_use -= about_bytes
+                return
             if self._measurer != get_ident():
                 self._in_use -= about_bytes
-            if self._measurer is not None:  # it waits until nothing else executes
-                self._changed.notify_all()
+            self._changed.notify_all()  # the measurer waits until nothing else executes
 
     def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
         """See `WorkspaceArena.measure`. The result includes the region's table.

@@ -86,6 +86,8 @@ def open_session(
     # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if affinities := _affinities(threads):
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     # ONNX Runtime keeps a memory pattern for each combination of input shapes, and ragged batches
@@ -111,6 +113,19 @@ def open_session(
     except Exception as error:
         text = advised(str(error))
         raise ArtifactFault(f"{path}: onnxruntime cannot open it: {text}") from error
+
+
+def _affinities(threads: int) -> str:
+    """Return the core of each further thread, if an execution uses all cores of this process.
+
+    Linux often wakes a thread on the core of the thread that wakes it, so that both share a core
+    while another is idle. ONNX Runtime pins threads only if it chooses their number itself.
+    Measured on 2 cores, unpinned relative to pinned: 1.07 to 1.1 times the CPU time of executions
+    of 0.1 GFLOP. With fewer threads than cores, several models would be pinned to the same cores.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    # ONNX Runtime counts cores from 1. The first thread is the caller's, which stays as it is.
+    return ";".join(str(core + 1) for core in cores[1:]) if threads == len(cores) else ""
 
 
 _MEMORY: Final = "it needs more memory than is free: use a machine with more, or a smaller graph"

@@ -123,6 +123,8 @@ class Executor:
         self._arena = engine.arena if isinstance(engine, InArena) else None
         self._plan: Plan | None = None  # of workspace in the arena
         self._sizes: dict[tuple[object, ...], _Size] = {}
+        self.sample = Sample(0.0, None)
+        """The time of the last execution, with gather and scatter."""
 
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
@@ -192,23 +194,15 @@ class Executor:
             EngineFault: The engine failed. All exceptions of the engine are possible; the blocks
                 can be executed again.
         """
-        answers, counts, sample = self.measure(blocks, gear, limits)
-        # At most the CPU time: in the rest of the time others used the cores.
-        counts.measured_seconds = min(sample.wall_s, sample.cpu_s or sample.wall_s)
-        return answers, counts
-
-    def measure(
-        self, blocks: Sequence[Block], gear: Gear, limits: Limits | None = None
-    ) -> tuple[list[dict[str, Array]], Counts, Sample]:
-        """Execute a batch as `execute` does, and measure it with gather and scatter."""
-        here, packed = self._rules.computes_here, self._rules.packing
+        here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
-        if self._binds and len(blocks) == 1 and _fills(blocks[0], gear):
+        lone = blocks[0] if self._binds and len(blocks) == 1 else None
+        if lone is not None and _fills(lone, gear):
             size = self._sizes.get((gear.rows, *gear.extents.items())) or self._size_of(gear)
-            layout, lone = size.layout, blocks[0]
+            layout = size.layout
             layout.blocks = blocks
         else:
-            extents, lone = gear.extents, None
+            extents, lone, packed = gear.extents, None, self._rules.packing
             if packed is not None:  # its size in a batch is the sum of the rows, not the gear's
                 extents = {axis: size for axis, size in extents.items() if axis != packed}
             layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=packed)
@@ -219,7 +213,10 @@ class Executor:
         finally:
             size.layout.blocks = ()  # their memory is the server's
         wall_s = time.perf_counter() - wall_s
-        return answers, counts, Sample(wall_s, time.process_time() - cpu_s if here else None)
+        self.sample = Sample(wall_s, time.process_time() - cpu_s if here else None)
+        # At most the CPU time: in the rest of the time others used the cores.
+        counts.measured_seconds = min(wall_s, self.sample.cpu_s or wall_s)
+        return answers, counts
 
     def _execute(
         self, layout: Layout, size: _Size, lone: Block | None, limits: Limits | None
@@ -233,7 +230,7 @@ class Executor:
             limits: See `execute`.
         """
         batched = self._rules.batched
-        self._inputs.reset()  # the engine has finished reading: `run` is synchronous
+        self._inputs.used_bytes = 0  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
         for feed, name, dtype, joined in self._feeds:
             batch = lone.tensors[name] if lone is not None and joined else None
@@ -520,7 +517,8 @@ def measured_plan(
 
 def execute_blank(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
     """Execute generated rows that fill a gear; return the time, with gather and scatter."""
-    return executor.measure([_blank(config, gear)], gear)[2]
+    executor.execute([_blank(config, gear)], gear)
+    return executor.sample
 
 
 def _blank(config: RuntimeConfig, gear: Gear) -> Block:

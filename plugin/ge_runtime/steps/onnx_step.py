@@ -89,12 +89,12 @@ class OnnxStep:
             if name not in ("openvino", "tensorrt", "cuda"):
                 raise ArtifactFault(f"unknown Execution Accelerator '{name}' is requested")
         execution = GraphExecution(
-            max(config.whole("inter_op_thread_count", 0), 0),
+            config.threads("inter_op_thread_count"),
             mode == 1,
             _LEVELS.get(config.optimization_level, "ORT_ENABLE_ALL"),
             config.operators,
         )
-        threads = max(config.whole("intra_op_thread_count", 0), 0)
+        threads = config.threads("intra_op_thread_count")
         shared = PROCESS_SESSIONS.acquire(path, threads, execution)
         try:
             return cls(config, shared)

@@ -251,7 +251,7 @@ class OpenVinoStep:
             if given.get(name):
                 if not given[name].isdecimal():
                     raise self._wrong(name, "a non-negative number")
-                settings[name] = given[name]
+                settings[name] = str(self._config.threads(name))
         if hint := given.get("PERFORMANCE_HINT", "").upper():
             if hint not in _HINTS:
                 raise self._wrong("PERFORMANCE_HINT", " or ".join(_HINTS))
@@ -259,6 +259,8 @@ class OpenVinoStep:
         if streams := given.get("NUM_STREAMS", "").upper():
             if not (streams in ("AUTO", "NUMA") or streams.isdecimal()):
                 raise self._wrong("NUM_STREAMS", "a non-negative number or AUTO/NUMA")
+            if streams.isdecimal():  # each stream has threads
+                streams = str(self._config.threads("NUM_STREAMS"))
             settings["NUM_STREAMS"] = streams
         if bf16 := given.get("HINT_BF16", "").upper():
             if bf16 != "YES":

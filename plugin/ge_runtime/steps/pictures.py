@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.devices.jpeg import PillowDecoder
+from ge_runtime.devices.jpeg import MOST_SIDE, PillowDecoder
 from ge_runtime.errors import ArtifactFault, RequestFault
 from ge_runtime.specs import Array, DType, Tensors
 from ge_runtime.steps.json_files import check_fields, read_fields
@@ -127,13 +127,22 @@ class ImageProcessor:
         return size
 
     def __call__(self, picture: Picture) -> Array:
-        """Convert a picture in red, green, blue to float32 [height, width, 3]."""
+        """Convert a picture in red, green, blue to float32 [height, width, 3].
+
+        Raises:
+            RequestFault: The picture is so long that it would take gigabytes when it is resized.
+        """
         width, height = picture.size
         if isinstance(self.resize, tuple):
             height, width = self.resize
         else:
             short, long = sorted((width, height))
             long = int(self.resize * long / short)
+            if long > MOST_SIDE:
+                raise RequestFault(
+                    f"found a picture of {width} x {height} pixels, resized to "
+                    f"{long} pixels on the longer side, expected at most {MOST_SIDE}"
+                )
             width, height = (self.resize, long) if width <= height else (long, self.resize)
         pixels = np.asarray(picture.resize((width, height), self.resample))
         if self.crop:

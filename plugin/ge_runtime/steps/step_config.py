@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ge_runtime.config.parameters import MOST_THREADS
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.specs import Array, DType, Tensors
 
@@ -134,6 +135,13 @@ class StepConfig:
             return int(text) if text else default
         except ValueError:
             raise self._wrong(name, text, "a whole number") from None
+
+    def threads(self, name: str) -> int:
+        """Return a parameter with a number of threads, 0 for the default. Raises ArtifactFault."""
+        count = self.whole(name, 0)
+        if count > MOST_THREADS:
+            raise self._wrong(name, self.parameters[name], f"at most {MOST_THREADS} threads")
+        return max(count, 0)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a parameter that is true or false. Raises ArtifactFault."""

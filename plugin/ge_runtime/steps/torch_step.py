@@ -75,7 +75,7 @@ class TorchStep:
         self._graph = graph
         self._optimized = not config.flag("DISABLE_OPTIMIZED_EXECUTION", False)
         self._inference = config.flag("INFERENCE_MODE", True)
-        self._threads = config.whole("INTRA_OP_THREAD_COUNT", 0)
+        self._threads = config.threads("INTRA_OP_THREAD_COUNT")
         self._input_places: dict[str, int] = {}
         self._output_places: dict[str, int] = {}
 

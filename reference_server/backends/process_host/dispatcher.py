@@ -66,7 +66,7 @@ class CallDispatcher:
         # calls runs on its own thread.
         self._blocking: Mapping[str, Callable[..., Any]] = {
             "load": self._load,
-            "unload": lambda name, dependents: calls.unload(name, unload_dependents=dependents),
+            "unload": self._unload,
         }
         self.handlers: Mapping[str, Handler] = {
             "call": self._call,
@@ -168,10 +168,14 @@ class CallDispatcher:
         name: str,
         config: str | None,
         files: Mapping[str, tuple[int, int]],
+        initializing: bool,
         parcel: ReceivedParcel,
     ) -> None:
         contents = {path: bytes(parcel.view(*place)) for path, place in files.items()}
-        self._calls.load(name, config, contents)
+        self._calls.load(name, config, contents, initializing=initializing)
+
+    def _unload(self, name: str, dependents: bool, initializing: bool) -> None:
+        self._calls.unload(name, unload_dependents=dependents, initializing=initializing)
 
     # -------------------------------------------------------------------------------- metrics
 

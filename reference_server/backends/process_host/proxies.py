@@ -99,15 +99,22 @@ class ModelCallsProxy:
         if request.cancellation.is_cancelled:
             cancel()  # the first event may have arrived before the request
 
-    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        *,
+        initializing: bool = False,
+    ) -> None:
         """Load a model. Blocks."""
         parcel = Parcel(self._connection)
         put = {path: parcel.put(memoryview(content)) for path, content in files.items()}
-        self._server.call("load", name, config, put, parcel=parcel)
+        self._server.call("load", name, config, put, initializing, parcel=parcel)
 
-    def unload(self, name: str, *, unload_dependents: bool) -> None:
+    def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> None:
         """Start to unload a model."""
-        self._server.call("unload", name, unload_dependents)
+        self._server.call("unload", name, unload_dependents, initializing)
 
     def _answered(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
         request, cancel = self._bls_requests[number]

@@ -255,6 +255,7 @@ class InlineInstance:
         self._senders.close()
         self._coroutines.stop()
         self._server.serves = False
+        self._server.thread = 0  # no load waits for `finalize`
         try:
             if hasattr(self._model, "finalize"):
                 with self._life.lock:
@@ -322,7 +323,12 @@ class InlineInstance:
     ) -> object:
         """Return the result of a coroutine. That of a decoupled model is started only."""
         if not self._spec.is_decoupled:  # Triton waits here too, so batches never overlap
-            return self._coroutines.run(coroutine)
+            try:
+                return self._coroutines.run(coroutine)
+            except (SystemExit, KeyboardInterrupt):
+                # It ends the thread of Triton's loop, and the client waits for ever.
+                self._report("coroutine-exception")
+                raise
         # Referenced until the coroutine ends, since a freed sender fails its request.
         senders = [request.get_response_sender() for request in received]
         self._coroutines.start(coroutine, partial(self._coroutine_failed, senders))

@@ -119,6 +119,10 @@ class SharedName(ModuleType):
         # Code that walks through sys.modules reads dunder names and must not import anything.
         module = _target(self, imports=not attribute.startswith("__"))
         if module is None:
+            if attribute == "__spec__" and (owner := calling_owner()) is not None:
+                # `importlib.util.find_spec` of a module that only other instances have imported.
+                name: str = super().__getattribute__("__name__")
+                return finder().find_spec(name) if owner.has(name) else None
             return super().__getattribute__(attribute)
         value = getattr(module, attribute)
         # With a package's folders importlib would load its modules for the whole process.

@@ -123,9 +123,9 @@ def read_request(fields: Fields) -> RequestHeaders:
 
 def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
     """Find missing and invalid fields, in the order and with the texts of Triton's library."""
-    if not own.get(b"content-type", _CONTENT_TYPE).startswith(_CONTENT_TYPE):
-        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
-    if own.get(b"content-type", _CONTENT_TYPE)[len(_CONTENT_TYPE) :][:1] not in (b"", b"+", b";"):
+    content_type = own.get(b"content-type") or _CONTENT_TYPE
+    suffix = content_type[len(_CONTENT_TYPE) :]
+    if not content_type.startswith(_CONTENT_TYPE) or suffix[:1] not in (b"", b"+", b";"):
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if own.get(b"te", b"trailers") != b"trailers":
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)

@@ -16,7 +16,7 @@ from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
-from reference_server.frontends.grpc.streaming import StreamCall, find_model
+from reference_server.frontends.grpc.streaming import StreamCall, find_model, log_failure
 from reference_server.gateway.inference import Inference, Inferences, RunOnThread, TraceEvents
 from reference_server.repository.versions import ServedModel
 
@@ -113,9 +113,12 @@ class _UnaryCall:
         self._inference = inference
 
     def refuse(self, error: Exception) -> None:
-        self._received = _NOTHING
         # A defect of the server must not leave the client waiting.
-        self._call.end(error if isinstance(error, ServerError) else described_defect(error))
+        known = error if isinstance(error, ServerError) else described_defect(error)
+        if self._received is not _NOTHING:  # else the message is unreadable
+            log_failure(self._received, known)
+        self._received = _NOTHING
+        self._call.end(known)
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request, self._form = self._decoder.decode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from reference_server.codecs.proto_fields import Data
 from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest, InferResponse
+from reference_server.core.request import InferRequest, InferResponse, label
 from reference_server.frontends.grpc.calls import Call, described_defect
 from reference_server.gateway.inference import Inference, Inferences, RunOnThread
 from reference_server.repository.versions import ServedModel
+
+log = logging.getLogger(__name__)
 
 #: With this metadata, a model's error ends the stream with a status instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
@@ -38,6 +41,12 @@ def find_model(
     message = received.message
     version = management_proto.model_version(message.model_version)
     return inferences.find(message.model_name, version, refuses_decoupled=refuses_decoupled)
+
+
+def log_failure(received: ReceivedRequest, error: ServerError) -> None:
+    """Write the verbose line about a request that was refused."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s Infer failed: %s", label(received.request_id), error.message)
 
 
 class StreamCall:
@@ -245,6 +254,7 @@ class _StreamedRequest(ABC):
         """Answer a request that was rejected before it was scheduled. Never ends the stream."""
         if not isinstance(error, ServerError):
             error = described_defect(error)
+        log_failure(self._received, error)
         message = infer_proto_response.encode_refusal(self._received.request_id, error)
         self._answered(message, None, final=True)
 
@@ -286,6 +296,7 @@ class _StreamedRequest(ABC):
         self._answered(body, None, final=final)
 
     def fail(self, error: ServerError, *, final: bool) -> None:
+        log.debug("Failed for ID: %s\n", self._received.request_id or "<id_unknown>")
         message = infer_proto_response.encode_failure(self._received, error, final=final)
         self._answered(message, error, final=final)
 

@@ -71,18 +71,17 @@ async def read_body(
     """
     body = ReceivedBody(limits.intake, limits.max_input)
     timeouts = ClientTimeouts(limits.time)
-    message = await receive()
-    while message["type"] != "http.disconnect":
-        body.receive(message.get("body", b""), headers)
-        if not message.get("more_body", False):
-            return Body(b"", body.received) if body.exceeds(headers) else Body(body.whole())
-        if timeouts.expired([Wait(Phase.BODY, 0, body.received)], time.monotonic()):
-            raise RequestRejected(_TOO_SLOW)
+    while not timeouts.expired([Wait(Phase.BODY, 0, body.received)], time.monotonic()):
         try:
             message = await asyncio.wait_for(receive(), limits.time.body_s or None)
         except asyncio.TimeoutError:
-            raise RequestRejected(_TOO_SLOW) from None
-    return None
+            break
+        if message["type"] == "http.disconnect":
+            return None
+        body.receive(message.get("body", b""), headers)
+        if not message.get("more_body", False):
+            return Body(b"", body.received) if body.exceeds(headers) else Body(body.whole())
+    raise RequestRejected(_TOO_SLOW)
 
 
 def answer(
@@ -198,10 +197,12 @@ class AsgiExchange:
         for message in answer(_code(status), body, content_type or b"text/plain", fields):
             self._put(message)
 
-    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+    def begin_chunks(
+        self, request: Request, status: bytes, content_type: bytes, headers: Sequence[Header]
+    ) -> None:
         """Start a reply of unknown length."""
-        headers = [(b"content-type", content_type)]
-        self._put({"type": "http.response.start", "status": _code(status), "headers": headers})
+        fields = [(b"content-type", content_type), *((name.lower(), own) for name, own in headers)]
+        self._put({"type": "http.response.start", "status": _code(status), "headers": fields})
 
     def send_chunk(self, data: bytes) -> None:
         """Send a piece of the body."""

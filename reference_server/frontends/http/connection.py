@@ -290,11 +290,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.writelines((written, *parts))
         self._replied(request)
 
-    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+    def begin_chunks(
+        self, request: Request, status: bytes, content_type: bytes, headers: Sequence[Header]
+    ) -> None:
         """Write the headers of a chunked reply to the current request."""
-        self._write(
-            [chunked_reply_headers(request.version, request.keep_alive, status, content_type)]
-        )
+        version, keep_alive = request.version, request.keep_alive
+        self._write([chunked_reply_headers(version, keep_alive, status, content_type, headers)])
 
     def send_chunk(self, data: bytes) -> None:
         """Write one chunk of the body."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from reference_server.codecs import management_json
+from reference_server.codecs import management_json, openapi
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.core import gil
 from reference_server.core.backlog import Intake
@@ -93,6 +93,7 @@ class HttpHandlers:
             Operation.LIVE: self._live,
             Operation.READY: self._ready,
             Operation.SERVER_METADATA: self._server_metadata,
+            Operation.OPENAPI: self._openapi,
             Operation.MODEL_METADATA: self._model_metadata,
             Operation.MODEL_READY: self._model_ready,
             Operation.MODEL_CONFIG: self._model_config,
@@ -117,8 +118,7 @@ class HttpHandlers:
     def handle(self, request: Request) -> None:
         """Answer `request`, now or when its model has answered."""
         if log.isEnabledFor(logging.DEBUG):
-            path = request.url.partition(b"?")[0].decode("latin-1")
-            log.debug("HTTP request: %d %s", _METHODS.get(request.method, -1), path)
+            log.debug("HTTP request: %s", _request_line(request))
         known: tuple[_Handler, Route] | None = request.notes.get(self)
         if known is None:
             known = self._route(request)
@@ -140,6 +140,8 @@ class HttpHandlers:
         if self._origins.refuses(request):
             return None
         route = routes.match(request.url)
+        if route is not None and route.operation is Operation.OPENAPI and not self._pages:
+            route = None  # Triton has no such document
         if route is None:
             path = routes.path_of(request.url)
             page = self._pages.get(path)
@@ -149,6 +151,7 @@ class HttpHandlers:
             if page is not None and request.method == "GET":
                 page.reply(request)
             else:
+                _log_error(request, 404)
                 request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return None
         operation = route.operation
@@ -187,6 +190,14 @@ class HttpHandlers:
         request.reply(
             status_codes.OK, [management_json.server_metadata(self._gateway.server_metadata())]
         )
+
+    def _openapi(self, request: Request, route: Route) -> None:
+        def encoded() -> bytes:
+            return openapi.encode_document(
+                self._gateway.server_metadata(), self._gateway.signatures()
+            )
+
+        self._reply_later(request, encoded, self._codecs)
 
     def _model_metadata(self, request: Request, route: Route) -> None:
         metadata = self._gateway.model_metadata(route.model, route.version)
@@ -372,6 +383,18 @@ class HttpHandlers:
             request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
 
         (background or self._background).run(work, done, failed)
+
+
+def _request_line(request: Request) -> str:
+    """Return method and path as in Triton's verbose lines."""
+    path = request.url.partition(b"?")[0].decode("latin-1")
+    return f"{_METHODS.get(request.method, -1)} {path}"
+
+
+def _log_error(request: Request, status: int) -> None:
+    """Write the verbose line about a request for which there is no operation."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("HTTP error: %s - %d", _request_line(request), status)
 
 
 def _required_headers(

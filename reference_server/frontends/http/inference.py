@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.profiles import TritonProfile
-from reference_server.core.request import InferRequest, InferResponse
+from reference_server.core.request import InferRequest, InferResponse, label
 from reference_server.core.tensor import DataType
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
@@ -38,6 +39,7 @@ _BINARY = b"application/octet-stream"
 _JSON = b"application/json"
 _EVENTS = b"text/event-stream; charset=utf-8"
 _REFUSES_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+_ONLY_IDENTITY = "Unsupported content-encoding, only 'identity' is supported."
 _NOT_ONE = status_codes.body(
     "generate expects model to produce exactly 1 response, use generate stream for model that "
     "generates various number of responses"
@@ -88,7 +90,12 @@ class InferenceHandlers:
     def _generate(self, request: Request, route: Route, *, streams: bool) -> None:
         inferences = self._inferences
         call = _GenerateCall(request, route, inferences, self._profile, self._limit, streams)
-        started = inferences.start(call.find(), call)
+        served = call.find()
+        try:
+            started = inferences.start(served, call)
+        except ServerError as error:
+            call.refuse(error)
+            return
         if started is not None:
             request.cancellation = started.cancellation
 
@@ -99,6 +106,17 @@ def _as_server_error(error: Exception, request: Request) -> ServerError:
         return error
     log.error("%s", request.url, exc_info=error)
     return internal(f"{type(error).__name__}: {error}")
+
+
+#: The start of texts about a request that was read, whose id is known then.
+_LABEL = re.compile(r"\[request id: .*?\] ")
+
+
+def _log_failure(error: ServerError) -> None:
+    """Write the verbose line about a request that was refused."""
+    if log.isEnabledFor(logging.DEBUG):
+        found = _LABEL.match(error.message)
+        log.debug("%sInfer failed: %s", found[0] if found else f"{label('')} ", error.message)
 
 
 class _InferHead:
@@ -211,6 +229,7 @@ class _InferCall:
     def refuse(self, error: Exception) -> None:
         error = _as_server_error(error, self.request)
         if self._reached_json:
+            _log_failure(error)
             status = status_codes.STATUS[error.code]
             self.request.reply_error(status, error.message, as_json=True)
         else:
@@ -224,6 +243,7 @@ class _InferCall:
         headers: list[Header] = []
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
+        headers += _stand_in(served)
         parts: Sequence[Part] = encoded.parts
         coding = self._head.accepts
         if coding:
@@ -274,6 +294,12 @@ def _refuse_early(request: Request, error: ServerError) -> None:
     request.reply(status, [body], headers, content_type=None)
 
 
+def _stand_in(served: ServedModel) -> Sequence[Header]:
+    """Return the header of answers that are made up."""
+    reason = served.config.stand_in
+    return [(b"Stand-In", reason.encode("ascii", "replace"))] if reason else ()
+
+
 class _GenerateCall:
     """A request of `generate`.
 
@@ -282,7 +308,8 @@ class _GenerateCall:
     """
 
     __slots__ = (
-        *("_body", "_count", "_inferences", "_limit", "_profile", "_route", "_streams"),
+        *("_body", "_count", "_headers", "_inferences", "_limit", "_profile", "_route"),
+        "_streams",
         "request",
     )
 
@@ -305,6 +332,7 @@ class _GenerateCall:
         self._streams = streams
         self._count = 0
         self._body = b""
+        self._headers: Sequence[Header] = ()
 
     @property
     def is_large(self) -> bool:
@@ -318,13 +346,15 @@ class _GenerateCall:
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         if self.request.header(b"content-encoding") not in (None, "identity"):
-            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
+            raise invalid_arg(_ONLY_IDENTITY)
         self._limit.check_json(self.request.size)
         signature = served.config.signature
         return generate.decode(signature, self.request.body, inference, self._profile, self._limit)
 
     def refuse(self, error: Exception) -> None:
         error = _as_server_error(error, self.request)
+        if error.message != _ONLY_IDENTITY:  # as in Triton
+            _log_failure(error)
         status = status_codes.STATUS[error.code]
         self.request.reply_error(status, error.message, as_json=True)
 
@@ -332,6 +362,7 @@ class _GenerateCall:
         return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> bytes:
+        self._headers = _stand_in(served)
         return generate.encode(response)
 
     def backlog(self, backlogs: Backlogs) -> Backlog | None:
@@ -360,7 +391,7 @@ class _GenerateCall:
             self.end()
 
     def _begin(self, status: bytes) -> None:
-        self.request.begin_chunks(status, _EVENTS if self._streams else _JSON)
+        self.request.begin_chunks(status, _EVENTS if self._streams else _JSON, self._headers)
 
     def end(self) -> None:
         if not self._count:

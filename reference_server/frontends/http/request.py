@@ -43,7 +43,9 @@ class Replies(Protocol):
     ) -> None:
         """Write the reply to the current request."""
 
-    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+    def begin_chunks(
+        self, request: Request, status: bytes, content_type: bytes, headers: Sequence[Header]
+    ) -> None:
         """Write the headers of a chunked reply to the current request."""
 
     def send_chunk(self, data: bytes) -> None:
@@ -152,9 +154,11 @@ class Request:
         """
         self._connection.reply(self, status, parts, headers, content_type)
 
-    def begin_chunks(self, status: bytes, content_type: bytes) -> None:
+    def begin_chunks(
+        self, status: bytes, content_type: bytes, headers: Sequence[Header] = ()
+    ) -> None:
         """Start a reply of unknown length."""
-        self._connection.begin_chunks(self, status, content_type)
+        self._connection.begin_chunks(self, status, content_type, headers)
 
     def send_chunk(self, data: bytes) -> None:
         """Send a piece of the body; it must not be empty."""
@@ -341,13 +345,18 @@ def reply_headers(
 
 
 def chunked_reply_headers(
-    version: str, keep_alive: bool, status: bytes, content_type: bytes
+    version: str,
+    keep_alive: bool,
+    status: bytes,
+    content_type: bytes,
+    headers: Sequence[Header] = (),
 ) -> bytes:
     """Return the status line and headers of a chunked reply, as in Triton also for HTTP/1.0."""
     old = version == "1.0"
     lines = [
         b"HTTP/%b %b" % (version.encode(), status),
         b"Content-Type: " + content_type,
+        *(b"%b: %b" % header for header in headers),
         b"Transfer-Encoding: chunked",
     ]
     if keep_alive is old:

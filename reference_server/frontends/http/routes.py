@@ -21,6 +21,7 @@ class Operation(enum.Enum):
     LIVE = ("GET", "live")
     READY = ("GET", "ready")
     SERVER_METADATA = ("GET", "metadata")
+    OPENAPI = ("GET", "openapi")
     MODEL_METADATA = ("GET", "model metadata")
     MODEL_READY = ("GET", "model ready")
     MODEL_CONFIG = ("GET", "model config")
@@ -48,7 +49,7 @@ class Operation(enum.Enum):
 
 _CATEGORIES: dict[str, tuple[Operation, ...]] = {
     "health": (Operation.LIVE, Operation.READY, Operation.MODEL_READY),
-    "metadata": (Operation.SERVER_METADATA, Operation.MODEL_METADATA),
+    "metadata": (Operation.SERVER_METADATA, Operation.OPENAPI, Operation.MODEL_METADATA),
     "inference": (Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM),
     "shared-memory": (
         Operation.SYSTEM_REGION_STATUS,
@@ -90,6 +91,7 @@ class Route:
 
 _FIXED = {
     "/v2": Operation.SERVER_METADATA,
+    "/v2/openapi.json": Operation.OPENAPI,
     "/v2/health/live": Operation.LIVE,
     "/v2/health/ready": Operation.READY,
     "/v2/models/stats": Operation.ALL_STATISTICS,

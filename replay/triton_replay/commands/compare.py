@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
@@ -61,9 +62,7 @@ def run(given: argparse.Namespace) -> int:
         CaptureIncomplete: No response differs, but one capture lacks requests of the other.
     """
     tolerances = parse_tolerances(given.tolerance)
-    ignored = {name.strip() for text in given.ignore for name in text.split(",")}
-    if "" in ignored:
-        raise ReplayError(f"--ignore: found {given.ignore!r}, expected field names FIELD,...")
+    ignored = parse_ignored(given.ignore)
     a, b = read_capture(given.a), read_capture(given.b)
     for capture in (a, b):
         if capture.complaint:
@@ -86,6 +85,14 @@ def run(given: argparse.Namespace) -> int:
                 f"{other.name}, which were not compared"
             )
     return 0
+
+
+def parse_ignored(given: Sequence[str]) -> set[str]:
+    """Return the field names of `--ignore`. Raise ReplayError if one is empty."""
+    ignored = {name.strip() for text in given for name in text.split(",")}
+    if "" in ignored:
+        raise ReplayError(f"--ignore: found {given!r}, expected field names FIELD,...")
+    return ignored
 
 
 def _write_page(comparison: Comparison, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Final
@@ -96,7 +96,9 @@ def compare_captures(
             "same number differ; expected one to be a replay of the other, or both of a third"
         )
     models = {number: model_of(first[number].request) for number in same}
-    _check_names(tolerances, [(models[n], side[n]) for side in (first, second) for n in same])
+    answered = ((models[n], side[n]) for side in (first, second) for n in same)
+    outputs = ((model, name) for model, exchange in answered for name in outputs_of(exchange))
+    check_names(tolerances, outputs)
     concurrency = in_flight([_span(models[number], second[number]) for number in same])
     compared = []
     for number, concurrent in zip(same, concurrency, strict=True):
@@ -116,23 +118,24 @@ def compare_captures(
     )
 
 
-def _check_names(tolerances: Tolerances, exchanges: Sequence[tuple[str, Exchange]]) -> None:
-    """Raise ReplayError if an output with a named tolerance is in no response."""
+def check_names(tolerances: Tolerances, outputs: Iterable[tuple[str, str]]) -> None:
+    """Raise ReplayError if a tolerance names an output that is not in `outputs`.
+
+    Args:
+        tolerances: The tolerances.
+        outputs: Model and name of outputs, repeated or not; read as far as necessary.
+    """
     unknown, known = set(tolerances.named), set[str]()
-    for model, exchange in exchanges:
+    if not unknown:
+        return
+    for model, output in outputs:
+        known.add(f"{model}/{output}")
+        unknown -= {output, f"{model}/{output}"}
         if not unknown:
             return
-        for output in outputs_of(exchange):
-            known.add(f"{model}/{output}")
-            unknown -= {output, f"{model}/{output}"}
-    if unknown:
-        found = ", ".join(sorted(unknown))
-        expected = (
-            ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
-        )
-        raise ReplayError(
-            f"--tolerance: found {found}; expected outputs of the captures: {expected}"
-        )
+    found = ", ".join(sorted(unknown))
+    expected = ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
+    raise ReplayError(f"--tolerance: found {found}; expected outputs of the responses: {expected}")
 
 
 def _same_request(a: Exchange, b: Exchange) -> bool:

@@ -96,7 +96,7 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
         if sequence is not None:
             after.add(by_sequence.get(sequence, -1))
             by_sequence[sequence] = index
-        if _changes_the_server(request):
+        if changes_the_server(request):
             # Earlier requests must be complete before the server changes.
             after.update(since_change)
             last_change, since_change = index, []
@@ -150,7 +150,13 @@ def _sequence_of(request: Request) -> tuple[str, str] | None:
     return (found["model"], sequence) if sequence else None
 
 
-def _changes_the_server(request: Request) -> bool:
+def in_sequence(request: Request) -> bool:
+    """Return whether a request has a correlation id, so that its model keeps state."""
+    return _sequence_of(request) is not None
+
+
+def changes_the_server(request: Request) -> bool:
+    """Return whether a request changes more than the state of a sequence."""
     if request.protocol == "grpc":
         return not is_inference(request.target) and not request.target.endswith(_READ_ONLY)
     return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])

@@ -54,6 +54,7 @@ _FOLLOWED: Final[Mapping[str, str]] = {
     "input_fp16_nodes": '"name;name2": inputs of type FP16',
     "insert_op_conf": "the AIPP configuration file, static or dynamic",
     "output_type": "FP32 or FP16: the type of floating-point outputs",
+    "singleop": "a JSON file of operators, instead of a model; --output is then a folder",
     "disable_reuse_memory": "1: intermediate values share no memory",
 }
 _WITHOUT_EFFECT: Final = frozenset(
@@ -88,7 +89,7 @@ _REFUSED: Final = frozenset(
     (
         *("external_weight", "out_nodes", "input_shape_range", "weight"),
         *("compression_optimize_conf", "enable_compress_weight", "compress_weight_conf"),
-        *("customize_dtypes", "keep_dtype", "is_output_adjust_hw_layout", "singleop", "om"),
+        *("customize_dtypes", "keep_dtype", "is_output_adjust_hw_layout", "om"),
         *("is_input_adjust_hw_layout", "modify_mixlist", "virtual_type", "auto_tune_mode"),
         *("sparsity", "status_check", "distributed_cluster_build", "json", "dump_mode"),
     )
@@ -158,7 +159,7 @@ def read(arguments: Sequence[str], soc: str) -> Options:
 
     `soc` is the simulated chip, accepted in addition to KNOWN.
     """
-    given = _split(arguments)
+    given = split(arguments)
     for name, value in given.items():
         if name in _REFUSED and value.lower() not in _OFF:
             raise CompileFault("E10055", f"--{name}: not simulated")
@@ -214,7 +215,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def _split(arguments: Sequence[str]) -> dict[str, str]:
+def split(arguments: Sequence[str]) -> dict[str, str]:
     """Return the flags by name. `--name=value` and `--name value` are equivalent."""
     given: dict[str, str] = {}
     rest = iter(arguments)

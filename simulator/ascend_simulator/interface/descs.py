@@ -9,7 +9,6 @@ from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, U32, U64, bare, dictionary, listing, status, value
 from ascend_simulator.codes import Code, DataType, Format, Refused
 from ascend_simulator.memory.addresses import Borrowed
-from ascend_simulator.memory.blocks import host_view
 from ascend_simulator.models import om
 from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.loaded import models
@@ -139,16 +138,21 @@ def at(tensors: tuple[Tensor, ...], index: int) -> Tensor:
 
 
 def from_memory(ptr: int, size: int, what: str) -> om.Om:
-    """Parse a model in host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
+    """Parse a model in host memory, as `host_bytes` returns it. Raises as `om.parse` does."""
+    return om.parse(host_bytes(ptr, size, what), what)
 
-    Raises Refused: INVALID_PARAM for null, and as `om.parse` does.
+
+def host_bytes(ptr: int, size: int, what: str) -> memoryview:
+    """Return bytes of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
+
+    Raises Refused: INVALID_PARAM for null.
     """
     if ptr == 0 or size == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {ptr:#x}")
     now = process.current()
-    now.memory.locate(ptr, size, want="host", what=what)
+    view = now.memory.resolve(ptr, size, want="host", write=False, what=what)
     now.part(Borrowed).check(ptr, size, what)
-    return om.parse(host_view(ptr, size).data, what)
+    return view.data
 
 
 # -- helpers -------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ from types import ModuleType
 
 import ascend_simulator.interface.acl
 import ascend_simulator.interface.aipp
+import ascend_simulator.interface.bundles
 import ascend_simulator.interface.descs
 import ascend_simulator.interface.gears
 import ascend_simulator.interface.mdl
 import ascend_simulator.interface.media
 import ascend_simulator.interface.media_tasks
+import ascend_simulator.interface.op
 import ascend_simulator.interface.prof
 import ascend_simulator.interface.rt
 import ascend_simulator.interface.rt_ipc

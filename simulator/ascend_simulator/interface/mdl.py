@@ -1,6 +1,6 @@
 """acl.mdl: sizes, loads and executions, and the handles with options of both.
 
-Other modules of the namespace: `descs`, `gears` and `models.datasets`.
+Other modules of the namespace: `bundles`, `descs`, `gears` and `models.datasets`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from ascend_simulator import process
 from ascend_simulator.calls import STR, U32, U64, bare, pair, status, value
 from ascend_simulator.codes import Code, Refused
+from ascend_simulator.interface.bundles import bundles
 from ascend_simulator.interface.descs import from_memory
 from ascend_simulator.models import datasets, om
 from ascend_simulator.models.datasets import lookup, remove
@@ -281,37 +282,14 @@ def load_with_config(handle: int) -> int:
     )
 
 
-@value("mdl.bundle_load_from_file", STR)
-def bundle_load_from_file(path: str) -> int:
-    """Refuse the call: a simulated file contains one model."""
-    om.read(path)
-    raise Refused(
-        Code.API_NOT_SUPPORT,
-        f"bundle_load_from_file: {path}: found a single model, expected a bundle",
-    )
-
-
-@value("mdl.bundle_get_model_num", U32)
-def bundle_get_model_num(bundle: int) -> int:
-    """Refuse the call: bundles are not simulated."""
-    raise _no_bundle("bundle_get_model_num", bundle)
-
-
-@value("mdl.bundle_get_model_id", U32, U64)
-def bundle_get_model_id(bundle: int, index: int) -> int:
-    """Refuse the call: bundles are not simulated."""
-    raise _no_bundle("bundle_get_model_id", bundle)
-
-
-@status("mdl.bundle_unload", U32)
-def bundle_unload(bundle: int) -> None:
-    """Refuse the call: bundles are not simulated."""
-    raise _no_bundle("bundle_unload", bundle)
-
-
 @status("mdl.unload", U32)
 def unload(model: int) -> None:
-    """Unload a model; memory of the caller is not freed."""
+    """Unload a model; memory of the caller is not freed.
+
+    Refused: INVALID_PARAM for a model of a bundle.
+    """
+    if bundles().contain(model):
+        raise Refused(Code.INVALID_PARAM, f"unload: model {model}: expected bundle_unload")
     models().unload(model)
 
 
@@ -359,7 +337,3 @@ def _execute(what: str, model: int, inputs: int, outputs: int, stream: int) -> N
 
 def _sizes(found: om.Om) -> tuple[int, int]:
     return found.manifest.work_bytes, found.manifest.weight_bytes
-
-
-def _no_bundle(what: str, bundle: int) -> Refused:
-    return Refused(Code.INVALID_BUNDLE_MODEL_ID, f"{what}: bundle {bundle}: not loaded")

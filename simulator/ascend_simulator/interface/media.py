@@ -56,12 +56,13 @@ class Media:
     def __init__(self) -> None:
         self.channels: Final[Handles[Channel]] = Handles("DVPP channel description")
         self.pictures: Final[Handles[Picture]] = Handles("picture description")
+        self.batches: Final[Handles[list[int]]] = Handles("batch of picture descriptions")
         self.areas: Final[Handles[Area]] = Handles("area configuration")
         self.scalings: Final[Handles[Scaling]] = Handles("resize configuration")
 
     def live(self) -> list[str]:
         """Return the number of handles of each kind that were not destroyed, as text."""
-        kinds = (self.channels, self.pictures, self.areas, self.scalings)
+        kinds = (self.channels, self.batches, self.pictures, self.areas, self.scalings)
         names = [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
         is_open = sum(channel.is_open for channel in self.channels)
         return names + ([f"{is_open} DVPP channel(s)"] if is_open else [])
@@ -166,6 +167,27 @@ def dvpp_create_pic_desc() -> int:
 def dvpp_destroy_pic_desc(handle: int) -> None:
     """Destroy the description; the picture's memory is not freed."""
     remove(media().pictures, handle, "dvpp_destroy_pic_desc")
+
+
+@bare("media.dvpp_create_batch_pic_desc", U32)
+def dvpp_create_batch_pic_desc(count: int) -> int:
+    """Create a batch of picture descriptions with all fields zero."""
+    pictures = [media().pictures.add(Picture()) for _ in range(count)]
+    return media().batches.add(pictures)
+
+
+@bare("media.dvpp_get_pic_desc", U64, U32)
+def dvpp_get_pic_desc(batch: int, index: int) -> int:
+    """Return a picture description of a batch, or 0."""
+    pictures = lookup(media().batches, batch, "dvpp_get_pic_desc")
+    return pictures[index] if index < len(pictures) else 0
+
+
+@status("media.dvpp_destroy_batch_pic_desc", U64)
+def dvpp_destroy_batch_pic_desc(batch: int) -> None:
+    """Destroy a batch and its descriptions."""
+    for each in remove(media().batches, batch, "dvpp_destroy_batch_pic_desc"):
+        media().pictures.remove(each)
 
 
 @status("media.dvpp_set_pic_desc_data", U64, U64)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ascend_simulator import media as dvpp
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, status, triple, value
+from ascend_simulator.calls import I32, U32, U64, batch, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.interface.media import HOLDER, Area, channel, media, picture
 from ascend_simulator.media import Picture
-from ascend_simulator.memory.blocks import host_view
 from ascend_simulator.models.datasets import lookup
 from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
@@ -106,6 +107,130 @@ def dvpp_vpc_crop_and_paste_async(
     _convert(what, handle, given, output, cut, place, stream)
 
 
+@status("media.dvpp_vpc_crop_resize_async", U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_resize_async(
+    handle: int, given: int, output: int, area: int, scaling: int, stream: int
+) -> None:
+    """Queue a crop with a resize configuration, which has no effect in the simulator."""
+    what = "dvpp_vpc_crop_resize_async"
+    lookup(media().scalings, scaling, what)
+    _convert(what, handle, given, output, lookup(media().areas, area, what), None, stream)
+
+
+@status("media.dvpp_vpc_crop_resize_paste_async", U64, U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_resize_paste_async(
+    handle: int, given: int, output: int, area: int, paste: int, scaling: int, stream: int
+) -> None:
+    """Queue a paste with a resize configuration, which has no effect in the simulator."""
+    what = "dvpp_vpc_crop_resize_paste_async"
+    lookup(media().scalings, scaling, what)
+    cut, place = (lookup(media().areas, one, what) for one in (area, paste))
+    _convert(what, handle, given, output, cut, place, stream)
+
+
+# -- batches of pictures -------------------------------------------------------------------------
+
+_MOST_AREAS: Final = 256
+
+
+def _numbers(given: object) -> list[int]:
+    """Convert a list of integers. Raises TypeError for other types."""
+    if not isinstance(given, list):
+        raise TypeError(f"a list is required (found {type(given).__name__})")
+    return [U64(each) for each in given]
+
+
+@batch("media.dvpp_vpc_batch_crop_async", U64, U64, _numbers, U64, _numbers, U64)
+def dvpp_vpc_batch_crop_async(
+    handle: int, given: int, counts: list[int], output: int, areas: list[int], stream: int
+) -> None:
+    """Queue crops of several pictures: `counts` areas of each, each into its own picture."""
+    what = "dvpp_vpc_batch_crop_async"
+    _convert_batch(what, handle, given, counts, output, areas, None, stream)
+
+
+@status("media.dvpp_vpc_batch_crop_resize_async", U64, U64, _numbers, U64, _numbers, U64, U64)
+def dvpp_vpc_batch_crop_resize_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    scaling: int,
+    stream: int,
+) -> None:
+    """Queue crops as dvpp_vpc_batch_crop_async does, with a resize configuration."""
+    what = "dvpp_vpc_batch_crop_resize_async"
+    lookup(media().scalings, scaling, what)
+    _convert_batch(what, handle, given, counts, output, areas, None, stream)
+
+
+@batch(
+    "media.dvpp_vpc_batch_crop_and_paste_async", U64, U64, _numbers, U64, _numbers, _numbers, U64
+)
+def dvpp_vpc_batch_crop_and_paste_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    pastes: list[int],
+    stream: int,
+) -> None:
+    """Queue pastes of several pictures: `counts` areas of each, each into its own picture."""
+    what = "dvpp_vpc_batch_crop_and_paste_async"
+    _convert_batch(what, handle, given, counts, output, areas, pastes, stream)
+
+
+@status(
+    "media.dvpp_vpc_batch_crop_resize_paste_async",
+    *(U64, U64, _numbers, U64, _numbers, _numbers, U64, U64),
+)
+def dvpp_vpc_batch_crop_resize_paste_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    pastes: list[int],
+    scaling: int,
+    stream: int,
+) -> None:
+    """Queue pastes as dvpp_vpc_batch_crop_and_paste_async does, with a resize configuration."""
+    what = "dvpp_vpc_batch_crop_resize_paste_async"
+    lookup(media().scalings, scaling, what)
+    _convert_batch(what, handle, given, counts, output, areas, pastes, stream)
+
+
+def _convert_batch(
+    what: str,
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    pastes: list[int] | None,
+    stream: int,
+) -> None:
+    """Queue the conversions of a batch. Refused: INVALID_PARAM for lists that do not fit."""
+    sources, targets = (lookup(media().batches, each, what) for each in (given, output))
+    places = areas if pastes is None else pastes
+    total = sum(counts)
+    if not (
+        len(counts) == len(sources)
+        and len(targets) == len(areas) == len(places) == total
+        and 1 <= total <= _MOST_AREAS
+    ):
+        found = f"{len(sources)} pictures, areas {counts}, {len(areas)} areas"
+        text = f"{what}: found {found}, {len(places)} pastes, {len(targets)} outputs"
+        raise Refused(Code.INVALID_PARAM, text)
+    repeated = [source for source, count in zip(sources, counts, strict=True) for _ in range(count)]
+    for source, target, area, paste in zip(repeated, targets, areas, places, strict=True):
+        cut = lookup(media().areas, area, what)
+        place = None if pastes is None else lookup(media().areas, paste, what)
+        _convert(what, handle, source, target, cut, place, stream)
+
+
 def _convert(
     what: str,
     handle: int,
@@ -179,8 +304,8 @@ def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int
 def _info(data: int, size: int, what: str) -> dvpp.JpegInfo:
     if data == 0 or size == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {data:#x}")
-    process.current().memory.locate(data, size, want="host", what=what)
+    view = process.current().memory.resolve(data, size, want="host", write=False, what=what)
     try:
-        return dvpp.jpeg_info(host_view(data, size).tobytes())
+        return dvpp.jpeg_info(view.tobytes())
     except ValueError as error:
         raise Refused(Code.INVALID_PARAM, f"{what}: not a JPEG file: {error}") from error

@@ -46,9 +46,12 @@ def set_device(device: int) -> None:
     process.current().contexts.set_device(device)
 
 
-@value("rt.get_device")
+@value("rt.get_device", anytime=True)
 def get_device() -> int:
-    """Return the device of this thread's context."""
+    """Return the device of this thread's context.
+
+    Allowed before acl.init(), because tools probe with it. Refused: RT_CONTEXT_NULL.
+    """
     return process.current().context().device
 
 
@@ -66,8 +69,9 @@ def reset_device_force(device: int) -> None:
 
 @value("rt.get_run_mode", anytime=True)
 def get_run_mode() -> int:
-    """Return ACL_HOST, always. Allowed before acl.init() and without a context."""
-    return int(RunMode.ACL_HOST)
+    """Return the setting `run_mode`. Allowed before acl.init() and without a context."""
+    is_device = process.current().settings.one_memory
+    return int(RunMode.ACL_DEVICE if is_device else RunMode.ACL_HOST)
 
 
 @value("rt.query_device_status", I32)

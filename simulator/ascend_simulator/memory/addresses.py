@@ -58,7 +58,9 @@ GONE = declare(
 class Addresses:
     """Allocated blocks, and freed blocks of pinned memory. Safe from any thread."""
 
-    def __init__(self, lock: RLock) -> None:
+    def __init__(self, lock: RLock, *, one: bool = False) -> None:
+        self.one_memory: Final = one
+        """True if host and device memory are one: either address serves for both."""
         self._lock = lock
         self._map = BlockMap()
         self._freed = Quarantine()
@@ -99,11 +101,14 @@ class Addresses:
         if block.lease is not None and not block.lease.is_kept:
             self._refuse(GONE, f"{what}: {ptr:#x}: found {block!r}, whose exporter has closed it")
         if want == "device":
-            if block.kind not in ON_A_DEVICE:  # an alias of host memory is also host memory
+            shared = self.one_memory and block.kind == "pinned"
+            if (
+                block.kind not in ON_A_DEVICE and not shared
+            ):  # an alias of host memory is also host memory
                 self._refuse(
                     HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}, expected device memory"
                 )
-        elif want == "host" and block.device is not None:
+        elif want == "host" and block.device is not None and not self.one_memory:
             self._refuse(
                 DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}, expected host memory"
             )

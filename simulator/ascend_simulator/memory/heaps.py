@@ -37,6 +37,8 @@ DEVICE_SPAN: Final = 1 << 46
 
 _RED: Final = 0xFD
 _RED_BYTES: Final = 64
+_ODD_BYTES: Final = 16
+"""Offset of malloc_host's address where memory is one: there it need not be a multiple of 64."""
 
 BAD_FREE = declare(
     "memory.bad-free", "free must receive each address of malloc, unchanged, exactly once."
@@ -61,9 +63,15 @@ UNALIGNED = declare(
 class AddressSpace(Addresses):
     """All blocks of the process, on devices and pinned, and each device's used bytes."""
 
-    def __init__(self, capacities: list[int], lock: RLock) -> None:
-        """Make an empty address space. `capacities` has the bytes of each device."""
-        super().__init__(lock)
+    def __init__(self, capacities: list[int], lock: RLock, *, one: bool = False) -> None:
+        """Make an empty address space.
+
+        Args:
+            capacities: the bytes of each device.
+            lock: the process's lock.
+            one: host and device memory are one.
+        """
+        super().__init__(lock, one=one)
         self._next = [DEVICE_BASE + device * DEVICE_SPAN for device in range(len(capacities))]
         self._capacities = list(capacities)
         self._used = [0] * len(capacities)
@@ -122,13 +130,14 @@ class AddressSpace(Addresses):
         if nbytes == 0:
             raise Refused(Code.INVALID_PARAM, "malloc_host: size: found 0, expected 1 or more")
         try:
-            whole = aligned(nbytes + 2 * _RED_BYTES)
+            whole = aligned(nbytes + 2 * _RED_BYTES + _ODD_BYTES)
         except MemoryError as error:
             raise Refused(
                 Code.BAD_ALLOC, f"malloc_host: the host has less than {nbytes:,} bytes left"
             ) from error
         whole.fill(_RED)
-        content = whole[_RED_BYTES : _RED_BYTES + nbytes]
+        first = _RED_BYTES + (_ODD_BYTES if self.one_memory else 0)
+        content = whole[first : first + nbytes]
         content.fill(FRESH)
         block = Block(content.ctypes.data, content, "pinned", None, 0)
         self._insert(block)

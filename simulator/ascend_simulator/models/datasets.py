@@ -52,6 +52,8 @@ class TensorDesc:
     dtype: int
     dims: Dims
     format: int
+    const: bytes = b""
+    """The value of an operator's constant input; empty for others."""
     is_owned: bool = False
     """True if a dataset owns it."""
 
@@ -252,6 +254,15 @@ def create_tensor_desc(dtype: int, dims: Dims, layout: int) -> int:
     if any(dim < -2 for dim in dims):
         raise Refused(Code.INVALID_PARAM, f"create_tensor_desc: found dims {dims}")
     return data().descs.add(TensorDesc(dtype, dims, layout))
+
+
+@status("set_tensor_const", U64, U64, U64)
+def set_tensor_const(desc: int, ptr: int, size: int) -> None:
+    """Set the value of an operator's constant input, from host memory."""
+    found = lookup(data().descs, desc, "set_tensor_const")
+    memory = process.current().memory
+    view = memory.resolve(ptr, size, want="host", write=False, what="set_tensor_const")
+    found.const = view.tobytes()
 
 
 @bare("destroy_tensor_desc", U64, failed=None)

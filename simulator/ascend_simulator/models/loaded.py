@@ -178,6 +178,10 @@ class Models:
         self._numbers = {True: count(1), False: count(_FIRST_UNPLANNED)}
         self._models: dict[int, Model] = {}
 
+    def next_number(self, *, planned: bool) -> int:
+        """Return a new id. Bundles and models without a memory plan share their numbers."""
+        return next(self._numbers[planned])
+
     def get(self, number: int, what: str) -> Model:
         """Return the model. Raises Refused GE_EXEC_MODEL_ID_INVALID."""
         model = self._models.get(number)
@@ -228,7 +232,7 @@ class Models:
                 "Compile it with gears",
             )
         work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
-        number = next(self._numbers[planned])
+        number = self.next_number(planned=planned)
         name = f"model {number}"
         image = WeightImage(om.graph, manifest.weight_bytes)
         asked = (

@@ -161,6 +161,37 @@ class Manifest:
         return max(sizes, default=tensor.most_bytes)
 
 
+BUNDLE_MAGIC: Final = b"ASIM_BDL"
+_BUNDLE: Final = struct.Struct("<8sI")
+_SIZE: Final = struct.Struct("<Q")
+
+
+def bundle(files: Sequence[bytes]) -> bytes:
+    """Return the bytes of a bundle of model files: their number, sizes and contents."""
+    sizes = b"".join(_SIZE.pack(len(file)) for file in files)
+    return _BUNDLE.pack(BUNDLE_MAGIC, len(files)) + sizes + b"".join(files)
+
+
+def parse_bundle(data: bytes | memoryview, name: str = "bundle in memory") -> list[Om]:
+    """Parse the models of a bundle.
+
+    Raises Refused: INVALID_PARAM for another file or too few bytes (GetBundleNumAndOffset in GE's
+    model.cpp), else as `parse`.
+    """
+    if len(data) < _BUNDLE.size or bytes(data[:8]) != BUNDLE_MAGIC:
+        raise Refused(Code.INVALID_PARAM, f"{name}: found another file, expected a bundle")
+    _, count = _BUNDLE.unpack_from(data)
+    first = _BUNDLE.size + count * _SIZE.size
+    if len(data) < first:
+        raise Refused(Code.INVALID_PARAM, f"{name}: found {len(data)} bytes, expected {first}")
+    found = []
+    for index in range(count):
+        (size,) = _SIZE.unpack_from(data, _BUNDLE.size + index * _SIZE.size)
+        found.append(parse(memoryview(data)[first : first + size], f"{name}, model {index}"))
+        first += size
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Om:
     """The content of a file."""
@@ -177,12 +208,16 @@ def read(path: str) -> Om:
 
     Raises Refused: 145002 if it cannot be read, else as `parse`.
     """
+    return parse(content(path), path)
+
+
+def content(path: str) -> bytes:
+    """Return the bytes of the file at `path`. Raises Refused: 145002 if it cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         text = f"model file {path!r} cannot be read: {error}"
         raise Refused(Code.GE_EXEC_MODEL_PATH_INVALID, text) from error
-    return parse(data, path)
 
 
 def parse(data: bytes | memoryview, name: str = "model in memory") -> Om:

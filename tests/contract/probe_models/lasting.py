@@ -1,6 +1,7 @@
 """Executes a batch for the longest time that one of its requests asks for.
 
-`X` has the milliseconds; `Y` the batch: the ids of its requests, which are digits.
+`X` has the milliseconds; `Y` the batch: the ids of its requests, which are digits. An instance of a
+group with the name `at_N` opens N milliseconds after 1970.
 """
 
 import time
@@ -10,6 +11,11 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        group, _, _ = args["model_instance_name"].rpartition("_")
+        if group.startswith("at_"):
+            time.sleep(max(0, int(group.removeprefix("at_")) / 1000 - time.time()))
+
     def execute(self, requests):
         inputs = [pb_utils.get_input_tensor_by_name(request, "X") for request in requests]
         time.sleep(float(max(tensor.as_numpy().max() for tensor in inputs)) / 1000)

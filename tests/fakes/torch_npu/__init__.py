@@ -39,6 +39,8 @@ class State:
         """CANN's return code of the next operation on a card."""
         self.compiled = []
         """The shapes of the inputs of each graph that torchair compiled."""
+        self.captured = []
+        """The shapes of the inputs of each capture of npugraph_ex."""
         self.allocations = Counter()
         """Card: how often its memory was asked for."""
         self.reserved = Counter()
@@ -232,5 +234,31 @@ class _Npu:
 
 npu = _Npu()
 _setup_privateuseone_for_python_backend("npu", backend_module=npu)
+
+
+@torch._dynamo.register_backend(name="npugraph_ex")
+def _capture(module, inputs, options=None):
+    """The compiler npugraph_ex: a capture at the first execution, with fixed memory of results."""
+    for name in options or {}:
+        if name not in ("capture_error_mode", "capture_limit", "clone_input", "clone_output"):
+            raise ValueError(f"npugraph_ex has no option {name}")
+    if any(isinstance(each, torch.SymInt) for each in inputs):
+        raise AssertionError("found a size that varies, expected dynamic=False")
+    results = []
+
+    def execute(*given):
+        found = module.forward(*given)
+        if not results:
+            tensors = [each for each in given if isinstance(each, torch.Tensor)]
+            STATE.captured.append([tuple(tensor.shape) for tensor in tensors])
+            results.extend(found)
+        else:  # a replay writes the results of the capture
+            for kept, new in zip(results, found, strict=True):
+                kept.copy_(new)
+        return tuple(results)
+
+    return execute
+
+
 _LIBRARY = torch.library.Library("_", "IMPL")
 _LIBRARY.fallback(lambda op, *args, **kwargs: _perform(op, args, kwargs), "PrivateUse1")

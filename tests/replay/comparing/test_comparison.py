@@ -261,7 +261,7 @@ def test_a_tolerance_of_an_unknown_output_is_refused(tmp_path, capsys, name):
     assert main(["compare", str(a), str(a), *known]) == 0
     capsys.readouterr()
     assert main(["compare", str(a), str(a), *known, f"--tolerance={name}:abs=1"]) == 2
-    expected = f"--tolerance: found {name}; expected outputs of the captures: m/y"
+    expected = f"--tolerance: found {name}; expected outputs of the responses: m/y"
     assert expected in capsys.readouterr().err
 
 

@@ -11,6 +11,10 @@ ABSENT = ChildResult(Outcome.ABSENT)
 CUDA = "CUDAExecutionProvider, CPUExecutionProvider"
 SET_ENV = "/usr/local/Ascend/cann/set_env.sh"
 
+ATC_PACKAGES = (
+    *("decorator", "attrs", "psutil", "scipy", "sympy", "absl-py", "cloudpickle", "cffi"),
+)
+
 ACL_FACTS = {"file": "/cann/acl.so", "soc": "Ascend910B3", "code": "0", "devices": "2"}
 
 PLAIN = Machine(
@@ -47,6 +51,7 @@ ASCEND = replace(
     PLAIN,
     groups=frozenset({"triton", "HwHiAiUser"}),
     environment={"ASCEND_HOME_PATH": "/usr/local/Ascend/cann"},
+    packages={**PLAIN.packages, **dict.fromkeys(ATC_PACKAGES, "1.0")},
     imports={
         **PLAIN.imports,
         "acl": ChildResult(Outcome.DONE, ACL_FACTS),

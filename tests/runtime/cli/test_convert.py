@@ -2,17 +2,22 @@
 
 from itertools import product
 
+import onnx
 import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from runtime.support.graphs import onnx_model
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import parse
-from ge_runtime.cli.convert import ConvertOptions, convert
+from ge_runtime.cli.convert.conversion import ConvertOptions, convert
+from ge_runtime.cli.convert.graph import graph_changes
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.specs import ROWS
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.specs import ROWS, DType
 
 pytestmark = pytest.mark.brute_force
 
@@ -58,6 +63,7 @@ parameters [
   { key: "device_ids" value { string_value: "0,1" } },
   { key: "graph.ge.aicoreNum" value { string_value: "24|48" } }
 ]
+parameters { key: "graph.ge.exec.precision_mode_v2" value { string_value: "fp16" } }
 parameters { key: "axes.ids" value { string_value: "tokens" } }
 parameters { key: "axes.mask" value { string_value: "tokens" } }
 parameters { key: "limit.tokens" value { string_value: "128" } }
@@ -101,8 +107,10 @@ def parameter(key, text):
     return f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}\n'
 
 
-def converted(text, *, axes=None, limits=None, device_ids=None, drop=()):
-    return convert("m", text, ConvertOptions(axes or {}, limits or {}, device_ids, frozenset(drop)))
+def converted(text, *, graph=None, **options):
+    given = {"axes": {}, "limits": {}, "device_ids": None, "drop": (), **options}
+    given["drop"] = frozenset(given["drop"])
+    return convert("m", text, ConvertOptions(**given), graph)
 
 
 def ours(conversion):
@@ -111,6 +119,15 @@ def ours(conversion):
     message = text_format.Parse(conversion.text, ModelConfig())
     RuntimeConfig.parse({"name": "m", **parse(conversion.text)}, cores=1)
     return {key: value.string_value for key, value in message.parameters.items()}
+
+
+def rows(conversion, verdict):
+    """Return the rows of the table with a verdict: what and why."""
+    return [(row.what, row.why) for row in conversion.report.rows if row.verdict == verdict]
+
+
+FP16 = {"graph.ge.exec.precision_mode_v2": "fp16"}
+"""GE's default precision, which conversions write."""
 
 
 @pytest.fixture
@@ -130,7 +147,24 @@ def run(tmp_path, capsys):
 def test_unrelated_parts_are_unchanged(run):
     names = ("--axes", "ids=tokens", "--axes", "mask=tokens")
     code, printed, errors = run(ENCODER, *names)
-    assert (code, printed, errors) == (0, CONVERTED, "")
+    assert (code, printed) == (0, CONVERTED)
+    assert [" ".join(line.split()) for line in errors.splitlines()] == [
+        "kept device_ids = 0,1 the same in ge_runtime",
+        "kept graph.ge.aicoreNum = 24|48 `ge-runtime build` passes --aicore_num",
+        "kept dynamic_batching unchanged",
+        "changed backend = npu_ge backend = ge: `ge-runtime backend` installs it",
+        "changed graph.ge.dynamicDims = 1,64,1,64;8,64,8,64;1,128,1,128;8,128,8,128 axes, limit "
+        "and gears, below",
+        "changed graph.ge.dynamicNodeType = 1 axes, limit and gears, below",
+        "changed graph.ge.inputShape = ids:-1,-1;mask:-1,-1 axes, limit and gears, below",
+        "changed graph.ge.exec.precision_mode_v2 = fp16 GE's default, which npu_ge used; `origin` "
+        "would keep the graph's FP32",
+        "changed axes.ids = tokens from dims of -1 and the gears",
+        "changed axes.mask = tokens from dims of -1 and the gears",
+        "changed limit.tokens = 128 from dims of -1 and the gears",
+        "changed gears.batch = 1, 8 from dims of -1 and the gears",
+        "changed gears.tokens = 64, 128 from dims of -1 and the gears",
+    ]
 
 
 def test_the_output_file(run, tmp_path):
@@ -140,61 +174,70 @@ def test_the_output_file(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "note"),
+    ("files", "row"),
     [
         ((), None),
-        (("1/net/a.onnx", "1/a.pb"), "1/net/a.onnx: ge_runtime expects 1/model.onnx. Rename it"),
-        (("1/b.onnx", "1/a.onnx"), "1/a.onnx or 1/b.onnx: ge_runtime expects 1/model.onnx. "),
+        (("1/b.onnx", "1/a.onnx"), ("1/a.onnx or 1/b.onnx", "rename it to 1/model.onnx, then ")),
         (("1/a.onnx", "1/model.onnx"), None),
         (("2/a.onnx", "2/model.om"), None),
-        (("3/frozen.pb",), "3/frozen.pb: no engine reads it. Compile it to 3/model.om with `atc"),
+        (("3/frozen.pb",), ("3/frozen.pb", "no engine reads it; compile it to 3/model.om with ")),
+        (("1/net/a.onnx", "1/a.pb"), ("1/net/a.onnx", "rename it to 1/model.onnx, then ")),
         (("old/a.onnx",), None),
     ],
 )
-def test_notes_name_graphs_to_rename_or_compile(run, tmp_path, files, note):
+def test_the_table_names_graphs_to_rename_or_compile(tmp_path, files, row):
     for name in files:
-        file = tmp_path / "encoder" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    code, printed, notes = run(ENCODER, "--axes", "ids=tokens")
-    assert (code, printed) == (0, CONVERTED)
-    graphs = [line for line in notes.splitlines() if line.startswith("note: ") and "/" in line]
-    assert len(graphs) == (note is not None)
-    assert all(line.startswith(f"note: {note}") for line in graphs)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [(what, why[: len(row[1])]) for what, why in graph_changes(tmp_path)] == (
+        [row] if row else []
+    )
 
 
 def test_all_problems_are_printed_and_nothing_is_written(run, tmp_path):
     file = tmp_path / "new.pbtxt"
-    text = ENCODER + parameter("profiling", "dynamic") + parameter("dynamic", "1")
-    text += "instance_group [ { count: 64 kind: KIND_CPU } ]\n"
+    text = ENCODER + parameter("graph.ge.oo.level", "O3") + parameter("session.graphRunMode", "1")
     code, printed, errors = run(text, "--output", file)
     assert (code, printed, file.exists()) == (1, "", False)
-    assert errors.splitlines() == [
-        "cannot be converted: dynamic = 1: npu_ge has no such parameter, and ignored it; --drop "
-        "dynamic",
-        "cannot be converted: profiling = dynamic: ge_runtime has no such option; profile the "
-        "server's process with msprof; the metrics ge_runtime_* show the cost of launches, or "
-        "--drop profiling",
-        "cannot be converted: instance_group = 64 instances: in npu_ge instances are threads that "
-        "share engines, in ge_runtime each is a process with its own engines; use one instance, "
-        "and device_exec_blocks for parallel engines, or --drop instance_group",
+    assert errors.splitlines()[-2:] == [
+        "cannot be converted: graph.ge.oo.level = O3: ge_runtime compiles with ATC, and has no "
+        "flag for this option; compile model.om yourself with a flag of `atc --help`, or --drop "
+        "graph.ge.oo.level",
+        "cannot be converted: session.graphRunMode = 1: ge_runtime does not train; --drop "
+        "session.graphRunMode",
     ]
 
 
 def test_refused_parts_can_be_dropped(run):
-    text = ENCODER + parameter("profiling", "dynamic") + "instance_group [ { count: 64 } ]\n"
-    drop = ("--drop", "profiling", "--drop", "instance_group")
-    code, printed, errors = run(text, "--axes", "ids=tokens", *drop)
+    text = ENCODER + parameter("graph.ge.oo.level", "O3")
+    code, printed, errors = run(text, "--axes", "ids=tokens", "--drop", "graph.ge.oo.level")
     assert (code, printed) == (0, CONVERTED)
-    assert errors.splitlines() == [
-        "note: profiling = dynamic: dropped",
-        "note: instance_group = 64 instances: dropped",
-    ]
+    assert errors.splitlines()[-1].split() == ["dropped", "graph.ge.oo.level", "=", "O3", "--drop"]
+
+
+@pytest.mark.parametrize(
+    ("instances", "more", "blocks"),
+    [
+        (1, {}, None),
+        (4, {}, "2"),
+        (3, {"instance_exec_blocks": "2"}, "3"),
+        (64, {}, "8"),
+        (64, {"device_exec_blocks": "5"}, "5"),
+    ],
+)
+def test_instances_become_engines_of_one_process(instances, more, blocks):
+    """npu_ge's instances are threads; by default it has ceil(instances / cards) engines a card."""
+    text = ENCODER + f"instance_group [ {{ count: {instances} }} ]\n"
+    text += "".join(parameter(key, value) for key, value in more.items())
+    conversion = converted(text)
+    assert ours(conversion).get("device_exec_blocks") == blocks
+    assert ("instance_group" in conversion.text) == (instances == 1)
 
 
 def test_dropping_an_absent_parameter_is_a_problem(run):
     code, _, errors = run(ENCODER, "--drop", "profiling")
-    assert (code, errors) == (1, "cannot be converted: --drop profiling: found nothing to drop\n")
+    assert code == 1
+    assert errors.endswith("cannot be converted: --drop profiling: found nothing to drop\n")
 
 
 def test_image_sizes_become_gears():
@@ -204,18 +247,19 @@ def test_image_sizes_become_gears():
         "device_exec_blocks": "2",
         "static_model": "1",
         "EXECUTION_ENV_PATH": "/opt/env.tar.gz",
+        **FP16,
         "axes.image:0": "image_0_2,image_0_3",
         "limit.image_0_2": "448",
         "limit.image_0_3": "448",
         "gears.image_0_2": "224, 448",
         "gears.image_0_3": "224, 448",
     }
-    assert conversion.notes == [
-        "dump_graph = 0: omitted, it is off",
-        "global.ge.exec.deviceId = 0: omitted, npu_ge never passed it on",
-        "instance_exec_blocks = 1: omitted, one engine executes a batch",
-        "session.ge.constLifecycle = session: omitted, weights exist once for each device",
-        "session.graphRunMode = 0: omitted, ge_runtime only runs inference",
+    assert rows(conversion, "dropped") == [
+        ("dump_graph = 0", "it is off"),
+        ("global.ge.exec.deviceId = 0", "npu_ge never passed it on"),
+        ("instance_exec_blocks = 1", "one engine executes a batch"),
+        ("session.ge.constLifecycle = session", "weights exist once for each device"),
+        ("session.graphRunMode = 0", "ge_runtime only runs inference"),
     ]
 
 
@@ -227,33 +271,33 @@ parameters { key: "device_ids" value { string_value: "0" } }
 """
 
 
+def test_sizes_without_gears_are_reported():
+    conversion = converted(DYNAMIC, limits={"image_1": 224, "image_2": 336})
+    assert "image_1 224, image_2 336" in dict(rows(conversion, "changed"))
+
+
 @pytest.mark.parametrize(
-    ("text", "sizes"),
+    ("largest", "batching", "gears"),
     [
-        (DYNAMIC, "batch 64, image_1 224, image_2 336"),
-        (DYNAMIC.replace("64", "1"), "image_1 224, image_2 336"),
+        (64, "", "1, 2, 4, 8, 16, 32, 64"),
+        (12, "dynamic_batching { preferred_batch_size: [ 6, 12 ] }", "1, 2, 4, 6, 8, 12"),
+        (2, "", "1, 2"),
+        (1, "", None),
     ],
 )
-def test_sizes_without_gears_are_noted(text, sizes):
-    conversion = converted(text, limits={"image_1": 224, "image_2": 336})
-    (note,) = conversion.notes
-    assert note.startswith(f"{sizes}: without gears an .om has only this size")
+def test_a_dynamic_batch_has_gears(largest, batching, gears):
+    text = RANKER.replace(parameter("graph.ge.inputShape", "features:16,40"), batching)
+    text = text.replace("max_batch_size: 16", f"max_batch_size: {largest}")
+    assert ours(converted(text)).get("gears.batch") == gears
 
 
 def test_a_static_graph_has_one_gear():
     assert ours(converted(RANKER)) == {
         "device_ids": "0",
         "static_model": "1",
+        **FP16,
         "gears.batch": "16",
     }
-
-
-def test_a_static_graph_with_unknown_rows_is_refused():
-    text = RANKER.replace(parameter("graph.ge.inputShape", "features:16,40"), "")
-    assert converted(text).problems == [
-        "parameter 'static_model': found '1', expected gears for batch: a static model has no "
-        "other sizes"
-    ]
 
 
 def test_any_size_needs_a_limit_and_outputs_need_their_axes():
@@ -273,9 +317,11 @@ def test_any_size_needs_a_limit_and_outputs_need_their_axes():
     options = {"axes": {"ids": ["t"], "states": ["t // 2"]}, "limits": {"t": 32}}
     assert ours(converted(text, device_ids="1", **options)) == {
         "device_ids": "1",
+        **FP16,
         "axes.ids": "t",
         "axes.states": "t // 2",
         "limit.t": "32",
+        "gears.batch": "1, 2, 4",
     }
 
 
@@ -360,7 +406,7 @@ def test_names_from_the_user_also_apply_to_equal_dims():
         ),
         ({"axes": {"embedding": ["t"]}}, "--axes = embedding: no tensor of this name has a -1"),
         ({"limits": {"t": 4}}, "--limit = t: unknown axis; use one of: ids_0"),
-        ({"device_ids": "3"}, "--device-ids = 3: config.pbtxt already has device_ids"),
+        ({"device_ids": "3"}, "--device-ids = 3: there is a device_ids already"),
     ],
 )
 def test_options_without_effect_are_refused(options, problem):
@@ -382,11 +428,6 @@ def test_tensors_must_be_declared():
 
 
 REFUSED = {
-    "instance_exec_blocks": ("2", "device_exec_blocks"),
-    "dump_graph": ("1", "DUMP_GE_GRAPH"),
-    "dump_data": ("1", "conformance"),
-    "profiling": ("true", "msprof"),
-    "ge.exec.precision_mode_v2": ("fp16", "use graph.ge.exec.precision_mode_v2 to apply it"),
     "session.ge.graphRunMode": ("1", "does not train"),
     "session.ge.exec.deviceId": ("1", "device_ids"),
     "session.ge.session_device_id": ("1", "device_ids"),
@@ -394,11 +435,36 @@ REFUSED = {
     "graph.ge.graphMemoryMaxSize": ("1", "workspace_pool_mib"),
     "graph.ge.variableMemoryMaxSize": ("1", "memory is planned"),
     "graph.ge.compileHybridMode": ("1", "add a gear"),
-    "graph.ge.exec.precision_mode": ("force_fp16", "precision_mode_v2"),
+    "graph.ge.exec.precision_mode": ("allow_fp32_to_fp16", "precision_mode_v2"),
     "graph.ge.oo.level": ("O3", "atc --help"),
     "graph.ge.externalWeight": ("1", "weights are loaded from the .om"),
-    "statik_model": ("1", "has no such parameter"),
 }
+
+DROPPED = {
+    "instance_exec_blocks": ("2", "mixed up the rows"),
+    "dump_graph": ("1", "DUMP_GE_GRAPH"),
+    "dump_data": ("1", "`dump`"),
+    "profiling": ("true", "msprof"),
+    "ge.aicoreNum": ("12|10", "--backend-config=npu_ge,ge.aicoreNum=... applies it"),
+    "statik_model": ("1", "has no such parameter"),
+    "session.ge.constLifecycle": ("2", "weights"),
+    "session.ge.exec.reuseZeroCopyMemory": ("2", "planned"),
+    "session.ge.exec.staticMemoryPolicy": ("2", "one workspace"),
+    "session.ge.featureBaseRefreshable": ("2", "never moves"),
+    "session.ge.graph_compiler_cache_dir": ("2", "before they are served"),
+    "session.ge.graph_key": ("2", "before they are served"),
+}
+"""Parameters that do not affect responses, or that npu_ge ignored."""
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_parameters_without_effect_are_dropped_with_the_reason(name):
+    value, words = DROPPED[name]
+    conversion = converted(RANKER + parameter(name, value))
+    assert ours(conversion) == ours(converted(RANKER))
+    ((what, why),) = rows(conversion, "dropped")
+    assert what == f"{name} = {value}"
+    assert words in why
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -409,24 +475,183 @@ def test_refused_parameters_can_be_dropped(name):
     assert problem.startswith(f"{name} = {value}: ")
     assert words in problem
     assert problem.endswith(f"--drop {name}")
-    assert ours(converted(text, drop=[name])) == ours(converted(RANKER))
+    precision = {} if name.endswith("precision_mode") else FP16
+    assert ours(converted(text, drop=[name])).items() >= {**precision, "gears.batch": "16"}.items()
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("option", "value", "mode"),
     [
-        "ge.constLifecycle",
-        "ge.exec.reuseZeroCopyMemory",
-        "ge.exec.staticMemoryPolicy",
-        "ge.featureBaseRefreshable",
-        "ge.graph_compiler_cache_dir",
-        "ge.graph_key",
+        (None, None, "fp16"),
+        ("session.ge.exec.precision_mode_v2", "origin", "origin"),
+        ("graph.ge.exec.precision_mode", "must_keep_origin_dtype", "origin"),
+        ("session.ge.exec.precision_mode", "allow_mix_precision", "mixed_float16"),
     ],
 )
-def test_options_that_ge_runtime_does_not_need_are_omitted(option):
-    conversion = converted(RANKER + parameter(f"session.{option}", "2"))
-    assert ours(conversion) == ours(converted(RANKER))
-    assert conversion.notes[0].startswith(f"session.{option} = 2: omitted, ")
+def test_the_precision_stays(option, value, mode):
+    """GE's default is fp16, and that of `ge-runtime build` is origin."""
+    made = ours(converted(RANKER + (parameter(option, value) if option else "")))
+    assert [value for key, value in made.items() if "precision" in key] == [mode]
+
+
+def test_the_command_line_applies_unless_config_pbtxt_has_another_value():
+    settings = {
+        "ge.aicoreNum": "12|10",
+        "ge.deterministic": "1",
+        "session.ge.exec.precision_mode_v2": "origin",
+        "device_ids": "5",
+        "profiling": "dynamic",
+    }
+    text = RANKER + parameter("session.ge.deterministic", "0") + parameter("ge.aicoreNum", "9|9")
+    conversion = converted(text, settings=settings)
+    assert ours(conversion) == {
+        "device_ids": "0",
+        "static_model": "1",
+        "graph.ge.aicoreNum": "12|10",
+        "session.ge.deterministic": "0",
+        "session.ge.exec.precision_mode_v2": "origin",
+        "gears.batch": "16",
+    }
+    assert [what for what, _ in rows(conversion, "dropped")] == [
+        "--backend-config ge.deterministic = 1",
+        "profiling = dynamic",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "batching", "early"),
+    [
+        ("", "{ default_priority_level: 1 preferred_batch_size: [ 8 ] }", None),
+        ("latency", "{ default_priority_level: 1 max_queue_delay_microseconds: 0 }", "true"),
+        (
+            "throughput",
+            "{ default_priority_level: 1 preferred_batch_size: [ 16 ] "
+            "max_queue_delay_microseconds: 10000 }",
+            "false",
+        ),
+    ],
+)
+def test_a_strategy_sets_batching_and_early_answers(strategy, batching, early):
+    text = RANKER + "dynamic_batching { default_priority_level: 1 preferred_batch_size: [ 8 ] }\n"
+    conversion = converted(text, strategy=strategy)
+    assert f"dynamic_batching {batching}\n" in conversion.text
+    assert ours(conversion).get("early_answers") == early
+    if strategy:
+        assert "dynamic_batching { max_queue" in converted(RANKER, strategy="latency").text
+
+
+def test_a_strategy_adds_no_batching_to_a_model_without_rows():
+    conversion = converted(IMAGES, strategy="throughput")
+    assert ours(conversion)["early_answers"] == "false"
+    assert "dynamic_batching" not in conversion.text
+
+
+SIGNATURE = Signature(
+    (
+        GraphTensor("ids", DType.INT64, (None, None), ("n", "seq")),
+        GraphTensor("mask", DType.INT64, (None, None), ("n", "seq")),
+    ),
+    (
+        GraphTensor("states", DType.FP32, (None, None, 8), ("n", "(seq+1)/2", None)),
+        GraphTensor("score", DType.FP32, (None,), ("n",)),
+    ),
+)
+
+
+def test_tensors_that_are_not_declared_are_read_from_the_graph():
+    text = 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0")
+    conversion = converted(text, graph=SIGNATURE, limits={"seq": 32})
+    assert ours(conversion) == {
+        "device_ids": "0",
+        **FP16,
+        "axes.ids": "seq",
+        "axes.mask": "seq",
+        "axes.states": "(seq+1)//2",
+        "limit.seq": "32",
+        "gears.batch": "1, 2, 4",
+    }
+    config = text_format.Parse(conversion.text, ModelConfig())
+    assert [(each.name, list(each.dims)) for each in (*config.input, *config.output)] == [
+        ("ids", [-1]),
+        ("mask", [-1]),
+        ("states", [-1, 8]),
+        ("score", [1]),
+    ]
+    assert config.output[1].HasField("reshape")
+
+
+def test_a_given_name_applies_to_other_dims_with_its_symbol():
+    text = 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0")
+    axes = {"mask": ["tokens"]}
+    made = ours(converted(text, graph=SIGNATURE, axes=axes, limits={"tokens": 32}))
+    assert (made["axes.ids"], made["axes.states"]) == ("tokens", "(tokens+1)//2")
+
+
+def test_declared_tensors_without_a_relation_need_their_axes():
+    graph = Signature(SIGNATURE.inputs, (GraphTensor("y", DType.FP32, (None, None), ("n", "k")),))
+    text = 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0")
+    (problem,) = converted(text, graph=graph, limits={"seq": 32}).problems
+    assert problem.startswith("output 'y' = [-1]: npu_ge derives its size from the dim names")
+
+
+def test_a_graph_of_unknown_dims_cannot_complete_the_configuration():
+    graph = Signature((GraphTensor("x", DType.FP32, None),), ())
+    problems = converted('backend: "npu_ge"', graph=graph, device_ids="0").problems
+    assert problems[0].startswith("input and output = not both present: 'x' has no dims")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository of one model that needs no options, one that does, and one of Python."""
+    graph = onnx_model(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        [("y", TensorProto.FLOAT, ["n", 3])],
+    )
+    texts = {
+        "relu": 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0"),
+        "any": RANKER + parameter("graph.ge.oo.level", "O3"),
+        "python": 'backend: "python"\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    onnx.save(graph, tmp_path / "relu/1/net.onnx")
+    return tmp_path
+
+
+def test_a_repository_is_converted_with_the_servers_command_line(repository, capsys):
+    new = repository / "new"
+    command = "tritonserver --backend-config=tensorflow,ge.aicoreNum=1 --model-repository models"
+    command += " --backend-config=npu_ge,ge.aicoreNum=12|10 --backend-config npu_ge,static_model=1"
+    arguments = ["--output", str(new), "--server-command", *command.split()]
+    assert cli.main(["convert", str(repository), *arguments]) == 1  # "any" is refused
+    assert [str(file.relative_to(new)) for file in new.rglob("*.*")] == ["relu/config.pbtxt"]
+    config = text_format.Parse((new / "relu/config.pbtxt").read_text(), ModelConfig())
+    assert [each.name for each in (*config.input, *config.output)] == ["x", "y"]
+    assert {key: value.string_value for key, value in config.parameters.items()} == {
+        "device_ids": "0",
+        "static_model": "1",
+        "graph.ge.aicoreNum": "12|10",
+        **FP16,
+        "gears.batch": "1, 2, 4",
+    }
+    table = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    assert [line for line in table if line.endswith(":")] == ["any:", "python:", "relu:"]
+    assert "kept everything: its backend is python" in table
+    rename = "changed 1/net.onnx rename it to 1/model.onnx, then run `ge-runtime build`"
+    assert rename in table
+
+
+def test_without_an_output_folder_a_repository_is_only_reported(repository, capsys):
+    before = sorted(repository.rglob("*"))
+    assert cli.main(["convert", str(repository), "--backend-config", "npu_ge,ge.x=1"]) == 1
+    assert (capsys.readouterr().out, sorted(repository.rglob("*"))) == ("", before)
+
+
+def test_names_of_one_model_are_refused_for_a_repository(repository, capsys):
+    assert cli.main(["convert", str(repository), "--limit", "a=1"]) == 2
+    assert "expected one model for --axes, --limit and --drop" in capsys.readouterr().err
 
 
 def test_options_of_the_compiler_keep_their_names():
@@ -505,8 +730,8 @@ def configurations(draw):
     text += parameter("graph.ge.inputShape", ";".join(written))
     text += parameter("graph.ge.dynamicDims", groups) if columns else ""
     text += parameter("device_ids", draw(st.sampled_from(["0", "0,1", "3 , 1"])))
-    for name in draw(st.sets(st.sampled_from(sorted(REFUSED)))):
-        text += parameter(name, REFUSED[name][0])
+    for name in draw(st.sets(st.sampled_from(sorted(REFUSED.keys() | DROPPED.keys())))):
+        text += parameter(name, {**REFUSED, **DROPPED}[name][0])
     return text, {tensor: own for tensor, own in names.items() if own}, gears
 
 

@@ -29,10 +29,10 @@ parameters [
 version_policy: { latest { num_versions: 1 } }"""
 
 
-def edit(text, *, texts=None, without=(), drop=(), more=None):
+def edit(text, *, values=None, without=(), drop=(), more=None):
     return edit_config(
         text,
-        texts=texts or {},
+        values=values or {},
         without=lambda field: field in without,
         keep=lambda key: key not in drop,
         more=more or {},
@@ -44,7 +44,7 @@ def test_no_edits_change_nothing():
 
 
 def test_a_string_is_replaced_in_place():
-    assert edit(CONFIG, texts={"backend": "ge"}) == CONFIG.replace("'npu' \"_ge\"", '"ge"')
+    assert edit(CONFIG, values={"backend": '"ge"'}) == CONFIG.replace("'npu' \"_ge\"", '"ge"')
 
 
 def test_fields_and_parameters_are_removed_with_their_lines():

@@ -85,6 +85,7 @@ Ascend's compiler
   atc                        ok          /usr/local/Ascend/cann/bin/atc
   numpy                      wrong       1.26.4
   protobuf                   not needed  none
+  packages                   ok          all
 
 torch_npu
   torch_npu                  not needed  none

@@ -31,7 +31,6 @@ from ge_runtime.memory.machine import MemoryLimit
 
 ALL = frozenset(NEEDS)
 MISSING, WRONG, UNKNOWN = State.MISSING, State.WRONG, State.UNKNOWN
-NOT_NEEDED = State.NOT_NEEDED
 
 
 def find(machine, group, what, models=()):
@@ -250,7 +249,30 @@ CASES = {
         "update the driver",
     ),
     "an unknown code of ACL": (acl_code(500001), "CANN", "devices", MISSING, "ascend/log"),
-    "no compiler": (PLAIN, "Ascend's compiler", "atc", NOT_NEEDED, "toolkit"),
+    "no compiler": (PLAIN, "Ascend's compiler", "atc", MISSING, "toolkit"),
+    "packages that atc imports": (
+        without_package(without_package(ASCEND, "decorator"), "absl-py"),
+        *("Ascend's compiler", "packages", WRONG, "`pip install decorator absl-py`"),
+    ),
+    "no atc, and no packages for it": (
+        replace(without_package(ASCEND, "scipy"), atc=None),
+        *("Ascend's compiler", "packages", MISSING, "`pip install scipy`"),
+    ),
+    "a Python too new for CANN 9.0": (
+        replace(cann("9.0.0"), python=(3, 14, 0)),
+        *("CANN", "Python", WRONG, "or install CANN 9.1"),
+    ),
+    "a torch_npu too old for CANN 9.2": (
+        replace(TORCH_NPU, cann=Cann("/cann", "9.2.0", SET_ENV, sourced=True)),
+        *("torch_npu", "fits CANN", WRONG, "torch_npu>=2.9"),
+    ),
+    "a torch_npu that no table names for CANN 9.2": (
+        replace(
+            with_package(TORCH_NPU, "torch-npu", "2.12.0"),
+            cann=Cann("/cann", "9.2.0", SET_ENV, sourced=True),
+        ),
+        *("torch_npu", "fits CANN", UNKNOWN, "does not name this CANN"),
+    ),
     "a numpy too new for the compiler": (
         ASCEND,
         *("Ascend's compiler", "numpy", WRONG, "with numpy 1.19.2 to 1.24"),
@@ -261,7 +283,7 @@ CASES = {
     ),
     "no protobuf for the compiler": (
         ASCEND,
-        *("Ascend's compiler", "protobuf", NOT_NEEDED, "with protobuf 3.20.x"),
+        *("Ascend's compiler", "protobuf", MISSING, "with protobuf 3.20.x"),
     ),
     "no torch_npu": (
         without_package(TORCH_NPU, "torch-npu"),
@@ -404,11 +426,12 @@ def test_wrong_items_are_faults_only_if_required():
         assert len(faults_of(findings, frozenset(required))) == count
 
 
-def test_the_compiler_is_never_a_fault():
-    required = ALL - {"cuda", "torch", "torch_npu", "ge_session"}
-    findings = examine(ASCEND, [], required)
-    assert "Ascend's compiler" in {each.group for each in findings if each.state is State.WRONG}
-    assert faults_of(findings, required) == []
+def test_the_compiler_is_a_fault_only_where_models_are_built():
+    for machine in (PLAIN, ASCEND):  # ASCEND's numpy is too new for its compiler
+        findings = examine(machine, [], ALL)
+        compiler = [each for each in findings if each.group == "Ascend's compiler"]
+        assert faults_of(compiler, ALL - {"build"}) == []
+        assert faults_of(compiler, frozenset({"build"}))
 
 
 def test_ge_py_is_checked_only_if_required():
@@ -438,7 +461,9 @@ def test_patch_releases_of_python_are_ignored():
 def test_the_newest_cann_pins_no_packages_for_its_compiler():
     findings = examine(with_package(cann("9.1.0"), "numpy", "2.4.6"), [], ALL)
     compiler = {each.what: each.state for each in findings if each.group == "Ascend's compiler"}
-    assert compiler == {"atc": State.OK, "numpy": State.OK}
+    assert compiler == {"atc": State.OK, "numpy": State.OK, "packages": State.OK}
+    required = examine(cann("9.2.0"), [], frozenset({"build"}))
+    assert faults_of(required, frozenset({"build"})) == []
 
 
 @pytest.mark.parametrize(("version", "release"), TABLE.items())

@@ -2,12 +2,13 @@
 
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
-from runtime.support.ascend import ENVIRONMENT
+from runtime.support.ascend import ENVIRONMENT, SITE, Machine, compile_in_process
 from support.pages import ROOT, blocks, sessions, shows
+
+from ge_runtime import cli
+from ge_runtime.npu.driver.card import PROCESS_CARDS
 
 SOURCE = ROOT / "model_repository" / "text_encoder"
 COMMAND = "ge-runtime "
@@ -39,23 +40,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch):
+def run(folder, monkeypatch, capsys):
     """Return a function that runs a page's command and returns its output."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(SITE)
     for variable, first in ENVIRONMENT.items():
         monkeypatch.setenv(variable, first, prepend=os.pathsep)
-    monkeypatch.setenv("ASCEND_SIMULATOR_SOC", "Ascend910B3")  # that the page builds for
+    compile_in_process(monkeypatch)
+    Machine().start(soc="Ascend910B3")  # that the page builds for
 
     def run(command):
-        words = command.removeprefix(COMMAND).split()
-        return subprocess.run(
-            [sys.executable, "-m", "ge_runtime.cli", *words],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout
+        assert cli.main(command.removeprefix(COMMAND).split()) == 0
+        return capsys.readouterr().out
 
-    return run
+    yield run
+    PROCESS_CARDS.__init__()
 
 
 @pytest.mark.slow

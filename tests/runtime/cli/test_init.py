@@ -76,8 +76,13 @@ def test_ids_with_a_mask(init):
     ids=lambda graph: graph.name,
 )
 def test_masks_of_one_and_two_axes(graph, init):
-    _, config, _ = init(graph.onnx())
+    _, config, _ = init(graph.onnx(), "--strategy", "throughput")
     assert any(key.startswith("mask.") for key in parameters(config))
+    assert config["dynamic_batching"] == {
+        "preferred_batch_size": [config["max_batch_size"]],
+        "max_queue_delay_microseconds": 10000,
+    }
+    assert parameters(config)["early_answers"] == "false"
 
 
 @pytest.mark.brute_force
@@ -139,6 +144,7 @@ def test_a_fixed_batch_of_two(init):
     assert "the graph has a fixed batch of 2" in printed.out
 
 
+@pytest.mark.brute_force
 def test_a_graph_that_fails_with_two_rows(init):
     _, config, printed = init(one_row(), in_process=False)
     assert parameters(config) == {"gears.batch": "1"}
@@ -178,6 +184,7 @@ def test_a_mask_that_the_graph_ignores_is_an_input(init):
     assert "Input 'mask' is not generated as a mask: values behind the data change" in printed.out
 
 
+@pytest.mark.brute_force
 def test_sizes_that_depend_on_values_are_refused(init):
     code, _, printed = init(NONZERO.onnx(), in_process=False)
     assert code == 1
@@ -194,7 +201,8 @@ def test_external_weights_are_copied(tmp_path, capfd):
     (tmp_path / "weights").mkdir()
     external = {"save_as_external_data": True, "location": "weights/w.bin", "size_threshold": 0}
     onnx.save(model, tmp_path / "graph.onnx", **external)
-    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 0
+    arguments = [str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r"), "--in-process"]
+    assert cli.main(["init", *arguments]) == 0
     assert (tmp_path / "r" / "graph" / "1" / "weights" / "w.bin").is_file()
 
 
@@ -209,7 +217,7 @@ def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capfd
     file = tmp_path / "graph.onnx"
     if content is not None:
         file.write_bytes(content)
-    assert cli.main(["init", str(file), "--into", str(tmp_path / "r")]) == 2
+    assert cli.main(["init", str(file), "--into", str(tmp_path / "r"), "--in-process"]) == 2
     assert error in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
 

@@ -192,6 +192,14 @@ def test_the_share_of_the_device_service_is_read(parameters, share):
             "parameter 'unplanned_memory': found 'allowed', expected 'refused' with placement",
         ),
         (
+            {"torch_compiler": "npugraph_ex"},
+            "parameter 'torch_compiler': found 'npugraph_ex' for engine auto on cpu, expected",
+        ),
+        (
+            {"torch_compiler": "aot", "devices": "npu:0", "engine": "torch"},
+            "parameter 'torch_compiler': found 'aot', expected ",
+        ),
+        (
             {"operator_timeout_s": "5"},
             "parameter 'operator_timeout_s': found '5' for engine auto on cpu, expected nothing",
         ),

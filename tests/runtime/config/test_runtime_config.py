@@ -68,11 +68,13 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         unplanned_memory=False,
         time_limits=TimeLimits(),
+        torch_compiler="ge",
         window=None,
         histogram=None,
         warmup="gears",
         early_answers=True,
         load_check=True,
+        int8=False,
         unpad=False,
         reproducible=False,
         service_share=None,
@@ -213,10 +215,10 @@ def with_input(**changes):
             "parameter 'engin': found no such parameter, expected one of: engine, stages, "
             "devices, intra_op_threads, cost, cost_cache, oversize, packing, rows, io_buffers, "
             "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
-            "profile, dump, placement, service_weight, "
+            "torch_compiler, profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
-            "histogram, warmup, early_answers, load_check, unpad, reproducible, "
-            "device_ids, device_exec_blocks, static_model, "
+            "histogram, warmup, early_answers, load_check, int8, unpad, reproducible, device_ids, "
+            "device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, limit.total.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
@@ -237,7 +239,11 @@ def with_input(**changes):
         ),
         (
             encoder_config({"intra_op_threads": "0"}),
-            "parameter 'intra_op_threads': found '0', expected a whole number of at least 1",
+            "parameter 'intra_op_threads': found '0', expected a whole number from 1 to 1024",
+        ),
+        (
+            encoder_config({"intra_op_threads": "1025"}),
+            "parameter 'intra_op_threads': found '1025', expected a whole number from 1 to 1024",
         ),
         (
             without(encoder_config(), "axes.input_ids"),

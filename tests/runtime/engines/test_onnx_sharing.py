@@ -1,6 +1,7 @@
 """Graphs of equal content are one session, and all sessions of a process execute in one arena."""
 
 import json
+import os
 import subprocess
 import sys
 from threading import Thread
@@ -71,6 +72,20 @@ def executed_by(engine, rows, tokens):
     engine.run({"input_ids": ids, "attention_mask": ids}, {"embedding": None})
     engine._session, engine._small = whole, small
     return used
+
+
+@pytest.mark.parametrize(("threads", "pinned"), [(1, ""), (2, "2"), (3, "")])
+def test_threads_are_pinned_if_an_execution_uses_all_cores(
+    paths, opened, monkeypatch, threads, pinned
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    options = opened(paths[0], threads)._session.get_session_options()
+    key = "session.intra_op_thread_affinities"
+    if pinned:
+        assert options.get_session_config_entry(key) == pinned
+    else:
+        with pytest.raises(RuntimeError, match="does not have configuration"):
+            options.get_session_config_entry(key)
 
 
 def test_small_executions_use_one_thread_and_large_ones_all(paths, opened, monkeypatch):

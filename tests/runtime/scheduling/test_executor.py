@@ -217,7 +217,7 @@ def test_an_engine_that_waits_gets_the_limits_of_each_execution(executor_of):
     engine = Queued()
     executor = executor_of(engine, here=False)
     executor.execute([block_of(1)], Gear(2, {}), ("within", "gone"))
-    executor.measure([block_of(1)], Gear(1, {}))  # without limits
+    executor.execute([block_of(1)], Gear(1, {}))  # without limits
     assert engine.waits == [("within", "gone")]
     assert engine.filled == [1, 1]
 

@@ -317,6 +317,8 @@ def test_parameters_that_sessions_have(identity):
     [
         ({"execution_mode": "2"}, "Expected values for  execution_mode are 0 or 1 but got 2 ."),
         ({"intra_op_thread_count": "two"}, "'intra_op_thread_count': found 'two', expected a"),
+        ({"intra_op_thread_count": "1025"}, "found '1025', expected at most 1024 threads"),
+        ({"inter_op_thread_count": "1025"}, "found '1025', expected at most 1024 threads"),
     ],
 )
 def test_parameters_that_are_wrong(identity, given, text):

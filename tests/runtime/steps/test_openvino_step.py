@@ -103,6 +103,8 @@ def test_given_fields_are_kept(tmp_path):
         ),
         ({"parameters": parameters(NUM_STREAMS="some")}, "a non-negative number or AUTO/NUMA, got"),
         ({"parameters": parameters(INFERENCE_NUM_THREADS="-1")}, "a non-negative number, got -1"),
+        ({"parameters": parameters(NUM_STREAMS="1025")}, "'NUM_STREAMS': found '1025', expected"),
+        ({"parameters": parameters(COMPILATION_NUM_THREADS="1025")}, "at most 1024 threads"),
         ({"parameters": parameters(CPU_EXTENSION_PATH="x.so")}, "loading custom CPU extensions"),
         ({"default_model_filename": "other.xml"}, "/other.xml' for model 'm'"),
     ],

@@ -146,6 +146,13 @@ def test_another_file_is_the_fault_of_its_request(read, content):
         step({"image": np.array([[good], [content]], object)})
 
 
+def test_a_picture_that_would_be_resized_to_gigabytes_is_refused(read):
+    step = PictureStep(read(CLIP), "pixel_values", DType.FP32, last=False)
+    with pytest.raises(RequestFault, match="input 'image', row 0: found a picture of 1 x 205 pix"):
+        step({"image": np.array([[file(image(205, 1))]], object)})
+    assert step({"image": np.array([[file(image(204, 1))]], object)})
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [

@@ -157,6 +157,13 @@ CHECKS = {
         {"input": [tensor("a"), tensor("b")], "parameters": parameters(INFERENCE_MODE="maybe")},
         "parameter 'INFERENCE_MODE': found 'maybe', expected true or false",
     ),
+    "threads": (
+        {
+            "input": [tensor("a"), tensor("b")],
+            "parameters": parameters(INTRA_OP_THREAD_COUNT="1025"),
+        },
+        "parameter 'INTRA_OP_THREAD_COUNT': found '1025', expected at most 1024 threads",
+    ),
 }
 
 

@@ -147,6 +147,11 @@ ROWS = {
         "import random; R = random.getstate()",
         "random.setstate(BEFORE)",
     ),
+    "`socket.setdefaulttimeout`, `torch.set_default_dtype`": Row(
+        "import socket; socket.setdefaulttimeout(77)",
+        "import socket; R = socket.getdefaulttimeout()",
+        "socket.setdefaulttimeout(None)",
+    ),
     "the GIL's switch interval, `gc.disable`, limits of recursion": Row(
         "import sys; BEFORE = sys.getrecursionlimit(); sys.setrecursionlimit(BEFORE + 1)",
         "import sys; R = sys.getrecursionlimit()",

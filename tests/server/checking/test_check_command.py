@@ -9,7 +9,7 @@ import pytest
 from server.support.configs import ensemble, step
 from server.support.model_folders import VECTOR
 
-from reference_server.checking import command
+from reference_server.checking import command, here
 
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 COMPLETING = (
@@ -275,6 +275,11 @@ CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
         1,
         ("m/config.pbtxt:5:17: error: ", " - ${size} is a placeholder of a template; fill it in"),
     ),
+    "a placeholder of a shell": (
+        {"m__1__model_py": MODEL, "m__config": VALID + "max_batch_size: $SIZE\n"},
+        1,
+        ("m/config.pbtxt:5:17: error: ", " - $SIZE is a placeholder of a template; fill it in"),
+    ),
     "a placeholder in a string": (
         {
             "m__1__model_py": MODEL,
@@ -438,10 +443,13 @@ def test_only_groups_that_stay_on_the_gpu_are_reported(capsys, tmp_path):
         tmp_path,
         **{"m__1__model_py": MODEL, "m__config": VALID + group, "n__1__model.onnx": "graph"},
         n__config='backend: "onnxruntime"' + group,
+        without_versions__config='backend: "onnxruntime"' + group,
     )
     code, lines = checked(capsys, folder)
-    assert (code, len(lines)) == (0, 2)
+    assert (code, len(lines)) == (1, 3)
     assert lines[0].startswith("m/config.pbtxt:6:18: warning: instance group m_0")
+    assert "available - write `kind: KIND_CPU`" in lines[0]
+    assert lines[1].startswith("without_versions/config.pbtxt: error: at least one version")
 
 
 @pytest.mark.parametrize(
@@ -552,6 +560,22 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     }
 
 
+def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_path):
+    folder = repository(tmp_path, m__config="backend: 'python' x", m__1__model_py=MODEL)
+    (folder / "m").rename(folder / "a,b:100%")
+    monkeypatch.chdir(folder)
+    assert command.main([".", "--format=text"]) == 1
+    where, _, text = capsys.readouterr().out.splitlines()[0].partition(": error: ")
+    assert where.startswith("a,b:100%/config.pbtxt:1:")
+    assert command.main([".", "--format=github"]) == 1
+    annotation, *others = capsys.readouterr().out.splitlines()
+    column = where.rpartition(":")[2]
+    assert annotation == (
+        f"::error file=a%2Cb%3A100%25/config.pbtxt,line=1,col={column}::{text.replace('%', '%25')}"
+    )
+    assert all(other.startswith("::") for other in others)
+
+
 def test_the_rules_of_an_older_triton_can_be_chosen(capsys, tmp_path):
     newer = VALID + "\nmodel_metrics { }"
     folder = repository(tmp_path, m__1__model_py=MODEL, m__config=newer)
@@ -622,6 +646,12 @@ def test_names_that_are_read_later_are_not_reported(capsys, tmp_path, source):
             7,
             "completion-calls",
         ),
+        (
+            IMPORTS + MODEL + "    def initialize(self, args): p.load_model('m')\n",
+            5,
+            "load-threads",
+        ),
+        (MODEL + "    def f(self): print(f'\u4e00 {self}')\n", 4, "stdout-encoding"),
     ],
 )
 def test_what_may_not_work_on_tritonserver_is_a_warning(capsys, tmp_path, source, line, text):
@@ -630,6 +660,32 @@ def test_what_may_not_work_on_tritonserver_is_a_warning(capsys, tmp_path, source
     assert code == 0
     assert lines[0].startswith(f"m/1/model.py:{line}: warning: ")
     assert text in lines[0]
+
+
+READS = "    def initialize(self, args):\n        {}\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_fault"),
+    [
+        ("open('labels.txt')", True),
+        ("open(args['model_repository'] + '/labels.txt', 'r')", True),
+        ("Path('labels.txt').read_text()", True),
+        ("open('labels.txt', encoding='utf-8')", False),
+        ("open('labels.txt', 'rb')", False),
+        ("open('labels.txt', args['mode'])", False),
+        ("open('plain.txt')", False),
+        ("Path('labels.txt').read_text('utf-8')", False),
+    ],
+)
+def test_a_file_beyond_ascii_needs_an_encoding(capsys, tmp_path, call, is_fault):
+    folder = repository(tmp_path, m__1__model_py=MODEL + READS.format(call), m__config=VALID)
+    (folder / "m" / "labels.txt").write_text("\u4e00\n", encoding="utf-8")
+    (folder / "m" / "1" / "plain.txt").write_text("plain\n")
+    code, lines = checked(capsys, folder)
+    assert code == 0
+    found = [line for line in lines if "(ascii-files): labels.txt" in line]
+    assert [line.startswith("m/1/model.py:5: warning: ") for line in found] == [True] * is_fault
 
 
 def package(folder):
@@ -731,3 +787,169 @@ def test_the_fault_of_an_imported_module_is_reported_in_its_file(capsys, tmp_pat
     code, lines = checked(capsys, folder)
     assert code == (level == "error")
     assert lines[0] == f"m/helper.py:2: {level}: NameError: name 'y' is not defined"
+
+
+# --------------------------------------------------------------------------------------- --here
+
+ONNX = 'backend: "onnxruntime"\n' + VECTOR
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n"
+EXTERNAL = "\x08\x08\x0a\x08location\x12\x06w.data"
+
+
+def loading(statement: str) -> str:
+    """Return the code of a model whose `initialize` runs a statement."""
+    return MODEL + f"    def initialize(self, args):\n        {statement}\n"
+
+
+#: Folders that load elsewhere, with the position and the text of the fault, and its cure.
+NOT_HERE: dict[str, tuple[dict[str, str], str, str, str]] = {
+    "a missing package": (
+        {"m__1__model_py": "import no_such\n" + MODEL, "m__config": VALID},
+        "m/1/model.py:1:1", "No module named 'no_such'", "pip install no-such",
+    ),
+    "a missing package of another name": (
+        {"m__1__model_py": loading("import no_such.part"), "m__config": VALID},
+        "m/1/model.py:5:9", "No module named 'no_such'", "pip install no-such",
+    ),
+    "a missing package of the model's own module": (
+        {"m__1__model_py": "import own\n" + MODEL, "m__1__own_py": "import no_such\n",
+         "m__config": VALID},
+        "m/1/own.py:1:1", "No module named 'no_such'", "pip install no-such",
+    ),
+    "a missing part of a package": (
+        {"m__1__model_py": "import pkg.b\n" + MODEL, "m__1__pkg__a_py": "", "m__config": VALID},
+        "m/1/model.py:1:1", "No module named 'pkg'", "pip install pkg",
+    ),
+    "a GPU group": (
+        {"m__1__model_py": MODEL, "m__config": VALID + "instance_group { kind: KIND_GPU }"},
+        "m/config.pbtxt:5:18", "no GPUs are available", "write `kind: KIND_CPU`",
+    ),
+    "a GPU in the code": (
+        {"m__1__model_py": loading("self.net = args.to('cuda:0')"), "m__config": VALID},
+        "m/1/model.py:5:20", "needs a GPU", "choose the device by",
+    ),
+    "a backend that is not here": (
+        {"m__1__model.dali": "x", "m__config": 'backend: "dali"\n' + VECTOR},
+        "m/config.pbtxt:1:1", "unable to find backend library for backend 'dali'", "--stub-model=",
+    ),
+    "a pointer of Git LFS": (
+        {"m__1__model.onnx": POINTER, "m__config": ONNX},
+        "m/1/model.onnx", "is a Git LFS pointer", "run `git lfs pull`",
+    ),
+    "a pointer that the code reads": (
+        {"m__1__model_py": MODEL, "m__1__vocab": POINTER, "m__config": VALID},
+        "m/1/vocab", "is a Git LFS pointer", "run `git lfs pull`",
+    ),
+    "no ONNX graph": (
+        {"m__1__model.onnx": "<html>", "m__config": ONNX},
+        "m/1/model.onnx", "is not an ONNX graph", "export it again",
+    ),
+    "external weights": (
+        {"m__1__model.onnx": EXTERNAL, "m__config": ONNX},
+        "m/1/model.onnx", "needs its weights in 'w.data'", "copy that file beside it",
+    ),
+    "no TorchScript": (
+        {"m__1__model.pt": "PK", "m__config": 'backend: "pytorch"\n' + VECTOR},
+        "m/1/model.pt", "is not TorchScript", "save it by `torch.jit.save`",
+    ),
+    "no weights of OpenVINO": (
+        {"m__1__model.xml": "<net/>", "m__config": 'backend: "openvino"\n' + VECTOR},
+        "m/1/model.xml", "needs its weights in 'model.bin'", "copy that file beside it",
+    ),
+    "a placeholder": (
+        {"m__1__model_py": MODEL,
+         "m__config": VALID + 'parameters { key: "a" value { string_value: "${b}" } }'},
+        "m/config.pbtxt:5:31", "found '${b}'", "fill it in",
+    ),
+    "an absolute path in a parameter": (
+        {"m__1__model_py": MODEL,
+         "m__config": VALID + 'parameters { key: "a" value { string_value: "/no/such/dir" } }'},
+        "m/config.pbtxt:5:31", "'/no/such/dir' does not exist", "change the path",
+    ),
+    "an absolute path in the code": (
+        {"m__1__model_py": loading("open('/no/such/file.txt')"), "m__config": VALID},
+        "m/1/model.py:5:14", "'/no/such/file.txt' does not exist", "put the file into",
+    ),
+    "a relative path": (
+        {"m__1__model_py": loading("open('data/no_such.txt')"), "m__config": VALID},
+        "m/1/model.py:5:14", "does not exist in the working directory", "join it with the folder",
+    ),
+    "a model of a hub": (
+        {"m__1__model_py": loading("args.from_pretrained('no/such-model')"), "m__config": VALID},
+        "m/1/model.py:5:30", "is loaded from a hub", "huggingface-cli download no/such-model",
+    ),
+    "an environment elsewhere": (
+        {"m__1__model_py": MODEL, "m__config": VALID
+         + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/env" } }'},
+        "m/config.pbtxt:5:1", "Failed to get the canonical path for /no/env", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(here, "has_gpu", lambda: False)
+
+
+@pytest.mark.parametrize("case", NOT_HERE)
+def test_what_this_machine_lacks_is_an_error_only_if_asked_for(capsys, tmp_path, no_gpu, case):
+    files, where, text, cure = NOT_HERE[case]
+    folder = repository(tmp_path, **files)
+    code, lines = checked(capsys, folder, "--here")
+    assert code == 1
+    (line,) = (line for line in lines if text in line)
+    assert line.startswith(f"{where}: error: ")
+    assert cure in line.partition(text)[2]
+    code, _ = checked(capsys, folder)
+    assert code == (case == "a pointer of Git LFS")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import os.path, xml.etree.ElementTree",
+        "import triton_python_backend_utils, c_python_backend_utils",
+        "from google.protobuf import message",
+        "import numpy.linalg",
+        "import own.part",
+        "args.to('cuda' if args.is_available() else 'cpu')",
+        "open(__file__); open('/proc/self/maps')",
+        "self.url = '/v2/health/ready'.strip('/')",
+        "args.get('no/such')",
+    ],
+)
+def test_code_that_runs_here_has_no_errors(capsys, tmp_path, no_gpu, statement):
+    guarded = "try:\n    import no_such\nexcept ImportError:\n    no_such = None\n"
+    folder = repository(
+        tmp_path,
+        m__1__model_py=guarded + loading(statement),
+        m__1__own__part_py="",
+        m__config=VALID,
+    )
+    assert checked(capsys, folder, "--here") == (0, ["1 model, 0 errors, 0 warnings"])
+
+
+def test_weights_larger_than_the_free_memory_are_an_error(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(here, "free_bytes", lambda: 1 << 20)
+    folder = repository(tmp_path, m__1__model_py=MODEL, m__config=VALID, **{"m__1__w.onnx": ""})
+    with (folder / "m/1/w.onnx").open("r+b") as file:
+        file.truncate((1 << 20) + 1)
+    code, lines = checked(capsys, folder, "--here")
+    assert code == 1
+    assert "m/config.pbtxt: error: 1 instance(s) need 1 MiB" in lines[0]
+
+
+def test_a_stub_takes_the_place_of_what_is_missing(capsys, tmp_path):
+    folder = repository(
+        tmp_path, **{"m__1__model.plan": POINTER}, m__config='platform: "tensorrt_plan"\n' + VECTOR
+    )
+    summary = ["1 model, 0 errors, 0 warnings"]
+    assert checked(capsys, folder, "--here", "--stub-model=m=json:loads") == (0, summary)
+    code, lines = checked(capsys, folder, "--here", "--stub-model=m=no_such:answer")
+    assert code == 1
+    assert "--stub-model: no module 'no_such'" in lines[0]
+
+
+def test_the_example_models_run_here(capsys):
+    examples = Path(__file__).parents[3] / "examples" / "models"
+    assert checked(capsys, examples, "--here") == (0, ["4 models, 0 errors, 0 warnings"])

@@ -184,6 +184,9 @@ FAULTS = [
      "data_type: TYPE_FP32 dims: 1 }"),
     ("output 'Y' for ensemble '{}' is not written", steps(STEP.replace(
         'value: "X" }', 'value: "W" } #!'), step('value: "Y"', 'value: "Q"'))),
+    ("output 'Z' for ensemble '{}' is not written", steps(STEP, step(
+        'key: "X" value: "X"', 'key: "X" value: "Z"').replace('value: "Y"', 'value: "Z"'))
+     + 'output { #!\nname: "Z" data_type: TYPE_FP32 dims: 1 }'),
     ("ensemble tensor 'Q' is unused", steps(STEP, step(
         'output_map { key: "Y" value: "Y" }', 'output_map { key: "Y" value: "Q" } #!'))),
     ("ensemble {} contains models that are not available or ambiguous: goood", steps(STEP.replace(

@@ -44,6 +44,22 @@ POLLED = {
         'backend: "python" model_warmup { count: 600000 } model_warmup { count: 400001 }',
         "model 'm': found count 1000001 in all of 'model_warmup'; expected at most 1000000",
     ),
+    "too many sequences": (
+        'backend: "python" max_batch_size: 500001 instance_group { count: 2 } sequence_batching {}',
+        "model 'm': found 'sequence_batching' of 1000002 sequences at a time; expected at most "
+        "1000000",
+    ),
+    "too many candidates": (
+        'backend: "python" sequence_batching { oldest { max_candidate_sequences: 1000001 } }',
+        "model 'm': found 'sequence_batching' of 1000001 sequences at a time; expected at most "
+        "1000000",
+    ),
+    "a warm-up that is too large": (
+        'backend: "python" model_warmup { name: "w" batch_size: 2 inputs { key: "X" value { '
+        "dims: [1024, 131073] } } }",
+        "model 'm': found 268437504 elements for input 'X' of warm-up 'w'; expected at most "
+        "268435456",
+    ),
     "negative batch": (
         "max_batch_size: -1",
         "'max_batch_size' must be non-negative value for m",
@@ -93,7 +109,11 @@ POLLED = {
     "steps that wait for each other": (
         ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
                  outputs="OP"),
-        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
+        "output 'P' for ensemble 'm' is not written",
+    ),
+    "several missing tensors": (  # Triton names any of them
+        ensemble(A_TO_O, step("b", {"Y": "Q", "X": "R"}, {"Y": "P"}), outputs="OP"),
+        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'R', "
         "is not connected",
     ),
 }  # fmt: skip

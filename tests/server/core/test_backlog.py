@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import PATIENCE_S, array_tensor, raw_tensor
 
-from reference_server.core.backlog import Backlog, Backlogs
+from reference_server.core.backlog import MOST_RESPONSES, Backlog, Backlogs
 from reference_server.core.tensor import DataType
 
 LIMIT, TOTAL_LIMIT, REDUCED_LIMIT = 10_000, 25_000, 1_000
@@ -107,6 +107,16 @@ def test_the_size_of_a_response_is_estimated(tensor, size):
     backlog = Backlog(Backlogs())
     backlog.add([tensor])
     assert backlog.size == COST + size
+
+
+def test_tiny_responses_are_limited_by_their_number():
+    backlog = Backlog(Backlogs())
+    for _ in range(MOST_RESPONSES):
+        assert not backlog.is_full
+        backlog.add([])
+        backlog.keep(backlog.responses)  # a byte each: the connection keeps all of them
+        backlog.handled()
+    assert backlog.is_full
 
 
 def test_responses_are_counted_until_the_client_has_read_them():

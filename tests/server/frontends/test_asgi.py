@@ -203,11 +203,12 @@ def test_bodies_share_the_memory_budget_of_the_servers_own_port(tmp_path):
     assert (client.status, taken) == (200, 10)  # as in Triton, what is no gzip stream is empty
 
 
-def test_a_body_that_pauses_for_too_long_ends_the_request(tmp_path):
+@pytest.mark.parametrize("chunks", [(b"{", None, b"}"), (None,)], ids=["pauses", "never starts"])
+def test_a_body_that_is_late_ends_the_request(tmp_path, chunks):
     write_model(tmp_path, "m", VECTOR, IDENTITY)
     app = opened(tmp_path, "--connection-body-secs=0.01")
     client = Client(app)
-    within(app, lambda: client.ask("POST", "/v2/models/m/infer", b"{", None, b"}"))
+    within(app, lambda: client.ask("POST", "/v2/models/m/infer", *chunks))
     assert (client.status, client.body) == (400, b'{"error":"body timeout"}')
 
 

@@ -1,6 +1,10 @@
 """The live page and the form for requests, in a headless Chromium."""
 
 import shutil
+import struct
+import subprocess
+import sys
+import wave
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,6 +35,19 @@ backend: "python"
 input { name: "X" data_type: TYPE_UINT8 dims: [1, -1, -1] }
 output { name: "Y" data_type: TYPE_UINT8 dims: [1, -1, -1] }
 """
+#: Returns what it receives.
+ECHO = TURNS.replace("        (given,) = request.inputs()\n", "").replace(
+    '[pb_utils.Tensor("Y", given.as_numpy()[..., ::-1, :])]',
+    '[pb_utils.Tensor(f"{x.name()}_OUT", x.as_numpy()) for x in request.inputs()]',
+)
+ECHOED = {"TEXT": "STRING", "COUNT": "INT64", "FLAG": "BOOL"}
+ECHO_CONFIG = 'backend: "python"' + "".join(
+    f"""
+    input {{ name: "{name}" data_type: TYPE_{kind} dims: [-1, -1] }}
+    output {{ name: "{name}_OUT" data_type: TYPE_{kind} dims: [-1, -1] }}
+    """
+    for name, kind in ECHOED.items()
+)
 KEY = "inference:test-key=secret"
 
 
@@ -38,12 +55,15 @@ KEY = "inference:test-key=secret"
 def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown") / "models"
     shutil.copytree(ROOT / "examples" / "models", folder)
-    (folder / "turns" / "1").mkdir(parents=True)
-    (folder / "turns" / "config.pbtxt").write_text(IMAGE)
-    (folder / "turns" / "1" / "model.py").write_text(TURNS)
-    (folder / "broken" / "1").mkdir(parents=True)
-    (folder / "broken" / "config.pbtxt").write_text('backend: "python"' + VECTOR)
-    (folder / "broken" / "1" / "model.py").write_text("raise ValueError('<b>broken</b>')")
+    broken = "raise ValueError('<b>broken</b>')"
+    for name, config, model in (
+        ("turns", IMAGE, TURNS),
+        ("echo", ECHO_CONFIG, ECHO),
+        ("broken", 'backend: "python"' + VECTOR, broken),
+    ):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(config)
+        (folder / name / "1" / "model.py").write_text(model)
     return folder
 
 
@@ -94,8 +114,8 @@ def sent(page, **values: str) -> str:
 
 
 def test_the_live_page_shows_models_errors_and_the_log(live):
-    assert "5 of 6 models ready" in live.text
-    assert live.evaluate("document.querySelectorAll('tbody').length") == 6
+    assert "6 of 7 models ready" in live.text
+    assert live.evaluate("document.querySelectorAll('tbody').length") == 7
     assert "<b>broken</b>" in live.text  # is text
     assert live.evaluate("document.querySelectorAll('b').length") == 0
     # Models with trouble come first.
@@ -193,7 +213,7 @@ def test_the_form_works_with_the_keyboard_only(form):
     page.press("Tab")
     for key in "3 4":
         page.press(key)
-    for _ in range(3):  # shape, the button for random values, more
+    for _ in range(4):  # shape, the button for random values, a sound, more
         page.press("Tab")
     page.press("Tab")
     assert page.evaluate("document.activeElement.id") == "send"
@@ -215,6 +235,69 @@ def test_the_responses_of_a_stream_are_listed(form):
     assert answer.index('"LETTER":"h"') < answer.index('"LETTER":"i"')
 
 
+def test_the_text_of_a_stream_is_joined_and_the_request_can_be_sent_again(form):
+    page = form("spell")
+    assert "1 answers" not in sent(page, values0="hi there")
+    assert page.evaluate("by('answer').querySelector('pre').textContent") == "hi there"
+    page.evaluate("by('answer').replaceChildren(), by('sent').querySelector('button').click()")
+    page.wait_for("by('answer').querySelectorAll('pre').length === 9")
+    assert page.complaints == []
+
+
+def test_the_steps_of_a_sequence_follow_each_other(form):
+    page = form("running_sum")
+    for value, is_last, total in ((1, False, 1), (2, False, 3), (3, True, 6), (5, False, 5)):
+        page.evaluate(f"by('sequence-end').checked = {str(is_last).lower()}")
+        answer = sent(page, values0=str(value))
+        assert answer.splitlines()[-3:-1] == [str(total), ""], answer
+    assert page.evaluate("by('sequence-id').value") == "2"
+
+
+ECHO_VALUES = {
+    "values0": "it's\n$HOME true", "shape0": "2, 1",
+    "values1": "9223372036854775807 1 3, 2 9 4", "shape1": "2, 3",
+    "values2": "true false", "shape2": "1, 2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("button", ["curl", "python"])
+def test_a_request_can_be_copied_as_a_command_or_a_program(form, button):
+    page = form("echo")
+    for name, value in ECHO_VALUES.items():
+        page.evaluate(f"by({name!r}).value = {value!r}")
+    page.evaluate(f"by({button!r}).click()")
+    page.wait_for("by('answer').querySelector('pre')")
+    text = page.evaluate("by('answer').querySelector('pre').textContent")
+    command = ["bash", "-c", text] if button == "curl" else [sys.executable, "-c", text]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for value in ("it's", "$HOME true", "9223372036854775807"):
+        assert value in shown
+    assert "true,false" in shown if button == "curl" else "True False" in " ".join(shown.split())
+
+
+def test_all_rows_are_shown_in_order_or_by_size(form):
+    page = form("echo")
+    answer = sent(page, **ECHO_VALUES)
+    assert "COUNT_OUT: INT64 [2, 3]" in answer
+    assert "Row 2 of 2" in answer
+    row = "[...by('answer').querySelectorAll('table')].at(1).innerText"
+    assert page.evaluate(row).split()[2:] == ["0", "2", "1", "9", "2", "4"]
+    page.evaluate("[...by('answer').querySelectorAll('button')][0].click()")
+    assert page.evaluate(row).split()[2:] == ["1", "9", "2", "4", "0", "2"]
+
+
+def test_the_samples_of_a_sound_become_values(form, tmp_path):
+    with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(struct.pack("<4h", 0, 16384, -16384, 8192))
+    page = form("distance")
+    page.evaluate("document.querySelector('fieldset details').open = true")
+    page.choose_file("input[accept='audio/*']", tmp_path / "sound.wav")
+    page.wait_for("by('values0').value")
+    values = [float(value) for value in page.evaluate("by('values0').value").split(",")]
+    assert values == pytest.approx([0, 0.5, -0.5, 0.25], abs=1e-4)
+
+
 def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
     pixels = Image.new("RGB", (12, 9))
     pixels.putpixel((3, 1), (255, 255, 255))
@@ -228,6 +311,13 @@ def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
         " return [...Array(c.width * c.height).keys()].filter((i) => d[4 * i] > 200); })()"
     )
     assert bright == [7 * 12 + 3]  # the second row is now the last but one
+    edge = (
+        "boxes(by('inputs').querySelector('canvas'), {{name: 'b', shape: {0}, data: {1}}})"
+        ".getContext('2d').getImageData(6, 6, 1, 1).data[0]"
+    )
+    assert page.evaluate(edge.format([1, 4], [0.5, 0.5, 1, 1])) > 100  # red on black
+    assert page.evaluate(edge.format([1, 3, 2], [6, 0, 6, 8, 12, 0])) > 100
+    assert page.evaluate(edge.format([1, 3, 2], [0, 0, 2, 0, 0, 2])) < 100
     assert page.complaints == []
 
 

@@ -13,6 +13,7 @@ from server.support.model_folders import OPTIONS
 from server.support.requests import PATIENCE_S, Answers, a_request
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.portability import ROWS
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import DataType, Tensor
 from reference_server.observability.metric_registry import MetricRegistry
@@ -201,10 +202,10 @@ def test_an_instance_that_a_load_removes_may_load_its_model(asked, opened, monke
     executing, joining = threading.Event(), threading.Event()
     load, join = InstanceCalls.load, InstanceScheduler.join_removed
 
-    def load_while_joined(*arguments):
+    def load_while_joined(*arguments, **options):
         executing.set()
         assert joining.wait(PATIENCE_S)
-        load(*arguments)
+        load(*arguments, **options)
 
     def join_noted(scheduler):
         joining.set()
@@ -220,6 +221,46 @@ def test_an_instance_that_a_load_removes_may_load_its_model(asked, opened, monke
         assert answer.result(PATIENCE_S) == "asks_0_1"
         loaded.result(PATIENCE_S)
     assert asked_answers(repository) == "asks_0_0"
+
+
+LOADS = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "cycle"),
+    [
+        ({"asks": "pb_utils.load_model('asks')"}, "'asks' waits for 'asks'"),
+        ({"asks": "pb_utils.unload_model('asks')"}, "'asks' waits for 'asks'"),
+        (
+            {"asks": "pb_utils.load_model('asked')", "asked": "pb_utils.load_model('asks')"},
+            "'asked' waits for 'asks', 'asks' waits for 'asked'",
+        ),
+    ],
+)
+def test_loads_that_would_wait_for_each_other_are_refused(asked, opened, calls, cycle, caplog):
+    repository, _ = opened()
+    for name, call in calls.items():
+        (asked / name / "1" / "model.py").write_text(textwrap.dedent(LOADS.format(call)))
+    with pytest.raises(ServerError) as caught:
+        repository.load("asks")
+    assert f"since loads wait for each other: {cycle}; expected" in caught.value.message
+    assert not repository._claimed
+    assert not repository._waits
+    assert ROWS["load-deadlock"].text in caplog.text
+
+
+def test_a_thread_of_initialize_may_load_its_model(asked, opened):
+    """The load does not wait for it."""
+    repository, _ = opened()
+    lines = "import threading; threading.Thread(target=pb_utils.load_model, args=['asks']).start()"
+    (asked / "asks" / "1" / "model.py").write_text(textwrap.dedent(LOADS.format(lines)))
+    repository.load("asks")
 
 
 def test_models_can_load_models_only_with_explicit_control(opened):

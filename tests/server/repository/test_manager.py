@@ -264,6 +264,12 @@ def test_failed_model_has_a_reason_and_does_not_affect_others(
     assert infer(repository, "z_good", "I") == {"O": [1, 2]}
 
 
+def test_the_cure_of_a_failed_load_is_in_the_log_alone(models, load, caplog):
+    write_model(models, "x", VECTOR + "instance_group { kind: KIND_GPU }", IDENTITY)
+    assert reason(load(), "x").endswith("no GPUs are available")
+    assert "no GPUs are available - write `kind: KIND_CPU`" in caplog.text
+
+
 def test_ensemble_of_a_failed_model_fails(models, load):
     write_model(models, "m", source=BROKEN)
     write_ensemble(models, "e", CHAIN)

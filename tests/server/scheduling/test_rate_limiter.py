@@ -70,13 +70,41 @@ def test_large_needs_are_not_starved_by_small_ones():
     assert resources.release(one) == [big]
 
 
-def test_waiting_does_not_block_other_resources():
+def test_the_first_waiting_instance_blocks_all_others():
     resources = ResourceManager(None)
     a, b, other, free = resources.add([instance(R=1), instance(R=1), instance(9, S=1), instance(9)])
     assert resources.request(a) == [a]
     assert resources.request(b) == []
-    assert resources.request(other) == [other]
-    assert resources.request(free) == [free]
+    assert resources.request(other) == []
+    assert resources.request(free) == []
+    assert [resources.release(each) for each in (a, b, other)] == [[b], [other], [free]]
+
+
+def test_a_release_grants_one_instance_and_a_second_one_if_its_own_waits_again():
+    resources = ResourceManager({("R", False): 2})
+    big, *small = resources.add([instance(R=2), *[instance(R=1)] * 4])
+    assert resources.request(big) == [big]
+    for each in small:
+        assert resources.request(each) == []
+    assert resources.request(big) == []  # it still holds its resources
+    assert resources.release(big) == small[:2]
+    assert resources.release(small[0]) == [small[2]]
+    assert resources.release(small[1]) == [small[3]]
+    assert resources.release(small[2]) == []
+    assert resources.release(small[3]) == [big]
+    for each in small[:2]:
+        resources.request(each)
+    assert resources.release(big) == [small[0]]
+
+
+def test_of_equal_ranks_the_higher_priority_is_granted():
+    resources = ResourceManager(None)
+    low, high = resources.add([instance(2, R=1), instance(1, R=1)])
+    assert resources.request(high) == [high]
+    assert resources.request(low) == []
+    assert resources.request(high) == []
+    assert (low.rank[0], high.rank[0]) == (2, 2)
+    assert resources.release(high) == [high]
 
 
 def test_instance_that_could_never_run_is_refused():

@@ -123,7 +123,13 @@ class Here:
 class Frontend:
     """One client of an HTTP frontend over these models."""
 
-    def __init__(self, *models: ServedModel, is_complete: bool = True, **options: object) -> None:
+    def __init__(
+        self,
+        *models: ServedModel,
+        is_complete: bool = True,
+        page: bool = False,
+        **options: object,
+    ) -> None:
         self._loop = HandCrankedLoop()
         self.gateway = gateway(*models, is_complete=is_complete, **options)
         self.shared_memory = SharedMemory(allowed=options.get("client_shared_memory", True))
@@ -135,6 +141,7 @@ class Frontend:
             self._loop,
             ManualClock(now_ns=42),
             background=self.background,
+            page=page,
         )
         self.handle = handlers.handle
         self.client = Client(self.handle)

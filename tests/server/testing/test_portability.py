@@ -65,7 +65,7 @@ CONFIGS = {
     "uninitialized-state": f"{STATE} }} }}",
 }
 #: Rows with a test of their own.
-OTHERS = {"process-restart", "coroutine-exception"}
+OTHERS = {"process-restart", "coroutine-exception", "load-deadlock"}
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +156,18 @@ def test_the_exception_of_a_decoupled_models_coroutine_is_reported(tmp_path, cap
     with open_repository(tmp_path) as repository:
         with pytest.raises(ServerError, match="late"):
             list(repository.model("m").stream({"X": [1]}))
+        logged = [r.getMessage() for r in caplog.records if "portability" in r.name]
+    assert logged == [f"model 'm' {ROWS['coroutine-exception'].text}"]
+
+
+def test_a_coroutine_that_exits_is_reported(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "reference_server.core.portability")
+    source = executing("raise SystemExit").replace("def execute", "async def execute")
+    write(tmp_path / "m" / "1" / "model.py", source)
+    write(tmp_path / "m" / "config.pbtxt", CONFIG)
+    with open_repository(tmp_path) as repository:
+        with pytest.raises(ServerError, match="SystemExit"):
+            repository.model("m").infer({"X": [1]})
         logged = [r.getMessage() for r in caplog.records if "portability" in r.name]
     assert logged == [f"model 'm' {ROWS['coroutine-exception'].text}"]
 

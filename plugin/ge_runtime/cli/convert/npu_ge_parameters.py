@@ -1,4 +1,4 @@
-"""Convert npu_ge's parameters: each is kept, omitted, refused, or becomes axes, limits, gears.
+"""Convert npu_ge's parameters: each is kept, dropped, refused, or becomes axes, limits, gears.
 
 `ge.inputShape` is "ids:-1,-1;mask:-1,-1", with the batch dimension; `ge.dynamicDims` is
 "1,64,1,64;8,128,8,128": a group for each gear, with a value for each -1 in the order of the shapes.
@@ -10,10 +10,11 @@ inputs become one axis if their sizes are equal in all gears.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from ge_runtime.cli.convert.report import ConversionReport
 from ge_runtime.config import ATC_FLAGS
 from ge_runtime.specs import ROWS, UNKNOWN
 
@@ -22,12 +23,24 @@ DIMS: Final = "ge.dynamicDims"
 SHAPES: Final = (SHAPE, DIMS, "ge.dynamicNodeType")
 """Options of GE for the sizes that a graph is compiled for."""
 
+PRECISION: Final = "ge.exec.precision_mode_v2"
+_PRECISION_V1: Final = "ge.exec.precision_mode"
+_MODES: Final = {
+    "force_fp16": "fp16",
+    "must_keep_origin_dtype": "origin",
+    "force_fp32": "cube_fp16in_fp32out",
+    "cube_fp16in_fp32out": "cube_fp16in_fp32out",
+    "allow_mix_precision": "mixed_float16",
+    "allow_mix_precision_fp16": "mixed_float16",
+    "allow_mix_precision_bf16": "mixed_bfloat16",
+}
+"""Mode of precision_mode: the equivalent mode of precision_mode_v2, by CANN's pages of both."""
+
 _OFF: Final = ("0", "false", "off", "")
 _DIAGNOSTICS: Final = {
-    "profiling": "profile the server's process with msprof; the metrics ge_runtime_* show the cost "
-    "of launches",
+    "profiling": "the parameter `profile` records executions with msprof",
     "dump_graph": "dump the graph during compilation: DUMP_GE_GRAPH=2 with atc",
-    "dump_data": "`ge-runtime conformance` compares the model's outputs",
+    "dump_data": "the parameter `dump` writes the outputs of operators",
 }
 _MANAGED: Final = {
     "ge.constLifecycle": "weights exist once for each device",
@@ -51,10 +64,6 @@ _REFUSED: Final = {
         "a request larger than every gear is refused",
         "add a gear for the largest request",
     ),
-    "ge.exec.precision_mode": (
-        "in ATC precision_mode_v2 replaces it",
-        "use ge.exec.precision_mode_v2 with fp16, origin or mixed_float16",
-    ),
 }
 
 
@@ -64,56 +73,51 @@ def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) 
     for name, value in parameters.items():
         if name.isupper() or name in ("device_ids", "device_exec_blocks"):
             kept[name] = value
+            report.keep(f"{name} = {value}", "the same in ge_runtime")
         elif name == "static_model":
             kept[name] = "0" if value.lower() in _OFF else "1"
+            report.keep(f"{name} = {value}", "every axis has gears, or one size")
         elif name == "instance_exec_blocks":
-            _instance_blocks(value, report)
+            why = "a batch is divided by gears, not into equal parts; npu_ge mixed up the rows"
+            report.drop(name, value, "one engine executes a batch" if value == "1" else why)
         elif name in _DIAGNOSTICS:
-            _diagnostic(name, value, report)
+            off = value.lower() in _OFF
+            report.drop(name, value, "it is off" if off else _DIAGNOSTICS[name])
         else:
             family, _, option = name.partition(".")
             if family in ("graph", "session") and option:
                 kept |= _option(name, f"ge.{option.removeprefix('ge.')}", value, report)
             elif family == "ge" and option:
-                why = "npu_ge reads it only from --backend-config, and ignored it here"
-                report.refuse(name, value, why, f"use graph.{name} to apply it")
+                why = "npu_ge reads it only from --backend-config, and ignored it here; "
+                report.drop(name, value, f"{why}--backend-config=npu_ge,{name}=... applies it")
             elif family == "global":
-                report.omit(name, value, "npu_ge never passed it on")
+                report.drop(name, value, "npu_ge never passed it on")
             else:
-                why = "npu_ge has no such parameter, and ignored it"
-                report.refuse(name, value, why)
+                report.drop(name, value, "npu_ge has no such parameter, and ignored it")
     return kept
-
-
-def _instance_blocks(value: str, report: ConversionReport) -> None:
-    name = "instance_exec_blocks"
-    if value == "1":
-        report.omit(name, value, "one engine executes a batch")
-        return
-    why = "a batch is divided by gears, not into equal parts; npu_ge mixed up the rows"
-    report.refuse(name, value, why, "use device_exec_blocks for parallel engines")
-
-
-def _diagnostic(name: str, value: str, report: ConversionReport) -> None:
-    if value.lower() in _OFF:
-        report.omit(name, value, "it is off")
-    else:
-        report.refuse(name, value, "ge_runtime has no such option", _DIAGNOSTICS[name])
 
 
 def _option(name: str, option: str, value: str, report: ConversionReport) -> dict[str, str]:
     """Return the parameter if it is kept. `name`: in config.pbtxt; `option`: GE's name."""
+    family = name.partition(".")[0]
     if option in SHAPES:
-        return {}
-    if option == "ge.externalWeight" and value != "0":
+        report.change(f"{name} = {value}", "axes, limit and gears, below")
+    elif option == "ge.externalWeight" and value != "0":
         report.refuse(name, value, "weights are loaded from the .om only")
-        return {}
-    if option in ATC_FLAGS:
-        return {f"{name.partition('.')[0]}.{option}": value}
-    if option in _MANAGED:
-        report.omit(name, value, _MANAGED[option])
+    elif option in ATC_FLAGS:
+        report.keep(f"{name} = {value}", f"`ge-runtime build` passes {ATC_FLAGS[option]}")
+        return {f"{family}.{option}": value}
+    elif option == _PRECISION_V1 and value in _MODES:
+        mode = f"{family}.{PRECISION}"
+        report.change(f"{name} = {value}", f"{mode} = {_MODES[value]}, the same mode")
+        return {mode: _MODES[value]}
+    elif option == _PRECISION_V1:
+        why = "precision_mode_v2 of ATC has no equal mode"
+        report.refuse(name, value, why, f"use {PRECISION} with fp16, origin or mixed_float16")
+    elif option in _MANAGED:
+        report.drop(name, value, _MANAGED[option])
     elif option == "ge.graphRunMode" and value == "0":
-        report.omit(name, value, "ge_runtime only runs inference")
+        report.drop(name, value, "ge_runtime only runs inference")
     elif option == "ge.graphRunMode":
         report.refuse(name, value, "ge_runtime does not train")
     elif option in _REFUSED:
@@ -124,35 +128,28 @@ def _option(name: str, option: str, value: str, report: ConversionReport) -> dic
     return {}
 
 
-@dataclass(slots=True)
-class ConversionReport:
-    """The problems and notes of a conversion. Not thread-safe."""
+def with_command_line(
+    parameters: Mapping[str, str], settings: Mapping[str, str], report: ConversionReport
+) -> dict[str, str]:
+    """Return the parameters of config.pbtxt and those of the server's command line.
 
-    dropped: Collection[str]
-    """Names given with --drop."""
-    problems: list[str] = field(default_factory=list)
-    """Parts that cannot be converted: "NAME = VALUE: reason; fix", one line each."""
-    notes: list[str] = field(default_factory=list)
-    """Omitted and dropped parts, with reasons."""
-    used: set[str] = field(default_factory=set)
-    """Names in `dropped` that were refused."""
+    config.pbtxt takes precedence, as in npu_ge. There `ge.<option>` of the command line applies to
+    all graphs, and an option of the session or the graph to those only.
 
-    def refuse(self, name: str, value: str, why: str, cure: str = "") -> None:
-        """Add a problem that --drop NAME resolves, or a note if the name is in `dropped`."""
-        if name in self.dropped:
-            self.used.add(name)
-            self.notes.append(f"{name} = {value}: dropped")
-            return
-        drop = f"--drop {name}"
-        self.require(name, value, why, f"{cure}, or {drop}" if cure else drop)
-
-    def require(self, name: str, value: str, why: str, cure: str) -> None:
-        """Add a problem that only a change of the input resolves."""
-        self.problems.append(f"{name} = {value}: {why}; {cure}")
-
-    def omit(self, name: str, value: str, why: str) -> None:
-        """Note that a part is not in the new configuration, without effect on the model."""
-        self.notes.append(f"{name} = {value}: omitted, {why}")
+    Args:
+        parameters: those of config.pbtxt.
+        settings: KEY to VALUE of --backend-config=npu_ge,KEY=VALUE.
+        report: receives settings that have no effect.
+    """
+    merged = {**settings, **parameters}
+    for name in [each for each in settings if each.startswith("ge.")]:
+        del merged[name]  # in config.pbtxt, too, npu_ge ignores it
+        levels = [level for level in (f"graph.{name}", f"session.{name}") if level in merged]
+        if levels:
+            report.drop(f"--backend-config {name}", settings[name], f"{levels[0]} replaces it")
+        else:
+            merged[f"graph.{name}"] = settings[name]
+    return merged
 
 
 _FREE: Final = -1
@@ -176,6 +173,13 @@ class OpenDim:
     """Index in the tensor's dims; -1 for the rows."""
     sizes: tuple[int, ...]
     """Size in each gear."""
+
+
+def batch_gears(max_batch_size: int, preferred: Sequence[int]) -> str:
+    """Return gears for a batch of any size: 1, 2, 4, ..., the largest, and preferred sizes."""
+    doubled = [1 << power for power in range(max_batch_size.bit_length())]
+    sizes = {*doubled, *preferred, max_batch_size}
+    return ", ".join(str(size) for size in sorted(sizes) if size <= max_batch_size)
 
 
 def read_open_dims(
@@ -277,7 +281,7 @@ def gear_parameters(
     axes = _axes(inputs, columns, names, report)
     parameters: dict[str, str] = {}
     for tensor in inputs:
-        if own := [axes[tensor.name, place] for place in _open(tensor)]:
+        if own := [axes[tensor.name, place] for place in open_places(tensor)]:
             parameters[f"axes.{tensor.name}"] = ",".join(own)
     tables = _tables(columns, axes, report)
     _check_user_names([*inputs, *outputs], axes, names, limits, report)
@@ -289,9 +293,9 @@ def gear_parameters(
         parameters[f"limit.{axis}"] = str(max(1, largest))
     parameters |= _gears(tables)
     for tensor in outputs:
-        if len(_open(tensor)) and tensor.name in names:
+        if len(open_places(tensor)) and tensor.name in names:
             parameters[f"axes.{tensor.name}"] = ",".join(names[tensor.name])
-        elif len(_open(tensor)) and batched:
+        elif len(open_places(tensor)) and batched:
             known = ", ".join(axis for axis in axes.values() if axis != ROWS) or "none"
             why = "npu_ge derives its size from the dim names in the ONNX file"
             cure = f"use --axes {tensor.name}=AXIS,... with axes ({known}) or relations of them"
@@ -299,8 +303,8 @@ def gear_parameters(
     return parameters
 
 
-def _open(tensor: DeclaredDims) -> list[int]:
-    """Return the indices of the variable dims."""
+def open_places(tensor: DeclaredDims) -> list[int]:
+    """Return the indices of a tensor's variable dims."""
     return [place for place, dim in enumerate(tensor.dims) if dim == UNKNOWN]
 
 
@@ -313,7 +317,7 @@ def _axes(
     """Return the axis of each variable dim, and of rows that have gears, by tensor and index."""
     axes = {(each.tensor, each.place): ROWS for each in columns if each.place < 0}
     for tensor in inputs:
-        own, places = names.get(tensor.name, ()), _open(tensor)
+        own, places = names.get(tensor.name, ()), open_places(tensor)
         if own and len(own) != len(places):
             why = f"dims {list(tensor.dims)} contain {len(places)} -1"
             cure = "give one name for each, in order"
@@ -326,7 +330,7 @@ def _axes(
     for dim, name in axes.items():
         if dim in sizes:
             same.setdefault(sizes[dim], name)
-    for dim in ((tensor.name, place) for tensor in inputs for place in _open(tensor)):
+    for dim in ((tensor.name, place) for tensor in inputs for place in open_places(tensor)):
         if dim not in axes:
             name = _default_name(*dim)
             axes[dim] = same.setdefault(sizes[dim], name) if dim in sizes else name
@@ -360,7 +364,7 @@ def _check_user_names(
     report: ConversionReport,
 ) -> None:
     """Report tensors and axes of the user's that do not exist."""
-    known = {tensor.name for tensor in tensors if _open(tensor)}
+    known = {tensor.name for tensor in tensors if open_places(tensor)}
     for name in sorted(names.keys() - known):
         cure = f"use one of: {', '.join(sorted(known)) or 'none'}"
         report.require("--axes", name, "no tensor of this name has a -1", cure)

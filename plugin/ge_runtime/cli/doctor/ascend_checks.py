@@ -18,7 +18,7 @@ from ge_runtime.npu.driver.installation import log_folder
 _NPU: Final = frozenset({"npu"})
 _driver_check: Final = partial(Finding, "Ascend driver", needed_by=_NPU)
 _cann_check: Final = partial(Finding, "CANN", needed_by=_NPU)
-_compiler_check: Final = partial(Finding, "Ascend's compiler")
+_compiler_check: Final = partial(Finding, "Ascend's compiler", needed_by=frozenset({"build"}))
 
 _MANAGER_FILES: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _CARD_FILE: Final = re.compile(r"/dev/v?davinci\d+", re.ASCII)
@@ -287,7 +287,27 @@ def check_compiler(machine: Machine) -> list[Finding]:
             findings.append(check.ok(version))
         else:
             findings.append(check.wrong(version, cure))
-    return findings
+    return [*findings, _compiler_packages(machine)]
+
+
+def _compiler_packages(machine: Machine) -> Finding:
+    """Check the packages that atc imports at its start, whatever the model."""
+    check = _compiler_check("packages", f"{', '.join(_ATC_PACKAGES)} for the compiler")
+    absent = [name for name in _ATC_PACKAGES if name not in machine.packages]
+    if absent:
+        cure = (
+            f'`pip install {" ".join(absent)}`; without them atc fails with E40020 or "Initialize '
+            'ge using ge global options failed"'
+        )
+        # Wrong, not missing: it is shown wherever atc is installed.
+        found = f"no {', '.join(absent)}"
+        return check.wrong(found, cure) if machine.atc else check.missing(found, cure)
+    return check.ok("all")
+
+
+_ATC_PACKAGES: Final = (
+    *("decorator", "attrs", "psutil", "scipy", "sympy", "absl-py", "cloudpickle", "cffi"),
+)
 
 
 class _CannRequirements(NamedTuple):
@@ -299,17 +319,25 @@ class _CannRequirements(NamedTuple):
 
 
 # Source: "Runtime Dependencies" and "CANN Software Installation" on hiascend.com for CANN 8.1 to
-# 9.1. The pages name Python 3.11.4, but patch releases are binary compatible.
+# 9.1; 9.2 is assumed to be as 9.1. The English page of 9.0.0 names Python 3.11 as the newest, the
+# Chinese one 3.13. The pages name Python 3.11.4, but patch releases are binary compatible.
 _OLD_NUMPY: Final = VersionRange((1, 19, 2), (1, 24))
 _PROTOBUF: Final = VersionRange((3, 20), (3, 20))
+_MORE_PYTHON: Final = VersionRange((3, 7), (3, 13))
 _NEWEST_PYTHON: Final = VersionRange((3, 7), (3, 14))
 """Range of the CANN that supports the most Python versions, 9.1."""
 _REQUIREMENTS: Final = {
-    VersionRange((8, 1), (8, 5)): _CannRequirements(
+    VersionRange((8, 1), (8, 3)): _CannRequirements(
         VersionRange((3, 7), (3, 11)), _OLD_NUMPY, _PROTOBUF
     ),
+    VersionRange((8, 5), (8, 5)): _CannRequirements(
+        _MORE_PYTHON, VersionRange((1, 19, 2), (1,)), _PROTOBUF
+    ),
     VersionRange((8,), (8,)): _CannRequirements(None, _OLD_NUMPY, _PROTOBUF),
-    VersionRange((9, 1), (9, 1)): _CannRequirements(_NEWEST_PYTHON, VersionRange((1, 19, 2)), None),
+    VersionRange((9, 0), (9, 0)): _CannRequirements(
+        _MORE_PYTHON, VersionRange((1, 19, 2)), _PROTOBUF
+    ),
+    VersionRange((9, 1), (9, 2)): _CannRequirements(_NEWEST_PYTHON, VersionRange((1, 19, 2)), None),
 }
 
 

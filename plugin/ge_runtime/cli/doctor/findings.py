@@ -12,7 +12,7 @@ from typing import Final
 
 from ge_runtime.memory.plan import aligned_columns
 
-REQUIRABLE: Final = ("cpu", "cuda", "npu", "service")
+REQUIRABLE: Final = ("cpu", "cuda", "npu", "build", "service")
 """Values of --require."""
 
 NEEDS: Final = (*REQUIRABLE, "torch", "torch_npu", "ge_session")

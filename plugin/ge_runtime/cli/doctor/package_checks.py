@@ -42,6 +42,9 @@ Source: "Ascend Auxiliary Software" in the README of github.com/Ascend/pytorch, 
 """
 
 
+_CANN_WITHOUT_LIBGRAPH: Final = (9, 2)
+
+
 def version_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (8, 3) of 8.3.RC1, (2, 9, 0) of 2.9.0.post6."""
     match = re.match(r"\d+(\.\d+)*", version)
@@ -107,7 +110,8 @@ def check_server(machine: Machine) -> list[Finding]:
         return []
     check = Finding("Reference server", "reference_server", "`import reference_server` to succeed")
     if result.outcome is not Outcome.DONE:
-        return [check.wrong(failure(result), "`pip install reference-server --force-reinstall`")]
+        cure = "`pip install triton-reference-server --force-reinstall`"
+        return [check.wrong(failure(result), cure)]
     return [check.ok(f"as {result.facts['default']}; --triton-version={result.facts['proven']}")]
 
 
@@ -253,6 +257,13 @@ def _no_gpu(machine: Machine, torch: str) -> Finding:
 
 def _fits_cann(version: str, cann: str) -> Finding:
     found = f"torch_npu {version}, CANN {cann}"
+    if version_numbers(cann)[:2] == _CANN_WITHOUT_LIBGRAPH:
+        check = _torch_npu_check("fits CANN", f"torch_npu 2.9 or later for CANN {cann}")
+        if version_numbers(version) < (2, 9):
+            cure = "`pip install 'torch_npu>=2.9'`: this CANN has no libgraph.so for older ones"
+            return check.wrong(found, cure)
+        cure = "the table of github.com/Ascend/pytorch does not name this CANN yet"
+        return check.unknown(found, cure)
     built_for = CANN_OF_TORCH_NPU.get(version)
     if built_for is None:
         expected = "a torch_npu in the table of github.com/Ascend/pytorch"

@@ -1,4 +1,4 @@
-"""The torch engine on a card: `model.pt2`, compiled by torchair and executed by torch_npu.
+"""The torch engine on a card: `model.pt2`, compiled by torchair or captured, run by torch_npu.
 
 Written from the documentation of torch_npu and torchair, and never run on a card: the tests use
 fakes of both.
@@ -35,7 +35,6 @@ from ge_runtime.npu.driver.installation import import_cann_module
 
 # torchair's objects, which have no type stubs.
 Torchair: TypeAlias = Any
-Backend: TypeAlias = Any
 
 _SET_ENV: Final = "run `source /usr/local/Ascend/cann/set_env.sh` before the server starts"
 
@@ -47,6 +46,13 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
 
 torchair does not support other options.
 """
+
+GE: Final = "ge"
+CAPTURE: Final = "npugraph_ex"
+"""The compilers: graphs of GE by torchair, and torch_npu's capture of operators (aclgraph)."""
+
+_CAPTURE_OPTIONS: Final = {"capture_error_mode": "thread_local"}
+"""Options of npugraph_ex: allocations of other threads do not disturb a capture."""
 
 _CODE: Final = re.compile(r"error code is (\d+)")
 """CANN's return code in a message of torch_npu."""
@@ -65,13 +71,14 @@ class NpuTorch:
     """torch with a card of this process, and the compiler for the card."""
 
     torch: Torch
-    torchair: Torchair
+    torchair: Torchair | None
+    """None for captures, which do not need it."""
     index: int
     health: DeviceHealth
 
     @classmethod
-    def load(cls, index: int) -> NpuTorch:
-        """Import torch for a card.
+    def load(cls, index: int, compiler: str = GE) -> NpuTorch:
+        """Import torch and a compiler for a card.
 
         Raises NoDevice, with the fix, if something is missing, and EngineLost for a lost card.
         """
@@ -81,12 +88,19 @@ class NpuTorch:
         # torch first and without autoload: torch_npu without CANN would break its import.
         torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
         _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
-        torchair = _import(
-            "torchair",
-            name,
-            "it is part of torch_npu and needs CANN's toolkit, packaging and protobuf>=3.13: "
-            f"`pip install packaging protobuf`, then {_SET_ENV}",
-        )
+        torchair = None
+        if compiler == GE:
+            torchair = _import(
+                "torchair",
+                name,
+                "it is part of torch_npu and needs CANN's toolkit, packaging and protobuf>=3.13: "
+                f"`pip install packaging protobuf`, then {_SET_ENV}",
+            )
+        elif CAPTURE not in torch._dynamo.list_backends(exclude_tags=()):
+            raise NoDevice(
+                f"{name}: found a torch_npu without {CAPTURE}, expected 7.3.0 or later: update "
+                "torch_npu and CANN, or remove the parameter torch_compiler"
+            )
         count = torch.npu.device_count() if torch.npu.is_available() else 0
         if index >= count:
             raise NoDevice(
@@ -134,11 +148,18 @@ class NpuTorch:
             return OutOfMemory(text)
         return EngineFault(text)
 
-    def backend(self, options: Mapping[str, str]) -> Backend:
-        """Return the compiler for `torch.compile`, with options of GE.
+    def compiler(self, options: Mapping[str, str]) -> dict[str, object]:
+        """Return the arguments of `torch.compile` for the compiler, with options of GE.
 
-        Raises ArtifactFault for options that torchair does not support.
+        Raises ArtifactFault for options that the compiler does not support.
         """
+        if self.torchair is None:
+            if options:
+                raise ArtifactFault(
+                    f"{self.device}: found option {', '.join(options)} for torch_compiler "
+                    f"{CAPTURE}, expected none, because GE does not compile the graph"
+                )
+            return {"backend": CAPTURE, "options": _CAPTURE_OPTIONS}
         config = self.torchair.CompilerConfig()
         for option, text in options.items():
             if option not in _FIELDS:
@@ -149,13 +170,14 @@ class NpuTorch:
             field, value = _FIELDS[option]
             setattr(config.ge_config, field, value(text))
         # Keyword arguments, as in torchair's documentation.
-        return self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
+        backend = self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
+        return {"backend": backend}
 
 
 class TorchNpuEngine(TorchEngine):
-    """A program on a card, with one GE graph for each set of shapes.
+    """A program on a card, with one graph of GE, or one capture, for each set of shapes.
 
-    The program is compiled as a whole, at the first execution of each set of shapes.
+    The program is compiled or captured as a whole, at the first execution of each set of shapes.
 
     Differences to the engine `om`:
 
@@ -172,7 +194,7 @@ class TorchNpuEngine(TorchEngine):
         npu: NpuTorch,
         program: ExportedProgram,
         signature: Signature,
-        backend: Backend,
+        compiler: Mapping[str, object],
         path: Path,
     ) -> None:
         """Move the program to the device; called by `open_on`."""
@@ -183,7 +205,7 @@ class TorchNpuEngine(TorchEngine):
         self._npu = npu
         npu.enter()
         self._program = moved(program, npu.device)
-        self._backend = backend
+        self._compiler = compiler
         self._compiled: dict[tuple[tuple[int, ...], ...], Callable[..., Results]] = {}
 
     @classmethod
@@ -203,11 +225,11 @@ class TorchNpuEngine(TorchEngine):
             OutOfMemory: The card has not enough memory.
             EngineLost: The card is lost.
         """
-        backend = npu.backend(options)
+        compiler = npu.compiler(options)
         program = load_program(npu.torch, path)
         signature = signature_of(path, program, outputs)
         with moving_to(npu.device, path, npu.fault):
-            return cls(npu, program, signature, backend, path)
+            return cls(npu, program, signature, compiler, path)
 
     @property
     def compiles_each_shape(self) -> bool:
@@ -215,9 +237,12 @@ class TorchNpuEngine(TorchEngine):
 
     @property
     def unplanned(self) -> tuple[str, ...]:
+        by, whose = "torch's caching allocator and by GE", "GE's"
+        if self._npu.torchair is None:
+            by, whose = "torch's caching allocator, also for each capture", "torch's"
         return (
-            "device memory is allocated by torch's caching allocator and by GE: the plan's "
-            "workspace is that of the graph's own results, and GE's may differ",
+            f"device memory is allocated by {by}: the plan's workspace is that of the graph's own "
+            f"results, and {whose} may differ",
             "each execution allocates inputs and results from that allocator; its new blocks count "
             "as allocations while serving",
             "each engine has its own weights on the device",
@@ -236,7 +261,7 @@ class TorchNpuEngine(TorchEngine):
             # A separate module: torch.compile stops compiling code after eight sets of shapes, and
             # checks all of them at each call.
             compiled = self._compiled[shapes] = self._torch.compile(
-                self._program.module(), backend=self._backend, dynamic=False, fullgraph=True
+                self._program.module(), **self._compiler, dynamic=False, fullgraph=True
             )
         args, kwargs = self._arguments.unflatten([t.to(self._npu.device) for t in flat])
         with self._torch.no_grad():
@@ -270,18 +295,19 @@ class TorchNpuBackend(HostBackend):
 
     kind: ClassVar[str] = "npu"
 
-    def __init__(self, device: int, options: Mapping[str, str]) -> None:
+    def __init__(self, device: int, options: Mapping[str, str], compiler: str = GE) -> None:
         """Open a card.
 
         Args:
             device: Number of the card.
             options: Options of GE.
+            compiler: GE or CAPTURE.
 
         Raises:
             NoDevice: torch_npu or the card is missing; the text says how to fix it.
             EngineLost: The card was lost before.
         """
-        self._npu = npu = NpuTorch.load(device)
+        self._npu = npu = NpuTorch.load(device, compiler)
         self._options = options
         hardware = str(npu.torch.npu.get_device_name(device))
         memory = _Memory(npu.device, Watch(npu.device, npu.allocations))
@@ -290,7 +316,8 @@ class TorchNpuBackend(HostBackend):
     @classmethod
     def for_device(cls, device: str, settings: DeviceSettings) -> TorchNpuBackend:
         """Open the backend of the device that config.pbtxt calls `device`."""
-        return cls(int(device.partition(":")[2]), settings.compiler_options)
+        index = int(device.partition(":")[2])
+        return cls(index, settings.compiler_options, settings.torch_compiler)
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]

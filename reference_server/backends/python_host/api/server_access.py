@@ -47,10 +47,17 @@ class _NoCalls:
     ) -> NoReturn:
         raise _not_ready()
 
-    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> NoReturn:
+    def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        *,
+        initializing: bool = False,
+    ) -> NoReturn:
         raise _not_ready()
 
-    def unload(self, name: str, *, unload_dependents: bool) -> NoReturn:
+    def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> NoReturn:
         raise _not_ready()
 
 
@@ -105,6 +112,10 @@ class ServerAccess:
         if self.generation != forks.generation:
             raise TritonModelException(forks.NO_SERVER)
 
+    def is_initializing(self) -> bool:
+        """Return whether the model's load waits for the calling thread."""
+        return not self.serves and threading.get_ident() == self.thread
+
     def halted(self) -> Sequence[InferRequest] | None:
         """Return the requests that are blocked while the calling thread waits.
 
@@ -147,7 +158,8 @@ def load(
             raise refusal(f"files[{path!r}]", content, "bytes")
     server.check_process()
     try:
-        server.calls.load(model_name, config or None, files or {})
+        initializing = server.is_initializing()
+        server.calls.load(model_name, config or None, files or {}, initializing=initializing)
     except ServerError as error:
         raise server.failure("Failed to load model", error) from error
 
@@ -158,7 +170,10 @@ def unload(server: ServerAccess, model_name: str | bytes, *, unload_dependents: 
     unload_dependents = as_bool(unload_dependents, "unload_dependents")
     server.check_process()
     try:
-        server.calls.unload(model_name, unload_dependents=unload_dependents)
+        initializing = server.is_initializing()
+        server.calls.unload(
+            model_name, unload_dependents=unload_dependents, initializing=initializing
+        )
     except ServerError as error:
         raise server.failure("Failed to unload model", error) from error
 

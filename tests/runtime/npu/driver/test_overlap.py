@@ -148,9 +148,9 @@ def test_nothing_is_allocated_while_both_serve(sets, machine):
             outputs["embedding"][...] = 0
 
     both()
-    events = machine.report.calls["rt.create_event"]
+    events = machine.report.calls["rt.create_event_ex_with_flag"]
     assert_allocates_nothing(machine, both, 50)
-    assert machine.report.calls["rt.create_event"] == events == 4
+    assert machine.report.calls["rt.create_event_ex_with_flag"] == events == 4
 
 
 @pytest.mark.parametrize("place", ["execute@1", "copy@1", "copy@3"])

@@ -57,8 +57,8 @@ def backend():
     """A function: a backend on a card; closed at the end."""
     with ExitStack() as stack:
 
-        def backend_on(device=0, **options):
-            backend = TorchNpuBackend(device, options)
+        def backend_on(device=0, compiler="ge", **options):
+            backend = TorchNpuBackend(device, options, compiler)
             stack.callback(backend.close)
             return backend
 
@@ -110,6 +110,29 @@ def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir,
     assert open_at(there, path).run({"x": x}, {"y": None})["y"].tolist() == x.tolist()
     with pytest.raises(ArtifactFault, match=r"found option ge\.externalWeight for engine torch"):
         open_at(backend(**{"ge.externalWeight": "1"}), path)
+
+
+def test_npugraph_ex_captures_each_set_of_shapes_once(version_dir, backend, state):
+    engine = open_at(backend(compiler="npugraph_ex"), version_dir(ENCODER, "torch") / "model.pt2")
+    for _ in range(2):
+        assert all(right(engine, rows, 4) for rows in (1, 2, 8))
+    assert [shapes[0] for shapes in state.captured] == [(rows, 4) for rows in (1, 2, 8)]
+    assert state.compiled == []
+    assert "also for each capture" in engine.unplanned[0]
+
+
+def test_npugraph_ex_takes_no_options_of_ge(version_dir, backend):
+    path = version_dir(copy_of(np.float32), "torch") / "model.pt2"
+    with pytest.raises(ArtifactFault, match=r"found option ge\.aicoreNum for torch_compiler npu"):
+        open_at(backend(compiler="npugraph_ex", **{"ge.aicoreNum": "24"}), path)
+
+
+def test_a_torch_npu_without_npugraph_ex_is_reported(backend, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch._dynamo, "list_backends", lambda exclude_tags=(): ["inductor"])
+    with pytest.raises(NoDevice, match=r"found a torch_npu without npugraph_ex, expected 7\.3\.0"):
+        backend(compiler="npugraph_ex")
 
 
 def test_stages_are_refused(version_dir, backend):
@@ -250,6 +273,12 @@ def test_unplanned_work_is_reported_with_the_plan(version_dir, encoder):
         reported = [line for line in runtime.report if "not planned: " in line]
         assert len(reported) == len(encoder.unplanned) == 3
         assert runtime.gauges()["allocations_after_freeze"] == 0
+
+
+def test_the_parameter_chooses_captures_for_the_gears(version_dir, state):
+    gears = {"gears.batch": "1, 4", "gears.tokens": "32", "load_check": "off"}
+    with runtime_of(version_dir(ENCODER, "torch"), {**gears, "torch_compiler": "npugraph_ex"}):
+        assert [shapes[0] for shapes in state.captured] == [(1, 32), (4, 32)]
 
 
 @pytest.mark.parametrize(

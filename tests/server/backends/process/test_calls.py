@@ -41,11 +41,11 @@ class Asked:
             raise unavailable("no such model")
         self.requests.put(request)
 
-    def load(self, *what: object) -> None:
-        self.loaded.append(what)
+    def load(self, *what: object, initializing: bool) -> None:
+        self.loaded.append((*what, initializing))
 
-    def unload(self, name: str, *, unload_dependents: bool) -> None:
-        self.loaded.append((name, unload_dependents))
+    def unload(self, name: str, *, unload_dependents: bool, initializing: bool) -> None:
+        self.loaded.append((name, unload_dependents, initializing))
 
     def next(self) -> InferRequest:
         return self.requests.get(timeout=PATIENCE_S)
@@ -226,8 +226,8 @@ def test_models_use_model_control(start: Start, asked):
     instance = start(kit.executing(*lines), calls=asked)
     assert kit.said(instance) == "[True, False]"
     assert asked.loaded == [
-        ("x", "{}", {"file:1/model.py": b"code\0", "file:2": b""}),
-        ("y", True),
+        ("x", "{}", {"file:1/model.py": b"code\0", "file:2": b""}, False),
+        ("y", True, False),
     ]
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from server.backends.process.test_archives import archive, entry
 from support.servers import ROOT
 
 from reference_server.backends import environments
-from reference_server.backends.archives import Limits
+from reference_server.backends.archives import Limits, digest_of
 from reference_server.backends.environments import Environments, expanded
 from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.process_host import boot
@@ -126,6 +127,28 @@ def test_an_archive_is_unpacked_once_for_its_content(tmp_path, monkeypatch):
     assert folders.pop().parent == tmp_path / "cache"
 
 
+def test_a_model_does_not_wait_for_another_models_environment(cache, tmp_path, monkeypatch):
+    slow, quick = packed(tmp_path / "slow.tar.gz"), packed(tmp_path / "b.tar.gz", ("lib/a", b"1"))
+    real, has_begun, may_end = environments.unpack, threading.Event(), threading.Event()
+
+    def unpack(file, *arguments):
+        if file.name == str(slow):
+            has_begun.set()
+            assert may_end.wait(60)
+        return real(file, *arguments)
+
+    monkeypatch.setattr(environments, "unpack", unpack)
+    with ThreadPoolExecutor(1) as threads:
+        unpacked = threads.submit(cache.get, str(slow))
+        assert has_begun.wait(60)
+        try:
+            assert cache.get(str(quick)).python.exists()
+            assert not unpacked.done()
+        finally:
+            may_end.set()
+    assert unpacked.result().python.exists()
+
+
 def test_a_changed_archive_is_unpacked_again(cache, tmp_path):
     path = packed(tmp_path / "env.tar.gz")
     before = cache.get(str(path)).folder
@@ -143,9 +166,11 @@ def test_a_removed_folder_of_the_cache_is_unpacked_again(cache, tmp_path):
 
 
 def test_the_rest_of_a_killed_server_is_removed(cache, tmp_path):
-    rest = tmp_path / "cache" / "partial" / "lib"
+    path = packed(tmp_path / "env.tar.gz")
+    with path.open("rb") as file:
+        rest = tmp_path / "cache" / f"{digest_of(file)}.partial" / "lib"
     rest.mkdir(parents=True)
-    folder = cache.get(str(packed(tmp_path / "env.tar.gz"))).folder
+    folder = cache.get(str(path)).folder
     assert not (folder / "lib").exists()
     assert not rest.exists()
 
@@ -154,7 +179,7 @@ def test_a_refused_archive_leaves_nothing_behind(tmp_path):
     path = packed(tmp_path / "env.tar.gz", ("lib/a", b"1"), ("lib/b", b"1"))
     small = Environments(tmp_path / "cache", Limits(entries=4))
     assert failure(small, path) == "Internal: found more than 4 entries; expected 4 at most"
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
     assert Environments(tmp_path / "cache").get(str(path)).python.exists()
 
 

@@ -121,7 +121,9 @@ def test_headers_that_are_not_grpc(more, changed):
     assert caught.value.code is ErrorCode.INTERNAL_ERROR
 
 
-@pytest.mark.parametrize("content_type", [None, "application/grpc+proto", "application/grpc;a=b"])
+@pytest.mark.parametrize(
+    "content_type", ["", None, "application/grpc+proto", "application/grpc;a=b"]
+)
 def test_content_types(content_type):
     assert read(content_type=content_type).path == "/t.T/u"
 

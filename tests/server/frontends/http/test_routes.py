@@ -9,6 +9,7 @@ PATHS = {
     "/v2": Route(Operation.SERVER_METADATA),
     "/v2/health/live": Route(Operation.LIVE),
     "/v2/health/ready": Route(Operation.READY),
+    "/v2/openapi.json": Route(Operation.OPENAPI),
     "/v2/models/stats": Route(Operation.ALL_STATISTICS),
     "/v2/models/m": Route(Operation.MODEL_METADATA, "m"),
     "/v2/models/m/infer": Route(Operation.INFER, "m"),
@@ -47,8 +48,8 @@ def test_a_path_names_an_operation(path, route):
     assert routes.match(path.encode()) == route
 
 
-TOLD = {
-    *(Operation.LIVE, Operation.READY, Operation.SERVER_METADATA),
+READ_ONLY = {
+    *(Operation.LIVE, Operation.READY, Operation.SERVER_METADATA, Operation.OPENAPI),
     *(Operation.MODEL_METADATA, Operation.MODEL_READY, Operation.MODEL_CONFIG),
     *(Operation.MODEL_STATISTICS, Operation.ALL_STATISTICS),
     *(Operation.SYSTEM_REGION_STATUS, Operation.CUDA_REGION_STATUS),
@@ -57,7 +58,7 @@ TOLD = {
 
 @pytest.mark.parametrize("operation", Operation)
 def test_the_methods_of_operations(operation):
-    assert operation.method == ("GET" if operation in TOLD else "POST")
+    assert operation.method == ("GET" if operation in READ_ONLY else "POST")
 
 
 BOTH = {Operation.LOG_SETTINGS, Operation.TRACE_SETTINGS}

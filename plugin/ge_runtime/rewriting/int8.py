@@ -1,0 +1,425 @@
+"""Linear layers in INT8 whose activations have one scale for each row (token).
+
+`quantize_dynamic` of ONNX Runtime computes one scale for a whole execution, so the answer to a
+request depends on the other requests. Here each row has its own scale, and integer products are
+exact: a row's result depends on that row only.
+
+    scale = max(highest / (255 - zero), lowest / -zero), for each row
+    q     = round(row / scale) + zero, UINT8
+    y     = scale * (channel_scale * ((q - zero) @ weight)), weight INT8 with channel scales
+
+Operators of ONNX Runtime are used for the product. `MatMulIntegerToFloat` saves two passes over its
+result: MatMulInteger, Cast and Mul are only fused where one scale applies to all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.rewriting.graph import (
+    Builder,
+    ModelProto,
+    NodeProto,
+    attribute,
+    import_onnx,
+    operator,
+    opset,
+)
+from ge_runtime.specs import Array
+
+CONTRIB: Final = "com.microsoft"
+METADATA: Final = "ge_runtime.int8"
+"""The metadata of a graph that was made here; its value is "rows"."""
+_OLDEST: Final = 11
+"""The oldest opset whose operators are known here."""
+_SMALLEST: Final = 4096
+"""Weights of a layer below which INT8 costs more than it saves."""
+_SMALLEST_TABLE: Final = 2**18
+"""Weights of an embedding below which INT8 saves no memory worth three more nodes."""
+_TINY: Final = 1e-12
+"""The least scale, for rows of zeros."""
+MIDDLE: Final = 128
+"""The zero point for activations of both signs."""
+
+
+class Form(NamedTuple):
+    """The INT8 form of the activations of some layers."""
+
+    zero: int = MIDDLE
+    """The zero point. A low one is for activations that are mostly positive, as after GELU."""
+    divisors: Array | None = None
+    """FP32 [K]: activations are divided, and weights multiplied, by these; None: not."""
+    blocks: int = 1
+    """Parts of a row with a scale each: one large value then affects fewer others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node with constant weights that can be computed in INT8."""
+
+    node: NodeProto
+    source: str
+    """The name of the layer's input."""
+    result: str
+    """The name of the layer's output."""
+    weight: Array
+    """FP32 [K, N]; of an embedding [rows, width]."""
+    bias: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the weights, for people."""
+        return str(self.node.input[0 if self.is_table else 1])
+
+    @property
+    def is_table(self) -> bool:
+        """True for an embedding."""
+        return bool(self.node.op_type == "Gather")
+
+    @property
+    def is_convolution(self) -> bool:
+        """True for a convolution of width 1, over [rows, channels, length]."""
+        return bool(self.node.op_type == "Conv")
+
+    def rows(self, values: Array) -> Array:
+        """Return values of the source as rows [n, K]."""
+        if self.is_convolution:
+            values = values.swapaxes(1, 2)
+        return values.reshape(-1, self.weight.shape[0])
+
+
+def quantized_weight(weight: Array, axis: int = 0) -> tuple[Array, Array]:
+    """Return INT8 weights, and FP32 scales that span `axis`, so that q * scale is near `weight`."""
+    scale = np.abs(weight).max(axis, keepdims=True) / np.float32(127)
+    scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
+    return np.rint(weight / scale).astype(np.int8), scale
+
+
+def quantized_rows(rows: Array, zero: int = MIDDLE) -> tuple[Array, Array]:
+    """Return UINT8 [n, K] and FP32 scales [n, 1] of rows, as the graph computes them."""
+    high = rows.max(1, keepdims=True) * np.float32(1 / (255 - zero))
+    low = rows.min(1, keepdims=True) * np.float32(-1 / zero)
+    scale = np.maximum(np.maximum(high, low), np.float32(_TINY))
+    return np.clip(np.rint(rows / scale) + zero, 0, 255).astype(np.uint8), scale
+
+
+def computed(layer: Layer, rows: Array, form: Form) -> Array:
+    """Return the layer's INT8 result for rows [n, K], as FP32 [n, N] without the bias."""
+    weight = layer.weight
+    if form.divisors is not None:
+        rows, weight = rows * (1 / form.divisors), weight * form.divisors[:, None]
+    total = np.zeros((), np.float32)
+    for part, own in zip(
+        np.split(rows, form.blocks, axis=1), np.split(weight, form.blocks), strict=True
+    ):
+        q, scale = quantized_rows(part, form.zero)
+        w, channels = quantized_weight(own)
+        # Exact in FP64, and much faster than a product of integers in NumPy.
+        product = (q.astype(np.float64) - form.zero) @ w.astype(np.float64)
+        total = total + (product.astype(np.float32) * channels) * scale
+    return total
+
+
+def read_model(path: Path) -> ModelProto:
+    """Return the graph in `path` with its weights, in FP32 where it was quantized dynamically.
+
+    Raises:
+        ArtifactFault: It is no ONNX graph, was made here, or has an unsupported opset.
+    """
+    onnx = import_onnx()
+    if not path.is_file():
+        raise ArtifactFault(f"{path}: found no file, expected an ONNX graph")
+    try:
+        model = onnx.load(str(path))
+    except OSError:
+        raise
+    except Exception as error:  # protobuf has an exception of its own for each implementation
+        raise ArtifactFault(f"{path}: found no ONNX graph ({error}), expected one") from error
+    if any(entry.key == METADATA for entry in model.metadata_props):
+        raise ArtifactFault(f"{path}: found INT8 with a scale per row already, expected FP32")
+    versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+    if not versions or opset(model) < _OLDEST:
+        raise ArtifactFault(
+            f"{path}: found opset {max(versions, default=0)}, expected {_OLDEST} or later; export "
+            "the graph again"
+        )
+    _Restoring(model).restore()
+    return model
+
+
+def constants(model: ModelProto) -> dict[str, Array]:
+    """Return the values of weights and Constant nodes by name."""
+    to_array = import_onnx().numpy_helper.to_array
+    found = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
+            found[node.output[0]] = to_array(value)
+    # A graph input of this name can replace the weight.
+    return {n: v for n, v in found.items() if n not in {own.name for own in model.graph.input}}
+
+
+def find_layers(model: ModelProto) -> list[Layer]:
+    """Return the layers that can be computed in INT8: linear layers, and large embeddings."""
+    known = constants(model)
+    found = (_layer(node, known) for node in model.graph.node)
+    return [layer for layer in found if layer is not None]
+
+
+def _layer(node: NodeProto, known: Mapping[str, Array]) -> Layer | None:
+    kind = operator(node)
+    if kind not in ("MatMul", "Gemm", "Conv", "Gather") or len(node.input) < 2:
+        return None
+    place = 0 if kind == "Gather" else 1
+    weight = known.get(node.input[place])
+    if weight is None or weight.dtype != np.float32:
+        return None
+    source, result = node.input[1 - place], node.output[0]
+    bias = node.input[2] if len(node.input) > 2 else ""
+    if kind == "Gather":
+        is_table = weight.ndim == 2 and weight.size >= _SMALLEST_TABLE
+        is_table = is_table and attribute(node, "axis", 0) == 0
+        return Layer(node, source, result, weight) if is_table else None
+    if kind == "Gemm":
+        plain = attribute(node, "alpha", 1.0) == 1.0 and attribute(node, "beta", 1.0) == 1.0
+        if not plain or attribute(node, "transA", 0):
+            return None
+        weight = weight.T if attribute(node, "transB", 0) else weight
+    elif kind == "Conv":
+        moves = (*attribute(node, "strides", (1,)), *attribute(node, "pads", (0, 0)))
+        if weight.shape[2:] != (1,) or moves != (1, 0, 0) or attribute(node, "group", 1) != 1:
+            return None
+        weight = weight[:, :, 0].T
+    if weight.ndim != 2 or weight.size < _SMALLEST or source in known:
+        return None
+    return Layer(node, source, result, np.ascontiguousarray(weight), bias)
+
+
+def quantize(model: ModelProto, layers: list[Layer], forms: Mapping[str, Form]) -> None:
+    """Compute layers in INT8, in place.
+
+    Args:
+        model: The graph.
+        layers: See `find_layers`; all are computed in INT8.
+        forms: The form of each source that is not an embedding's; default: that of `Form`.
+    """
+    _Quantizing(model, layers, forms).quantize()
+
+
+class _Quantizing:
+    """Replaces the nodes of layers."""
+
+    def __init__(self, model: ModelProto, layers: list[Layer], forms: Mapping[str, Form]) -> None:
+        self._model = model
+        self._layers = {layer.result: layer for layer in layers}
+        self._forms = forms
+        self._build = Builder(model, "int8")
+        self._opset = opset(model)
+        self._quantized: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+        self._typed: list[tuple[str, str, int]] = []  # result, like this value, data type
+
+    def quantize(self) -> None:
+        onnx, model = import_onnx(), self._model
+        shaped = _inferred(model)
+        for node in model.graph.node:
+            layer = self._layers.get(node.output[0]) if node.output else None
+            if layer is None:
+                self._build.nodes.append(node)
+            elif layer.is_table:
+                self._table(layer)
+            else:
+                self._linear(layer)
+        self._build.finish()
+        if all(one.domain != CONTRIB for one in model.opset_import):
+            model.opset_import.append(onnx.helper.make_opsetid(CONTRIB, 1))
+        onnx.helper.set_model_props(
+            model, {**{one.key: one.value for one in model.metadata_props}, METADATA: "rows"}
+        )
+        # The package onnx infers no shapes of ONNX Runtime's operators; memory is planned by them.
+        for name, like, data_type in self._typed:
+            if like in shaped:
+                value = model.graph.value_info.add()
+                value.CopyFrom(shaped[like])
+                value.name = name
+                value.type.tensor_type.elem_type = data_type
+
+    def _linear(self, layer: Layer) -> None:
+        build, form = self._build, self._forms.get(layer.source, Form())
+        weight = layer.weight
+        if form.divisors is not None:
+            weight = weight * form.divisors[:, None]
+        result = ""
+        parts = np.split(weight, form.blocks)
+        last = not layer.bias and not layer.is_convolution
+        for part, (q, scale) in zip(parts, self._rows_of(layer, form), strict=True):
+            w, channels = quantized_weight(part)
+            product = build.add(
+                "MatMulIntegerToFloat",
+                [
+                    q,
+                    build.weight(w),
+                    build.weight(np.array(1, np.float32)),
+                    build.weight(channels[0]),
+                    build.weight(np.array(form.zero, np.uint8)),
+                ],
+                domain=CONTRIB,
+            )
+            if not layer.is_convolution:
+                self._typed.append((product, layer.result, import_onnx().TensorProto.FLOAT))
+            ends = last and form.blocks == 1
+            scaled = build.add("Mul", [product, scale], layer.result if ends else None)
+            ends = last and part is parts[-1]
+            if result:
+                scaled = build.add("Add", [result, scaled], layer.result if ends else None)
+            result = scaled
+        if layer.bias:
+            target = None if layer.is_convolution else layer.result
+            result = build.add("Add", [result, layer.bias], target)
+        if layer.is_convolution:
+            build.add("Transpose", [result], layer.result, perm=[0, 2, 1])
+
+    def _rows_of(self, layer: Layer, form: Form) -> list[tuple[str, str]]:
+        """Return the names of a source's UINT8 rows and of their scales, for each block."""
+        key = (layer.source, layer.is_convolution)
+        if key in self._quantized:
+            return self._quantized[key]
+        build, rows = self._build, layer.source
+        if layer.is_convolution:
+            rows = build.add("Transpose", [rows], perm=[0, 2, 1])
+        if form.divisors is not None:
+            rows = build.add("Mul", [rows, build.weight(1 / form.divisors)])
+        width = layer.weight.shape[0] // form.blocks
+        shape = build.add("Shape", [rows])
+        flat = build.add("Reshape", [rows, build.integers(-1, width)])
+        whole = rows if form.blocks == 1 else flat
+        factors = np.float32(1 / (255 - form.zero)), np.float32(-1 / form.zero)
+        bounds = [
+            build.add("Mul", [self._last(reduce, whole), build.weight(np.array(factor))])
+            for reduce, factor in zip(("ReduceMax", "ReduceMin"), factors, strict=True)
+        ]
+        scale = build.add("Max", [*bounds, build.weight(np.array(_TINY, np.float32))])
+        scales = build.add("Reshape", [scale, build.integers(-1)])
+        zero = import_onnx().numpy_helper.from_array(np.array([form.zero], np.uint8))
+        zeros = build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero)
+        # The standard operator has scales along an axis from opset 13.
+        domain = "" if self._opset >= 13 else CONTRIB
+        q = build.add("QuantizeLinear", [flat, scales, zeros], axis=0, domain=domain)
+        q = build.add("Reshape", [q, shape])
+        if not layer.is_convolution:
+            self._typed.append((q, layer.source, import_onnx().TensorProto.UINT8))
+        if form.blocks == 1:
+            self._quantized[key] = [(q, scale)]
+        else:
+            integers = build.integers
+            lead = build.add("Slice", [shape, integers(0), integers(-1)])
+            lead = build.add("Concat", [lead, integers(form.blocks)], axis=0)
+            scale = build.add("Reshape", [scales, lead])
+            parts = self._split(q, form.blocks), self._split(scale, form.blocks)
+            self._quantized[key] = [*zip(*parts, strict=True)]
+        return self._quantized[key]
+
+    def _split(self, value: str, parts: int) -> list[str]:
+        """Split the last dim into equal parts."""
+        names = [self._build.name("Split") for _ in range(parts)]
+        count = {"num_outputs": parts} if self._opset >= 18 else {}
+        make_node = import_onnx().helper.make_node
+        self._build.nodes.append(make_node("Split", [value], names, axis=-1, **count))
+        return names
+
+    def _last(self, op_type: str, value: str) -> str:
+        """Reduce the last dim; it stays, with size 1."""
+        if self._opset >= 18:
+            return self._build.add(op_type, [value, self._build.integers(-1)], keepdims=1)
+        return self._build.add(op_type, [value], axes=[-1], keepdims=1)
+
+    def _table(self, layer: Layer) -> None:
+        build = self._build
+        w, scales = quantized_weight(layer.weight, axis=1)
+        q = build.add("Gather", [build.weight(w), layer.source])
+        value = build.add("Cast", [q], to=import_onnx().TensorProto.FLOAT)
+        scale = build.add("Gather", [build.weight(scales), layer.source])
+        build.add("Mul", [value, scale], layer.result)
+
+
+def _inferred(model: ModelProto) -> dict[str, object]:
+    """Return the value infos of all tensors whose shape is known."""
+    from onnx import shape_inference
+
+    try:
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except (shape_inference.InferenceError, ValueError):  # ValueError: above 2 GiB
+        return {}
+    return {own.name: own for own in (*graph.input, *graph.value_info, *graph.output)}
+
+
+class _Restoring:
+    """Turns products of `quantize_dynamic` back to FP32, with the weights that they have.
+
+    DynamicQuantizeLinear has one scale for an execution. Its products (MatMulInteger, ConvInteger)
+    become MatMul and Conv; operators that nothing reads any more are removed.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+        self._known = constants(model)
+        self._maker = {name: node for node in model.graph.node for name in node.output}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in model.graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def restore(self) -> None:
+        nodes, build = self._model.graph.node, Builder(self._model, "fp32")
+        products = [node for node in nodes if node.op_type in _DYNAMIC_PRODUCTS]
+        scaled = {node.output[0]: self._scaled(node) for node in products}
+        ends = {own.output[0] for own, _ in scaled.values()}
+        for node in nodes:
+            if node.output and node.output[0] in scaled:
+                end, weight = scaled[node.output[0]]
+                kind = _DYNAMIC_PRODUCTS[node.op_type]
+                given = {one.name: attribute(node, one.name) for one in node.attribute}
+                source = self._maker[node.input[0]].input[0]
+                build.add(kind, [source, build.weight(weight)], end.output[0], **given)
+            elif not (node.output and node.output[0] in ends):
+                build.nodes.append(node)
+        if products:
+            build.finish()
+
+    def _scaled(self, node: NodeProto) -> tuple[NodeProto, Array]:
+        """Return the node that scales a product, and the FP32 weights."""
+        source = self._maker.get(node.input[0])
+        (cast,) = self._readers.get(node.output[0], [None])[:1]
+        (end,) = self._readers.get(cast.output[0], [None])[:1] if cast else (None,)
+        if source is not None and end is not None and end.op_type == "Mul":
+            factors = {name for name in end.input if name != cast.output[0]}
+            factor = self._maker.get(next(iter(factors), ""))
+            if source.op_type == "DynamicQuantizeLinear" and factor is not None:
+                names = [name for name in factor.input if name != source.output[1]]
+                scale = self._known.get(names[0]) if len(names) == 1 else None
+                weight = self._known.get(node.input[1])
+                if scale is not None and weight is not None:
+                    zero = self._known.get(node.input[3]) if len(node.input) > 3 else None
+                    return end, _restored(node, weight, scale, zero)
+        raise ArtifactFault(
+            f"{node.op_type} '{node.name or node.output[0]}': found a product that "
+            "`quantize_dynamic` does not write, expected DynamicQuantizeLinear, Cast and Mul "
+            "beside it; quantize the FP32 graph"
+        )
+
+
+_DYNAMIC_PRODUCTS: Final = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+
+
+def _restored(node: NodeProto, weight: Array, scale: Array, zero: Array | None) -> Array:
+    """Return the FP32 weights of a product; scales and zero points are of channels or of all."""
+    shape = (-1,) if node.op_type == "MatMulInteger" else (-1, *(1,) * (weight.ndim - 1))
+    values = weight.astype(np.float32)
+    if zero is not None:
+        values = values - zero.astype(np.float32).reshape(shape if zero.ndim else ())
+    restored: Array = values * scale.reshape(shape if scale.size > 1 else ())
+    return restored

@@ -1,0 +1,1 @@
+"""`reference-server try`: gives a first answer from somebody else's models."""

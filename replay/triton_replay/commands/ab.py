@@ -1,0 +1,178 @@
+"""`triton-replay ab`: send each request to two servers at the same time, and judge differences."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from triton_replay.addresses import Address, look_for_server, parse_address
+from triton_replay.capture.files import read_capture
+from triton_replay.commands.common import (
+    clock_from_now,
+    parse_header,
+    print_message,
+    print_result,
+    run_loop,
+)
+from triton_replay.commands.compare import parse_ignored
+from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
+from triton_replay.comparing.tolerances import parse_tolerances
+from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.replaying.asking import Server, SideBySide, comparable
+from triton_replay.replaying.plan import Step, plan_replay
+from triton_replay.reporting.ab_table import ab_document, ab_lines
+
+_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `ab`."""
+    add = parser.add_argument
+    add("capture", metavar="CAPTURE", type=Path, help="the capture with the requests")
+    for name, what in (("a", "A"), ("b", "B"), ("a2", "a second copy of A")):
+        more = "; shows how much two equal servers differ" if name == "a2" else ""
+        add(
+            f"--{name}", metavar="HOST:PORT", required=name != "a2", help=f"address of {what}{more}"
+        )
+        add(
+            f"--{name}-grpc",
+            metavar="HOST:PORT",
+            help=f"address of {what} for gRPC; default: the next port",
+        )
+    add("--rounds", metavar="N", type=int, default=1, help="send the capture N times; default: 1")
+    add("--in-flight", metavar="N", type=int, default=1, help="concurrent requests; default: 1")
+    add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
+    add("--timeout", metavar="SECONDS", type=float, default=300.0, help="limit; default: 300")
+    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
+    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add(
+        "--at-least",
+        metavar="PERCENT",
+        default="5%",
+        help="smallest change of a latency that is claimed; default: 5%%",
+    )
+    add(
+        "--fail-if",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="exit with 1 if it holds: differs>0, errors>0, p50>1.1x, p90>..., p99>..., "
+        "slowest>...; repeatable; default: differs>0 and errors>0",
+    )
+    add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
+    add("--json", action="store_true", help="print JSON instead of the table")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command.
+
+    Returns:
+        0, or 1 if a condition of --fail-if holds.
+
+    Raises:
+        ReplayError: A file or an option is invalid, or no request can be sent.
+        ServerUnreachable: No server listens at an address, or no request was answered.
+    """
+    conditions = [_condition(text) for text in given.fail_if or ("differs>0", "errors>0")]
+    at_least = _share(given.at_least)
+    for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
+        if number < 1:
+            raise ReplayError(f"{name}: found {number}, expected 1 or more")
+    a, b = _server(given, "a"), _server(given, "b")
+    second = _server(given, "a2") if given.a2 else None
+    headers = tuple(parse_header(text, "--header") for text in given.header)
+    results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
+    capture = read_capture(given.capture)
+    if capture.complaint:
+        print_message(capture.complaint)
+    steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
+    if not steps:
+        raise ReplayError(f"{given.capture}: no request that can be sent to two servers")
+    servers = {"a": a, "b": b} | ({"a2": second} if second else {})
+    for name, server in servers.items():
+        for protocol in sorted({step.exchange.request.protocol for step in steps}):
+            if protocol == "grpc":
+                look_for_server(server.grpc, f"--{name}-grpc")
+            else:
+                look_for_server(server.http, f"--{name}")
+    asker = SideBySide(
+        *(a, b, second),
+        headers=headers,
+        timeout=given.timeout,
+        clock=clock_from_now(),
+        order=random.Random(given.seed),
+    )
+    run_loop(_run(asker, steps, given.in_flight, results))
+    for reason, count in left_out.items():
+        print_message(f"not sent: {count} {reason}")
+    if not results.answered:
+        raise ServerUnreachable(f"{a.http} and {b.http}: none of {len(steps)} requests is answered")
+    verdict = results.judged(at_least)
+    names = {name.upper(): server.http for name, server in servers.items()}
+    if given.json:
+        print_result(json.dumps(ab_document(names, verdict), indent=2))
+    else:
+        print_result("\n".join(ab_lines(names, verdict)))
+    met = [text for text, holds in conditions if holds(verdict)]
+    for text in met:
+        print_message(f"--fail-if {text}: holds")
+    return 1 if met else 0
+
+
+async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results: Results) -> None:
+    running = asyncio.ensure_future(asker.run(steps, in_flight, results.add))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        print_message(f"interrupted after {results.requests} of {len(steps)} requests")
+
+
+def _server(given: argparse.Namespace, name: str) -> Server:
+    http = parse_address(getattr(given, name), f"--{name}")
+    grpc = getattr(given, f"{name}_grpc")
+    following = Address(http.host, http.port + 1)
+    return Server(http, parse_address(grpc, f"--{name}-grpc") if grpc else following)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise ReplayError(f"--at-least: found {text!r}, expected a percentage such as 5%")
+    return share
+
+
+_Holds = Callable[[Sequence[ModelVerdict]], bool]
+
+
+def _condition(text: str) -> tuple[str, _Holds]:
+    """Return a condition of --fail-if, and a function that decides it."""
+    found = _CONDITION.fullmatch(text.replace(" ", ""))
+    if found is None:
+        raise ReplayError(
+            f"--fail-if: found {text!r}, expected differs>N, errors>N, or p50, p90, p99 or slowest "
+            "with a factor, such as p99>1.1x"
+        )
+    if found[1] == "differs":
+        return text, lambda verdict: differing(verdict) > int(found[2])
+    if found[1] == "errors":
+        return text, lambda verdict: more_errors(verdict) > int(found[2])
+    factor = float(found[4])
+    return text, lambda verdict: any(
+        effect.verdict == "slower" and effect.ratio > factor
+        for one in verdict
+        for effect in one.effects
+        if effect.statistic.startswith(found[3])
+    )

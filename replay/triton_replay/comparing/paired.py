@@ -1,0 +1,206 @@
+"""Latency verdicts of paired requests: each request was sent to A and B within milliseconds.
+
+A difference is claimed if three conditions hold. It is improbable by chance: the sides A and B of
+whole blocks of consecutive requests are exchanged at random, which keeps what is common to both
+sides and what lasts longer than a request, and the probabilities of all models and statistics are
+corrected together (Holm 1979, "A simple sequentially rejective multiple test procedure"). It is
+larger than the differences between A and a second A of the same run make probable, as far as chance
+does not explain these (the variance between studies of DerSimonian and Laird 1986). It is at least
+the size that matters to the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, exp, log
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+PERCENTILES: Final = (50, 90, 99)
+#: The mean of the slowest 1 % shows rare stalls, which are above the 99th percentile.
+STATISTICS: Final = (*(f"p{percent}" for percent in PERCENTILES), "slowest 1 %")
+MIN_REQUESTS: Final = 20
+"""With fewer requests there is no verdict."""
+
+_CHANCE: Final = 0.05
+_BLOCKS: Final = 50
+_EXCHANGES_PER_TEST: Final = 200
+_MIN_EXCHANGES: Final = 2_000
+_FIRST_EXCHANGES: Final = 300
+_RESAMPLES: Final = 200
+_CHUNK_VALUES: Final = 2_000_000
+"""Values that are sorted at once, which bounds the memory."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The latencies of one model, in nanoseconds; a row is a request, in the order of sending.
+
+    Requests of which any ask failed are not in it.
+    """
+
+    a: Times
+    """Shape [requests, asks]."""
+    b: Times
+    """The shape of `a`."""
+    noise: Times
+    """Shape [requests, 2]: A, and A again or its second copy."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One statistic of one model. Ratios are B to A; intervals hold 95 %."""
+
+    statistic: str
+    a: float
+    """Nanoseconds."""
+    b: float
+    ratio: float
+    low: float
+    high: float
+    noise: float
+    """Ratio of the second A to A."""
+    noise_bound: float
+    """Ratio above 1; two servers like A may differ by it."""
+    probability: float
+    """Probability by chance, corrected for all models and statistics."""
+    verdict: str
+    """Either "slower", "faster" or ""."""
+
+
+def judge(
+    samples: Mapping[str, Sample], at_least: float, seed: int = 1
+) -> Mapping[str, tuple[Effect, ...]]:
+    """Return the effects of each model with at least MIN_REQUESTS requests.
+
+    Args:
+        samples: Latencies by model.
+        at_least: Smallest claimed change, e.g. 0.05 for 5 %.
+        seed: Seed of the random exchanges; equal seeds give equal results.
+    """
+    random = np.random.default_rng(seed)
+    judged = {name: one for name, one in samples.items() if len(one.a) >= MIN_REQUESTS}
+    tests = len(judged) * len(STATISTICS)
+    exchanges = max(_MIN_EXCHANGES, _EXCHANGES_PER_TEST * tests)
+    chances = [_chances(one, exchanges, random) for one in judged.values()]
+    corrected = np.reshape(
+        holm([each for of_model in chances for each in of_model]), (-1, len(STATISTICS))
+    )
+    noises = [_resampled(one.noise[:, :1], one.noise[:, 1:], random) for one in judged.values()]
+    # The number of standard deviations that holds the differences of all models.
+    deviations = NormalDist().inv_cdf(1 - _CHANCE / 2 / max(1, len(judged)))
+    bounds = deviations * _beyond_chance(noises)
+    return {
+        name: _effects(one, of_model, noise, bounds, at_least, random)
+        for (name, one), of_model, noise in zip(judged.items(), corrected, noises, strict=True)
+    }
+
+
+def _beyond_chance(noises: Sequence[tuple[Times, Times]]) -> Times:
+    """Return the spread between servers like A, by statistic, that chance does not explain."""
+    if not noises:
+        return np.zeros(len(STATISTICS))
+    excess = [ratios**2 - np.var(drawn, axis=0) for ratios, drawn in noises]
+    spread: Times = np.sqrt(np.maximum(np.mean(excess, axis=0), 0))
+    return spread
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Return probabilities corrected for their number, in the given order."""
+    corrected = [0.0] * len(probabilities)
+    worst = 0.0
+    for done, at in enumerate(sorted(range(len(probabilities)), key=probabilities.__getitem__)):
+        worst = max(worst, min(1.0, probabilities[at] * (len(probabilities) - done)))
+        corrected[at] = worst
+    return corrected
+
+
+def _chances(sample: Sample, exchanges: int, random: np.random.Generator) -> list[float]:
+    """Return for each statistic the probability of a ratio as far from 1, by exchanged blocks."""
+    seen = np.abs(_log_ratios(sample.a[None], sample.b[None])[0]) - 1e-12
+    block = _blocks(len(sample.a))
+    reached, tried = np.zeros(len(STATISTICS)), 0
+    chunk = max(1, min(_FIRST_EXCHANGES, _CHUNK_VALUES // sample.a.size))
+    while tried < exchanges:
+        count = min(chunk, exchanges - tried)
+        swaps = random.integers(0, 2, (count, block[-1] + 1), dtype=np.bool_)[:, block, None]
+        a, b = np.where(swaps, sample.b, sample.a), np.where(swaps, sample.a, sample.b)
+        reached += (np.abs(_log_ratios(a, b)) >= seen).sum(axis=0)
+        tried += count
+        # What chance explains well needs no exact probability.
+        if tried >= _FIRST_EXCHANGES and (reached >= 0.1 * tried).all():
+            break
+    return [float(count + 1) / (tried + 1) for count in reached]
+
+
+def _effects(
+    sample: Sample,
+    chances: Times,
+    noise: tuple[Times, Times],
+    bounds: Times,
+    at_least: float,
+    random: np.random.Generator,
+) -> tuple[Effect, ...]:
+    a, b = _statistics(sample.a[None])[0], _statistics(sample.b[None])[0]
+    ratios, drawn = _resampled(sample.a, sample.b, random)
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+    effects = []
+    for at, statistic in enumerate(STATISTICS):
+        ratio, bound = float(ratios[at]), float(bounds[at])
+        smallest = log(1 + at_least) if ratio > 0 else -log(1 - at_least)
+        claimed = chances[at] <= _CHANCE and abs(ratio) >= max(smallest, bound)
+        verdict = ("slower" if ratio > 0 else "faster") if claimed else ""
+        effects.append(
+            Effect(
+                statistic=statistic,
+                a=float(a[at]),
+                b=float(b[at]),
+                ratio=exp(ratio),
+                low=exp(low[at]),
+                high=exp(high[at]),
+                noise=exp(noise[0][at]),
+                noise_bound=exp(bound),
+                probability=float(chances[at]),
+                verdict=verdict,
+            )
+        )
+    return tuple(effects)
+
+
+def _resampled(a: Times, b: Times, random: np.random.Generator) -> tuple[Times, Times]:
+    """Return the logarithms of B to A, and those of random selections of blocks."""
+    block = _blocks(len(a))
+    members = [np.flatnonzero(block == number) for number in range(block[-1] + 1)]
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = random.integers(0, len(members), len(members))
+        rows = np.concatenate([members[at] for at in chosen])
+        drawn.append(_log_ratios(a[rows][None], b[rows][None])[0])
+    return _log_ratios(a[None], b[None])[0], np.array(drawn)
+
+
+def _blocks(count: int) -> NDArray[np.intp]:
+    """Return the block of each of `count` consecutive requests."""
+    return np.arange(count) * min(_BLOCKS, count) // count
+
+
+def _log_ratios(a: Times, b: Times) -> Times:
+    """Return the logarithm of B to A, shape [draws, statistics], of [draws, requests, asks]."""
+    return np.log(_statistics(b)) - np.log(_statistics(a))
+
+
+def _statistics(times: Times) -> Times:
+    """Return STATISTICS of [draws, requests, asks], shape [draws, statistics]."""
+    values = times.reshape(len(times), -1)
+    count = values.shape[1]
+    slowest = max(1, count // 100)
+    ranks = [max(0, ceil(count * percent / 100) - 1) for percent in PERCENTILES]
+    ordered = np.partition(values, [*ranks, count - slowest], axis=1)
+    tail = ordered[:, count - slowest :].mean(axis=1, keepdims=True)
+    return np.concatenate([ordered[:, ranks], tail], axis=1)

@@ -1,0 +1,158 @@
+"""Answers and latencies of requests that were sent to two servers, and the verdicts on them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from triton_replay.capture.files import Exchange
+from triton_replay.comparing.comparison import Compared, Group, check_names, features_of, group
+from triton_replay.comparing.differences import (
+    Difference,
+    compare_answers,
+    failure_of,
+    model_of,
+    outputs_of,
+)
+from triton_replay.comparing.paired import Effect, Sample, judge
+from triton_replay.comparing.tolerances import Tolerances
+
+Asked = tuple[Exchange, int]
+"""One ask of a request: the exchange, and the latency in nanoseconds."""
+
+
+@dataclass
+class _OfModel:
+    """The results of one model's requests."""
+
+    requests: int = 0
+    failures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Counters of failed asks by reason, by server."""
+    answers: list[Compared] = field(default_factory=list)
+    """Differences of B from A."""
+    noise: list[Compared] = field(default_factory=list)
+    """Differences of the second ask of A."""
+    a: list[tuple[int, ...]] = field(default_factory=list)
+    b: list[tuple[int, ...]] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ModelVerdict(NamedTuple):
+    """The verdict on one model."""
+
+    model: str
+    requests: int
+    failures: Mapping[str, Mapping[str, int]]
+    groups: tuple[Group, ...]
+    """Differences of B from A that A itself does not have."""
+    noise: tuple[Group, ...]
+    """Differences of A from itself."""
+    effects: tuple[Effect, ...]
+    """Empty without enough requests."""
+    timed: int
+    """Requests with a latency on all sides."""
+
+
+class Results:
+    """Collects the asks of all requests, without their bodies."""
+
+    def __init__(self, tolerances: Tolerances, ignored: Collection[str]) -> None:
+        self._tolerances = tolerances
+        self._ignored = ignored
+        self._models: defaultdict[str, _OfModel] = defaultdict(_OfModel)
+        self._outputs: set[tuple[str, str]] = set()
+        self.requests = 0
+        self.answered = 0
+
+    def add(self, a: Sequence[Asked], b: Sequence[Asked], again: Asked | None) -> None:
+        """Add the asks of one request.
+
+        Args:
+            a: The asks of A.
+            b: The asks of B, as many.
+            again: A second ask of A, or that of a second copy of A; None if the request cannot be
+                repeated.
+        """
+        first, other = a[0][0], b[0][0]
+        request, name = first.request, model_of(first.request)
+        model = self._models[name]
+        self.requests += 1
+        model.requests += 1
+        reasons = {"A": failure_of(first), "B": failure_of(other)}
+        if again is not None:
+            reasons["A again"] = failure_of(again[0])
+        for side, reason in reasons.items():
+            model.failures[side].update([reason] if reason else [])
+        self.answered += any(exchange.response is not None for exchange, _ in (*a, *b))
+        self._outputs |= {(name, output) for output in outputs_of(first) | outputs_of(other)}
+        features = features_of(request, 1)
+        for kept, ask in ((model.answers, b[0]), (model.noise, again)):
+            if ask is not None:
+                kept.append(Compared(name, request, features, self._compare(name, first, ask[0])))
+        failed = any(failure_of(exchange) for exchange, _ in (*a, *b))
+        if again is not None and not failed and not reasons["A again"]:
+            model.a.append(tuple(latency for _, latency in a))
+            model.b.append(tuple(latency for _, latency in b))
+            model.pairs.append((a[0][1], again[1]))
+
+    def _compare(self, name: str, a: Exchange, b: Exchange) -> tuple[Difference, ...]:
+        return tuple(compare_answers(name, a, b, self._tolerances, self._ignored))
+
+    def judged(self, at_least: float) -> list[ModelVerdict]:
+        """Return the verdicts on all models, those with most requests first.
+
+        Raises:
+            ReplayError: A tolerance names an output that no response has.
+        """
+        check_names(self._tolerances, self._outputs)
+        effects = judge(
+            {
+                name: Sample(*(np.array(each, float) for each in (model.a, model.b, model.pairs)))
+                for name, model in self._models.items()
+                if model.a
+            },
+            at_least,
+        )
+        return [
+            ModelVerdict(
+                name,
+                model.requests,
+                {side: dict(counts) for side, counts in model.failures.items()},
+                *_beyond_noise(group(model.answers), group(model.noise)),
+                effects.get(name, ()),
+                len(model.a),
+            )
+            for name, model in sorted(self._models.items(), key=lambda each: -each[1].requests)
+        ]
+
+
+def _beyond_noise(
+    groups: Sequence[Group], noise: Sequence[Group]
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """Return the groups that are more frequent than those of A with itself, and the latter."""
+    usual = {(one.kind, one.output): len(one.requests) for one in noise}
+    beyond = []
+    for one in groups:
+        count = usual.get((one.kind, one.output), 0)
+        # Three standard deviations of the difference of two counts.
+        if len(one.requests) > count + 3 * sqrt(2 * count):
+            beyond.append(one)
+    return tuple(beyond), tuple(noise)
+
+
+def differing(verdict: Sequence[ModelVerdict]) -> int:
+    """Return how many answers of B differ from A's, apart from noise."""
+    return sum(len({n for one in each.groups for n in one.requests}) for each in verdict)
+
+
+def more_errors(verdict: Sequence[ModelVerdict]) -> int:
+    """Return how many more requests failed in B than in A."""
+    return sum(
+        max(0, sum(each.failures["B"].values()) - sum(each.failures["A"].values()))
+        for each in verdict
+    )

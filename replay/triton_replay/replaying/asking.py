@@ -1,0 +1,170 @@
+"""Requests of a capture sent to two servers at the same time, in random order, as a closed loop.
+
+Each request goes to A and B within milliseconds, so that what slows this machine or the network
+down affects both sides. The random order removes the advantage of being first or last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
+
+from triton_replay.addresses import Address
+from triton_replay.capture.files import Exchange
+from triton_replay.capture.records import StreamMessage
+from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
+from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequence
+from triton_replay.wire.bodies import Headers
+
+Asked = tuple[Exchange, int]
+"""One ask of a request: the exchange, and the latency in nanoseconds."""
+Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
+"""Receives the asks of A, as many of B, and one of A again."""
+
+
+class Server(NamedTuple):
+    """The addresses of one server."""
+
+    http: Address
+    grpc: Address
+
+
+def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
+    """Return the steps that both servers can execute several times, and why others are left out.
+
+    Args:
+        plan: The plan of a capture.
+        rounds: How many times the steps are repeated; `after` counts within all rounds.
+    """
+    left_out: Counter[str] = Counter(plan.left_out)
+    kept: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        if changes_the_server(step.exchange.request):
+            left_out["requests that change the server"] += 1
+        else:
+            kept[index] = len(kept)
+    steps = []
+    for number in range(rounds):
+        first = number * len(kept)
+        for index in kept:
+            step = plan.steps[index]
+            after = tuple(first + kept[earlier] for earlier in step.after if earlier in kept)
+            steps.append(step._replace(after=after))
+    return steps, left_out
+
+
+class SideBySide:
+    """Sends steps to A and B.
+
+    Args:
+        a: The server A.
+        b: The server B.
+        second: A second copy of A, asked once like A and B; None to ask A and B twice each.
+        headers: Headers of every request.
+        timeout: Seconds until an ask fails.
+        clock: Returns nanoseconds.
+        order: Random numbers for the order of the asks.
+    """
+
+    def __init__(
+        self,
+        a: Server,
+        b: Server,
+        second: Server | None,
+        *,
+        headers: Headers,
+        timeout: float,
+        clock: Callable[[], int],
+        order: random.Random,
+    ) -> None:
+        self._servers = (a, b) if second is None else (a, b, second)
+        self._headers = headers
+        self._timeout = timeout
+        self._clock = clock
+        self._order = order
+
+    async def run(self, steps: Sequence[Step], in_flight: int, put: Put) -> None:
+        """Send all steps and give each result to `put`.
+
+        Args:
+            steps: The result of `comparable`.
+            in_flight: How many requests are asked at the same time.
+            put: Called when all asks of a step have ended.
+        """
+        loop = asyncio.get_running_loop()
+        done: list[asyncio.Future[None]] = [loop.create_future() for _ in steps]
+        numbers = count()
+
+        async def work() -> None:
+            with contextlib.ExitStack() as stack:
+                lines = [_Lines(self, server, stack) for server in self._servers]
+                while (number := next(numbers)) < len(steps):
+                    step = steps[number]
+                    for earlier in step.after:
+                        await done[earlier]
+                    put(*await self._ask_all(step, lines))
+                    done[number].set_result(None)
+
+        await asyncio.gather(*(work() for _ in range(min(in_flight, len(steps)))))
+
+    async def _ask_all(
+        self, step: Step, lines: Sequence[_Lines]
+    ) -> tuple[tuple[Asked, ...], tuple[Asked, ...], Asked | None]:
+        # State of a sequence would count a second ask of the same server.
+        asks = 2 if len(lines) == 2 and not in_sequence(step.exchange.request) else 1
+        order = [line for line in range(len(lines)) for _ in range(asks)]
+        self._order.shuffle(order)
+        found: list[list[Asked]] = [[] for _ in lines]
+        for line in order:
+            found[line].append(await lines[line].ask(step.exchange))
+        a, b, *others = (tuple(of_line) for of_line in found)
+        if others:
+            return a, b, others[0][0]
+        return a, b, a[1] if asks == 2 else None
+
+
+class _Lines:
+    """The connections of one worker to one server."""
+
+    def __init__(self, asker: SideBySide, server: Server, stack: contextlib.ExitStack) -> None:
+        self._asker = asker
+        self._server = server
+        self._stack = stack
+        self._clients: dict[str, Client] = {}
+        self._messages: list[StreamMessage] = []
+
+    def _client(self, protocol: str) -> Client:
+        if protocol not in self._clients:
+            asker, server = self._asker, self._server
+            shared = (asker._headers, asker._timeout)
+            client: HttpConnection | GrpcConnection
+            if protocol == "grpc":
+                client = GrpcConnection(
+                    server.grpc, asker._clock, self._messages.append, *shared, None
+                )
+            else:
+                client = HttpConnection(server.http, asker._clock, *shared)
+            self._stack.callback(client.close)
+            self._clients[protocol] = client
+        return self._clients[protocol]
+
+    async def ask(self, exchange: Exchange) -> Asked:
+        client = self._client(exchange.request.protocol)
+        self._messages.clear()
+        response = None
+        with contextlib.suppress(NotAnswered):
+            await client.open()
+        sent = self._asker._clock()
+        try:
+            response = await client.send(exchange)
+            end = response.end
+        except NotAnswered as error:
+            response, end = error.response, self._asker._clock()
+        messages = tuple(self._messages)
+        return replace(exchange, response=response, messages=messages), end - sent

@@ -1,0 +1,94 @@
+"""The result of `ab` as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from triton_replay.addresses import Address
+from triton_replay.comparing.comparison import Group
+from triton_replay.comparing.paired import MIN_REQUESTS
+from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
+from triton_replay.reporting.table import title_of
+
+
+def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> list[str]:
+    """Return the lines of the report: failures, differences, latencies."""
+    found = [f"{name:2} {server}" for name, server in servers.items()]
+    requests = sum(one.requests for one in verdict)
+    found += ["", f"{requests} requests, the answers of B to {differing(verdict)} differ"]
+    found += _failure_lines(verdict)
+    for one in verdict:
+        for title, groups in (("differs", one.groups), ("noise, A differs from itself", one.noise)):
+            found += [
+                f"{title}: {title_of(each)}, {len(each.requests)} of {each.of} requests"
+                + (f", {each.condition}" if each.condition else "")
+                + (f"; {each.example}" if each.example else "")
+                for each in groups
+            ]
+    second = "A2" if "A2" in servers else "A"
+    found += ["", "latency in ms; B/A with its 95 % interval", ""]
+    found.append(f"{'':24} {'A':>10} {'B':>10}  {'B/A':22} {f'{second}/A':>7}")
+    for one in verdict:
+        found += _latency_lines(one)
+    if second == "A":
+        found += ["", "Without --a2, a difference may be that of two processes of one server."]
+    return found
+
+
+def _failure_lines(verdict: Sequence[ModelVerdict]) -> Iterator[str]:
+    rows = [
+        (one.model, why, one.failures["A"].get(why, 0), one.failures["B"].get(why, 0))
+        for one in verdict
+        for why in sorted({why for counts in one.failures.values() for why in counts})
+    ]
+    if rows:
+        yield ""
+        yield f"{'requests that failed':61} {'A':>8} {'B':>8}"
+        for model, why, a, b in rows:
+            yield f"{model[:40]:40} {why:20} {a:>8} {b:>8}"
+
+
+def _latency_lines(one: ModelVerdict) -> Iterator[str]:
+    yield f"{one.model[:40]}, {one.timed} of {one.requests} requests"
+    if not one.effects:
+        yield f"  no verdict: fewer than {MIN_REQUESTS} requests with a latency on all sides"
+    for effect in one.effects:
+        interval = f"{effect.ratio:.2f} [{effect.low:.2f}..{effect.high:.2f}]"
+        yield (
+            f"  {effect.statistic:22} {effect.a / 1e6:>10.2f} {effect.b / 1e6:>10.2f}  "
+            f"{interval:22} {effect.noise:>7.2f}  {effect.verdict}"
+        ).rstrip()
+
+
+def ab_document(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> dict[str, Any]:
+    """Return the result as JSON. Times are nanoseconds."""
+    return {
+        "servers": {name: str(server) for name, server in servers.items()},
+        "differing": differing(verdict),
+        "more_errors": more_errors(verdict),
+        "models": [
+            {
+                "model": one.model,
+                "requests": one.requests,
+                "timed": one.timed,
+                "failures": one.failures,
+                "differences": [_group(each) for each in one.groups],
+                "noise": [_group(each) for each in one.noise],
+                "latencies": [asdict(effect) for effect in one.effects],
+            }
+            for one in verdict
+        ],
+    }
+
+
+def _group(one: Group) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "output": one.output,
+        "condition": one.condition,
+        "requests": len(one.requests),
+        "of": one.of,
+        "example": one.example,
+    }
