@@ -73,20 +73,23 @@ class Call:
     executions: int
     elements: int
     page_faults: int
+    cpu_seconds: float
+    """CPU time of all threads of the process."""
 
 
 def measure(seen: Executions, call: Callable[[], object]) -> Call:
     """Measure one call under `watch`, without its result: a server frees what it has sent."""
     before, faults = replace(seen), page_faults()
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     call()
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     return Call(
         seconds,
         seen.seconds - before.seconds,
         seen.executions - before.executions,
         seen.elements - before.elements,
         page_faults() - faults,
+        cpu_seconds,
     )
 
 

@@ -186,10 +186,14 @@ def compare(ways: Mapping[str, Infer], batches: list, options: argparse.Namespac
             for name, infer in ways.items():
                 if "maximum" not in name or index < options.max_batches:
                     calls[name].append(measure(seen, partial(infer, batch)))
-    return [
+    rows = [
         summary(name, calls[name], batches[: len(calls[name])], memory_of(infer, batches[0]))
         for name, infer in ways.items()
     ]
+    for row in rows:
+        pairs = zip(calls["ge_runtime"], calls[row["way"]], strict=False)
+        row["cpu_gain"] = statistics.median(one.cpu_seconds / own.cpu_seconds for one, own in pairs)
+    return rows
 
 
 def memory_of(infer: Infer, batch: list) -> int:
@@ -222,7 +226,7 @@ def summary(name: str, calls: list[Call], batches: list, peak: int) -> dict:
 def print_rows(rows: list[dict]) -> None:
     longest = next(row for row in rows if row["way"] == "pad to the longest")
     headings = ["way", "batches", "useful tokens/s", "of longest", "padding", "executions"]
-    headings += ["p50 ms", "p99 ms", "own us", "peak KiB", "faults"]
+    headings += ["per CPU s", "p50 ms", "p99 ms", "own us", "peak KiB", "faults"]
     print_table(
         headings,
         [
@@ -233,6 +237,7 @@ def print_rows(rows: list[dict]) -> None:
                 f"{row['useful_per_second'] / longest['useful_per_second']:.2f}x",
                 f"{row['padding_share']:.3f}",
                 f"{row['executions_per_batch']:.1f}",
+                f"{row['cpu_gain']:.2f}x",
                 f"{row['p50_ms']:.1f}",
                 f"{row['p99_ms']:.1f}",
                 f"{row['own_us_per_execution']:.0f}",
@@ -243,6 +248,7 @@ def print_rows(rows: list[dict]) -> None:
         ],
     )
     print(
+        "per CPU s: work per CPU second, relative to ge_runtime, median of batches; "
         "executions, faults: per batch; own us: time of an execution outside the engine; "
         "peak: bytes that a batch allocates in NumPy, Python and torch, results included"
     )

@@ -11,11 +11,12 @@ from typing import Final
 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.graph import save
 from ge_runtime.rewriting.proof import Gain, Proof
 from ge_runtime.rewriting.unpad import Unpadded, unpad
-from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, content_digest, processor
+from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
 
 _VERSION: Final = 1
 """Raised with each change of the rewritten graphs, so that kept ones are made again."""
@@ -43,6 +44,7 @@ def without_padding(
     chosen: list[Artifact] = []
     report: list[str] = []
     for artifact in artifacts:
+        name = artifact.path.name
         try:
             path, text = _decided(config, artifact, cores)
         except ArtifactFault as fault:
@@ -51,7 +53,7 @@ def without_padding(
             reason = f"{artifact.reason}; its padding is removed"
             artifact = replace(artifact, path=path, reason=reason)
         chosen.append(artifact)
-        report.append(f"unpad {artifact.path.name}: {text}")
+        report.append(f"unpad {name}: {text}")
     return tuple(chosen), report
 
 
@@ -72,7 +74,7 @@ def _decided(config: RuntimeConfig, artifact: Artifact, cores: int) -> tuple[Pat
         raise ArtifactFault("found no folder for its graph, expected GE_RUNTIME_CACHE to name one")
     try:
         subject = {
-            "content": content_digest([path]),
+            "content": ContentHashes().of(path),
             "rewrite": f"unpad {_VERSION}",
             "onnxruntime": metadata.version("onnxruntime"),
             "processor": processor(),

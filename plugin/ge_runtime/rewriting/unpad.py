@@ -5,7 +5,8 @@ The rewritten graph has the inputs and outputs of the original one. In it, a val
 Every other operator, such as the core of attention, keeps its padded operands.
 
 - A node is packed if it works token by token and reads a packed value, or if it is a linear layer
-  or an embedding of all tokens. Shapes at two sets of sizes show which values have tokens.
+  or an embedding of all tokens, or joins the heads of attention. Shapes at two sets of sizes show
+  which values have tokens.
 - A node that reads both a packed value and one that depends on the mask stays padded: it may write
   the padding on purpose, e.g. zeros before a sum over the tokens.
 - Padded places of an unpacked value repeat the last valid token of their row. So they are finite,
@@ -18,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -36,9 +37,7 @@ from ge_runtime.rewriting.graph import (
     operator,
     opset,
 )
-from ge_runtime.specs import Array
-
-Shape: TypeAlias = tuple[int, ...]
+from ge_runtime.rewriting.tokens import LINEAR, SIZES, Layout, Refused, Shape, TokenAnalysis
 
 LEAST_OPSET: Final = 11
 """CumSum, and negative axes of all operators."""
@@ -61,30 +60,7 @@ _REDUCTIONS: Final = frozenset(
 _NORMALISATIONS: Final = frozenset({"LayerNormalization", "RMSNormalization"})
 _SOFTMAX: Final = frozenset({"Softmax", "LogSoftmax"})
 _VIEWS: Final = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-_LINEAR: Final = frozenset({"Gemm", "MatMul", "MatMulInteger"})
-_SIZES: Final = frozenset({"Shape", "Size"})
-_ATTENTION: Final = frozenset({"Attention", "com.microsoft.MultiHeadAttention", "Softmax"})
-"""Operators that compute attention, or its last step before the values."""
-_CONDITIONS: Final = frozenset({"Cast", "Equal", "Greater", "Less", "Not"})
-_PASSES_INDICES: Final = frozenset({"Add", "Cast", "Identity", "Mul"})
-
-_ROWS: Final = (3, 5)
-_TOKENS: Final = (13, 11)
-"""The sizes at which shapes are inferred. A value has tokens if it does at both."""
-_SAMPLES: Final = 1600
-"""The factor of the tokens for graphs whose inputs are samples, of which many make one token."""
-
-
-class _Layout(NamedTuple):
-    """The layout of a value with tokens: [rows, tokens, *rest], or [rows * tokens, *rest]."""
-
-    flat: bool
-    rest: Shape
-
-    @property
-    def rank(self) -> int:
-        """The dimensions of the padded value."""
-        return len(self.rest) + (1 if self.flat else 2)
+_SUMS: Final = frozenset({"Attention", "Einsum", "MatMul", "com.microsoft.MultiHeadAttention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +82,7 @@ class Unpadded:
     """Elements of a row of the inputs for each token; 1 unless the inputs are samples of audio."""
 
     def __str__(self) -> str:
-        linear = sum(one in _LINEAR for one in self.packed)
+        linear = sum(one in LINEAR for one in self.packed)
         return (
             f"{len(self.packed)} of {self.nodes} nodes, {linear} of them linear layers, are "
             f"computed for valid tokens only, by '{self.mask}'"
@@ -128,32 +104,21 @@ def unpad(path: Path) -> Unpadded:
     model = onnx.load(str(path), load_external_data=False)
     try:
         return _Rewrite(model, graph).run()
-    except _Refused as reason:
+    except Refused as reason:
         raise ArtifactFault(f"{path}: cannot be unpadded: {reason}") from None
 
 
-class _Refused(Exception):
-    """The pattern was not found; the text is "found ..., expected ..."."""
-
-
-class _Rewrite:
+class _Rewrite(TokenAnalysis):
     """One rewrite of a model, which is changed."""
 
     def __init__(self, model: ModelProto, graph: OnnxGraph) -> None:
-        self._model = model
+        super().__init__(model, graph)
         self._opset = opset(model)
         if any(entry.key == UNPADDED for entry in model.metadata_props):
-            raise _Refused("found a graph that was unpadded before, expected the original")
+            raise Refused("found a graph that was unpadded before, expected the original")
         if self._opset < LEAST_OPSET:
-            raise _Refused(f"found opset {self._opset}, expected {LEAST_OPSET} or later")
+            raise Refused(f"found opset {self._opset}, expected {LEAST_OPSET} or later")
         self._build = Builder(model, "unpad")
-        weights = {tensor.name for tensor in model.graph.initializer}
-        self._inputs = [value for value in model.graph.input if value.name not in weights]
-        self._producer = {name: node for node in model.graph.node for name in node.output if name}
-        self._constants = _constants(model, weights)
-        self._values = _small_values(model)
-        self._given_tokens: list[int] = []
-        self._shapes = [self._shapes_at(graph, place) for place in range(len(_ROWS))]
         self._packed: dict[str, str] = {}  # value: its packed form
         self._given: dict[str, str] = {}  # the packed forms made of padded values
         self._unpacked: set[str] = set()  # packed values whose padded form exists, too
@@ -165,7 +130,7 @@ class _Rewrite:
         self._of_joined: dict[int, str] = {}
 
     def run(self) -> Unpadded:
-        """Rewrite the model. Raises _Refused."""
+        """Rewrite the model. Raises Refused."""
         graph = self._model.graph
         nodes = [*graph.node]
         limits = self._limits()
@@ -185,8 +150,8 @@ class _Rewrite:
                 self._convert(node)
         outputs = [value.name for value in graph.output]
         self._unpack(outputs)
-        if not any(one in _LINEAR for one in self._operators):
-            raise _Refused(
+        if not any(one in LINEAR for one in self._operators):
+            raise Refused(
                 "found no linear layer of constant weights whose input is [rows, tokens, features] "
                 f"with the rows and tokens of '{self._mask}'; expected the layers of an encoder"
             )
@@ -201,140 +166,6 @@ class _Rewrite:
             limits,
             self._given_tokens[0] // self._sizes[0][1],
         )
-
-    # -- analysis
-
-    def _shapes_at(self, graph: OnnxGraph, place: int) -> dict[str, Shape]:
-        """Return the shapes of all values at sizes of `_ROWS` and `_TOKENS`."""
-        floating = import_onnx().TensorProto.FLOAT
-        # Audio: one token is made of hundreds of samples.
-        samples = all(
-            one.type.tensor_type.elem_type == floating and len(one.type.tensor_type.shape.dim) == 2
-            for one in self._inputs[:1]
-        )
-        tokens = _TOKENS[place] * (_SAMPLES if samples else 1)
-        self._given_tokens.append(tokens)
-        given: dict[str, Shape] = {}
-        for value in self._inputs:
-            dims = value.type.tensor_type.shape.dim
-            free = (_ROWS[place], *[tokens] * (len(dims) - 1))
-            given[value.name] = tuple(
-                dim.dim_value if dim.HasField("dim_value") else size
-                for dim, size in zip(dims, free, strict=True)
-            )
-        weights = {tensor.name: tuple(tensor.dims) for tensor in self._model.graph.initializer}
-        return {**weights, **given, **graph.shapes(given)}
-
-    def _layout(self, name: str) -> _Layout | None:
-        """Return the layout of a value with tokens; None for other values."""
-        first, second = (shapes.get(name) for shapes in self._shapes)
-        if first is None or second is None or len(first) != len(second):
-            return None
-        sizes = self._sizes
-        if (first[:2], second[:2]) == (sizes[0], sizes[1]) and first[2:] == second[2:]:
-            return _Layout(False, first[2:])
-        flat = first[:1], second[:1]
-        if flat == ((math.prod(sizes[0]),), (math.prod(sizes[1]),)) and first[1:] == second[1:]:
-            return _Layout(True, first[1:])
-        return None
-
-    def _find_mask(self) -> str:
-        """Return the value of two dimensions that attention's softmax depends on. Raises _Refused.
-
-        It is an input of the graph, or computed from lengths or token ids.
-        """
-        cores = [node for node in self._model.graph.node if operator(node) in _ATTENTION]
-        if not cores:
-            raise _Refused("found no Softmax, expected the attention of an encoder")
-        reached: set[str] = set()
-        pending = [name for node in cores for name in node.input]
-        while pending:
-            name = pending.pop()
-            if not name or name in reached or name in self._constants:
-                continue
-            reached.add(name)
-            node = self._producer.get(name)
-            if node is not None and not self._hides_inputs(node):
-                pending += [*node.input, *inner_inputs(node)]
-        inputs = [value.name for value in self._inputs if value.name in reached]
-        ids = self._embedded()
-        masks: list[str] = [name for name in inputs if self._is_mask(name) and name not in ids]
-        if len(masks) > 1:
-            found = " and ".join(f"'{name}'" for name in masks)
-            raise _Refused(f"found that attention depends on {found}, expected one mask")
-        if masks:
-            return masks[0]
-        conditions: list[str] = [
-            name
-            for node in self._model.graph.node
-            for name in node.output
-            if name in reached and operator(node) in _CONDITIONS
-            if self._is_mask(name) and not self._ancestors(name).isdisjoint(inputs)
-        ]
-        if not conditions:
-            raise _Refused(
-                "found no input or condition of [rows, tokens] that attention's softmax depends "
-                "on, expected a mask. Export the graph with its attention mask"
-            )
-        return conditions[-1]  # e.g. `Not` of `Equal`, which is true for valid tokens
-
-    def _hides_inputs(self, node: NodeProto) -> bool:
-        """Return whether a node's result is no condition of its inputs: a layer, or a size."""
-        kind = operator(node)
-        if kind in _LINEAR or kind == "Conv":
-            return any(name in self._constants for name in node.input[1:2])
-        return kind in _SIZES or (kind == "Gather" and node.input[0] in self._constants)
-
-    def _is_mask(self, name: str) -> bool:
-        shapes = [shapes.get(name) for shapes in self._shapes]
-        return (
-            all(
-                shape is not None and len(shape) == 2 and shape[0] == rows
-                for shape, rows in zip(shapes, _ROWS, strict=True)
-            )
-            and (shapes[0] or ())[1] != (shapes[1] or ())[1]
-        )
-
-    def _embedded(self) -> set[str]:
-        """Return the inputs that index a table themselves."""
-        found = set()
-        for node in self._model.graph.node:
-            if operator(node) == "Gather" and node.input[0] in self._constants:
-                name = node.input[1]
-                while (own := self._producer.get(name)) and operator(own) in ("Cast", "Identity"):
-                    name = own.input[0]
-                found.add(name)
-        return found
-
-    def _limits(self) -> dict[str, int]:
-        limits: dict[str, int] = {}
-        for node in self._model.graph.node:
-            table = self._shapes[0].get(node.input[0]) if operator(node) == "Gather" else None
-            if not table or attribute(node, "axis", 0) or node.input[0] not in self._constants:
-                continue
-            pending = [node.input[1]]
-            while pending:
-                name = pending.pop()
-                own = self._producer.get(name)
-                if own is None:
-                    limits[name] = min(limits.get(name, table[0]), table[0])
-                elif operator(own) in _PASSES_INDICES:
-                    pending += own.input
-        return {value.name: limits[value.name] for value in self._inputs if value.name in limits}
-
-    def _ancestors(self, name: str) -> set[str]:
-        """Return a value and all values that it is computed from."""
-        found: set[str] = set()
-        pending = [name]
-        while pending:
-            own = pending.pop()
-            if not own or own in found or own in self._constants:
-                continue
-            found.add(own)
-            node = self._producer.get(own)
-            if node is not None:
-                pending += [*node.input, *inner_inputs(node)]
-        return found
 
     # -- building
 
@@ -377,13 +208,17 @@ class _Rewrite:
         names = [*node.input, *inner_inputs(node)]
         self._unpack(names)
         self._build.nodes.append(node)
-        if operator(node) not in _SIZES and not self._from_mask.isdisjoint(names):
+        kind = operator(node)
+        # A sum over tokens, such as that of attention, writes nothing into the padding.
+        if kind not in SIZES | _SUMS and not self._from_mask.isdisjoint(names):
             self._from_mask.update(node.output)
 
     def _is_layer(self, node: NodeProto) -> bool:
-        """Return whether a node is a linear layer or an embedding of all tokens."""
+        """Return whether a node is a linear layer or an embedding of all tokens, or joins heads."""
         kind = operator(node)
-        if kind in _LINEAR:
+        if kind in _VIEWS:
+            return True
+        if kind in LINEAR:
             return self._layout(node.input[0]) is not None
         return kind == "Gather" and self._layout(node.input[1]) is not None
 
@@ -410,7 +245,7 @@ class _Rewrite:
             self._given[name] = packed
         return packed
 
-    def _joined_heads(self, name: str, layout: _Layout) -> str | None:
+    def _joined_heads(self, name: str, layout: Layout) -> str | None:
         """Return the packed form of a transposed [rows, heads, tokens, width], in one copy.
 
         None if the value `name` has another form.
@@ -452,7 +287,7 @@ class _Rewrite:
         """Return a value as [-1, *rest]."""
         return self._build.add("Reshape", [name, self._build.integers(-1, *rest)])
 
-    def _operand(self, name: str, layout: _Layout) -> str | None:
+    def _operand(self, name: str, layout: Layout) -> str | None:
         """Return an operand of an elementwise node with results of `layout`; None if impossible."""
         if not name:
             return ""
@@ -472,7 +307,7 @@ class _Rewrite:
             return name
         return self._spread(name, shapes[0], shapes[1], layout)
 
-    def _spread(self, name: str, first: Shape, second: Shape, layout: _Layout) -> str | None:
+    def _spread(self, name: str, first: Shape, second: Shape, layout: Layout) -> str | None:
         """Return an operand with one element along the rows or the tokens, for each token."""
         rest = first[len(first) - len(layout.rest) :]
         if rest != second[len(second) - len(layout.rest) :]:
@@ -495,7 +330,7 @@ class _Rewrite:
             self._given[name] = self._build.add("Gather", rows, axis=0)
         return self._given[name]
 
-    def _ranks_equal(self, name: str, layout: _Layout) -> bool:
+    def _ranks_equal(self, name: str, layout: Layout) -> bool:
         own = self._layout(name)
         return own is not None and own.flat == layout.flat and own.rank == layout.rank
 
@@ -585,7 +420,7 @@ class _Rewrite:
             return False
         return self._emit(node, [self._pack(node.input[0]), *node.input[1:]], axis=axis)
 
-    def _feature_axis(self, axis: int, layout: _Layout) -> int | None:
+    def _feature_axis(self, axis: int, layout: Layout) -> int | None:
         """Return an axis counted from the end; None if it is that of the rows or tokens."""
         negative = axis - layout.rank if axis >= 0 else axis
         return negative if -len(layout.rest) <= negative < 0 else None
@@ -665,6 +500,11 @@ class _Rewrite:
         before, after = self._layout(node.input[0]), self._layout(node.output[0])
         if before is None or after is None or math.prod(before.rest) != math.prod(after.rest):
             return False
+        if node.input[0] not in self._packed:
+            joined = self._joined_heads(node.output[0], after)
+            if joined is not None:
+                self._packed[node.output[0]] = joined
+            return joined is not None
         packed = self._packed[node.output[0]] = self._build.name(node.output[0])
         shape = self._build.integers(-1, *after.rest)
         self._build.add("Reshape", [self._pack(node.input[0]), shape], packed)
@@ -676,36 +516,9 @@ _RULES: Final[Mapping[str, Callable[[_Rewrite, NodeProto], bool]]] = {
     **dict.fromkeys(_REDUCTIONS, _Rewrite._reduction),
     **dict.fromkeys(_NORMALISATIONS | _SOFTMAX | {"Split"}, _Rewrite._along_features),
     **dict.fromkeys(_VIEWS, _Rewrite._view),
-    **dict.fromkeys(_LINEAR, _Rewrite._linear),
+    **dict.fromkeys(LINEAR, _Rewrite._linear),
     "Gather": _Rewrite._embedding,
     "Concat": _Rewrite._concat,
     "Slice": _Rewrite._slice,
     "Transpose": _Rewrite._split_heads,
 }
-
-
-def _constants(model: ModelProto, weights: set[str]) -> set[str]:
-    """Return the values that depend on no input."""
-    known = set(weights)
-    for node in model.graph.node:
-        inputs = [name for name in node.input if name]
-        if operator(node) == "Constant" or (inputs and known.issuperset(inputs)):
-            known.update(node.output)
-    return known
-
-
-def _small_values(model: ModelProto) -> dict[str, Array]:
-    """Return the integers that nodes take as axes, by name."""
-    onnx = import_onnx()
-    integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    tensors = {one.name: one for one in model.graph.initializer}
-    tensors |= {
-        node.output[0]: attribute(node, "value")
-        for node in model.graph.node
-        if operator(node) == "Constant" and attribute(node, "value") is not None
-    }
-    return {
-        name: onnx.numpy_helper.to_array(tensor)
-        for name, tensor in tensors.items()
-        if tensor.data_type in integers and math.prod(tensor.dims) <= 8
-    }

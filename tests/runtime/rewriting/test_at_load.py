@@ -70,6 +70,7 @@ def test_an_encoder_is_served_without_padding(opened):
     np.testing.assert_allclose(embeddings(rewritten), embeddings(original), atol=1e-5)
     assert not lines_of(original)
     (line,) = lines_of(rewritten)
+    assert ": unpad model.onnx: " in line
     assert line.endswith(
         "12 of them linear layers, are computed for valid tokens only, by 'attention_mask'; work "
         "per CPU second one row 1.50x, equal rows 1.50x, different rows 1.50x"
