@@ -14,10 +14,10 @@ result: MatMulInteger, Cast and Mul are only fused where one scale applies to al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -221,11 +221,12 @@ class _Quantizing:
         self._build = Builder(model, "int8")
         self._opset = opset(model)
         self._quantized: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+        self._shaped = _inferred(model)
+        self._made: dict[tuple[Any, ...], str] = {}
         self._typed: list[tuple[str, str, int]] = []  # result, like this value, data type
 
     def quantize(self) -> None:
-        onnx, model = import_onnx(), self._model
-        shaped = _inferred(model)
+        onnx, model, shaped = import_onnx(), self._model, self._shaped
         for node in model.graph.node:
             layer = self._layers.get(node.output[0]) if node.output else None
             if layer is None:
@@ -294,7 +295,8 @@ class _Quantizing:
         if form.divisors is not None:
             rows = build.add("Mul", [rows, build.weight(1 / form.divisors)])
         width = layer.weight.shape[0] // form.blocks
-        shape = build.add("Shape", [rows])
+        lead = self._lead(layer)
+        shape = self._shared((lead, layer.weight.shape[0]), lambda: build.add("Shape", [rows]))
         flat = build.add("Reshape", [rows, build.integers(-1, width)])
         whole = rows if form.blocks == 1 else flat
         factors = np.float32(1 / (255 - form.zero)), np.float32(-1 / form.zero)
@@ -305,7 +307,10 @@ class _Quantizing:
         scale = build.add("Max", [*bounds, build.weight(np.array(_TINY, np.float32))])
         scales = build.add("Reshape", [scale, build.integers(-1)])
         zero = import_onnx().numpy_helper.from_array(np.array([form.zero], np.uint8))
-        zeros = build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero)
+        zeros = self._shared(
+            (lead, form.blocks, form.zero),
+            lambda: build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero),
+        )
         # The standard operator has scales along an axis from opset 13.
         domain = "" if self._opset >= 13 else CONTRIB
         q = build.add("QuantizeLinear", [flat, scales, zeros], axis=0, domain=domain)
@@ -322,6 +327,22 @@ class _Quantizing:
             parts = self._split(q, form.blocks), self._split(scale, form.blocks)
             self._quantized[key] = [*zip(*parts, strict=True)]
         return self._quantized[key]
+
+    def _lead(self, layer: Layer) -> tuple[str | int, ...]:
+        """Return the dims of a source that count rows; empty unless all have a name or a size."""
+        value = self._shaped.get(layer.source)
+        if value is None or layer.is_convolution:
+            return ()
+        dims = [own.dim_param or own.dim_value for own in value.type.tensor_type.shape.dim[:-1]]
+        return tuple(dims) if all(dims) else ()
+
+    def _shared(self, key: tuple[Any, ...], make: Callable[[], str]) -> str:
+        """Return a result that layers of equal dims share: each node costs small executions time."""
+        if not key[0]:
+            return make()
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def _split(self, value: str, parts: int) -> list[str]:
         """Split the last dim into equal parts."""
@@ -346,7 +367,7 @@ class _Quantizing:
         build.add("Mul", [value, scale], layer.result)
 
 
-def _inferred(model: ModelProto) -> dict[str, object]:
+def _inferred(model: ModelProto) -> dict[str, Any]:
     """Return the value infos of all tensors whose shape is known."""
     from onnx import shape_inference
 

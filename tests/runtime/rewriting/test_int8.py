@@ -282,7 +282,9 @@ def test_command_writes_a_file_beside_the_graph(saved, tmp_path, capsys):
 
 
 def test_error_that_no_layer_keeps_is_refused(saved):
-    with pytest.raises(ArtifactFault, match="whose INT8 keeps a mean cosine of 0.9999999 to FP32"):
+    with pytest.raises(
+        ArtifactFault, match=r"whose INT8 keeps a mean cosine of 0\.9999999 to FP32"
+    ):
         quantized(saved(feed_forward()), least_cosine=0.9999999, threads=1)
 
 
@@ -305,5 +307,5 @@ def test_model_is_rewritten_at_its_first_load(saved, tmp_path, monkeypatch):
     monkeypatch.delenv("GE_RUNTIME_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
-    with pytest.raises(ArtifactFault, match="expected GE_RUNTIME_CACHE to name one"):
+    with pytest.raises(ArtifactFault, match="no folder for the rewritten graph"):
         Runtime.open(path.parent, config, instance_name="rows_0")
