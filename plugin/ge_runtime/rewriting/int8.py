@@ -14,10 +14,10 @@ result: MatMulInteger, Cast and Mul are only fused where one scale applies to al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ge_runtime.rewriting.graph import (
     operator,
     opset,
 )
+from ge_runtime.rewriting.restore import constants, restore
 from ge_runtime.specs import Array
 
 CONTRIB: Final = "com.microsoft"
@@ -149,19 +150,8 @@ def read_model(path: Path) -> ModelProto:
             f"{path}: found opset {max(versions, default=0)}, expected {_OLDEST} or later; export "
             "the graph again"
         )
-    _Restoring(model).restore()
+    restore(model)
     return model
-
-
-def constants(model: ModelProto) -> dict[str, Array]:
-    """Return the values of weights and Constant nodes by name."""
-    to_array = import_onnx().numpy_helper.to_array
-    found = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
-            found[node.output[0]] = to_array(value)
-    # A graph input of this name can replace the weight.
-    return {n: v for n, v in found.items() if n not in {own.name for own in model.graph.input}}
 
 
 def find_layers(model: ModelProto) -> list[Layer]:
@@ -221,11 +211,12 @@ class _Quantizing:
         self._build = Builder(model, "int8")
         self._opset = opset(model)
         self._quantized: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+        self._shaped = _inferred(model)
+        self._made: dict[tuple[Any, ...], str] = {}
         self._typed: list[tuple[str, str, int]] = []  # result, like this value, data type
 
     def quantize(self) -> None:
-        onnx, model = import_onnx(), self._model
-        shaped = _inferred(model)
+        onnx, model, shaped = import_onnx(), self._model, self._shaped
         for node in model.graph.node:
             layer = self._layers.get(node.output[0]) if node.output else None
             if layer is None:
@@ -294,7 +285,8 @@ class _Quantizing:
         if form.divisors is not None:
             rows = build.add("Mul", [rows, build.weight(1 / form.divisors)])
         width = layer.weight.shape[0] // form.blocks
-        shape = build.add("Shape", [rows])
+        lead = self._lead(layer)
+        shape = self._shared((lead, layer.weight.shape[0]), lambda: build.add("Shape", [rows]))
         flat = build.add("Reshape", [rows, build.integers(-1, width)])
         whole = rows if form.blocks == 1 else flat
         factors = np.float32(1 / (255 - form.zero)), np.float32(-1 / form.zero)
@@ -305,7 +297,10 @@ class _Quantizing:
         scale = build.add("Max", [*bounds, build.weight(np.array(_TINY, np.float32))])
         scales = build.add("Reshape", [scale, build.integers(-1)])
         zero = import_onnx().numpy_helper.from_array(np.array([form.zero], np.uint8))
-        zeros = build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero)
+        zeros = self._shared(
+            (lead, form.blocks, form.zero),
+            lambda: build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero),
+        )
         # The standard operator has scales along an axis from opset 13.
         domain = "" if self._opset >= 13 else CONTRIB
         q = build.add("QuantizeLinear", [flat, scales, zeros], axis=0, domain=domain)
@@ -316,12 +311,28 @@ class _Quantizing:
             self._quantized[key] = [(q, scale)]
         else:
             integers = build.integers
-            lead = build.add("Slice", [shape, integers(0), integers(-1)])
-            lead = build.add("Concat", [lead, integers(form.blocks)], axis=0)
-            scale = build.add("Reshape", [scales, lead])
+            dims = build.add("Slice", [shape, integers(0), integers(-1)])
+            dims = build.add("Concat", [dims, integers(form.blocks)], axis=0)
+            scale = build.add("Reshape", [scales, dims])
             parts = self._split(q, form.blocks), self._split(scale, form.blocks)
             self._quantized[key] = [*zip(*parts, strict=True)]
         return self._quantized[key]
+
+    def _lead(self, layer: Layer) -> tuple[str | int, ...]:
+        """Return the dims of a source that count rows; empty unless all have a name or a size."""
+        value = self._shaped.get(layer.source)
+        if value is None or layer.is_convolution:
+            return ()
+        dims = [own.dim_param or own.dim_value for own in value.type.tensor_type.shape.dim[:-1]]
+        return tuple(dims) if all(dims) else ()
+
+    def _shared(self, key: tuple[Any, ...], make: Callable[[], str]) -> str:
+        """Return a result that layers of equal dims share: each costs small executions time."""
+        if not key[0]:
+            return make()
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def _split(self, value: str, parts: int) -> list[str]:
         """Split the last dim into equal parts."""
@@ -346,7 +357,7 @@ class _Quantizing:
         build.add("Mul", [value, scale], layer.result)
 
 
-def _inferred(model: ModelProto) -> dict[str, object]:
+def _inferred(model: ModelProto) -> dict[str, Any]:
     """Return the value infos of all tensors whose shape is known."""
     from onnx import shape_inference
 
@@ -355,71 +366,3 @@ def _inferred(model: ModelProto) -> dict[str, object]:
     except (shape_inference.InferenceError, ValueError):  # ValueError: above 2 GiB
         return {}
     return {own.name: own for own in (*graph.input, *graph.value_info, *graph.output)}
-
-
-class _Restoring:
-    """Turns products of `quantize_dynamic` back to FP32, with the weights that they have.
-
-    DynamicQuantizeLinear has one scale for an execution. Its products (MatMulInteger, ConvInteger)
-    become MatMul and Conv; operators that nothing reads any more are removed.
-    """
-
-    def __init__(self, model: ModelProto) -> None:
-        self._model = model
-        self._known = constants(model)
-        self._maker = {name: node for node in model.graph.node for name in node.output}
-        self._readers: dict[str, list[NodeProto]] = {}
-        for node in model.graph.node:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
-
-    def restore(self) -> None:
-        nodes, build = self._model.graph.node, Builder(self._model, "fp32")
-        products = [node for node in nodes if node.op_type in _DYNAMIC_PRODUCTS]
-        scaled = {node.output[0]: self._scaled(node) for node in products}
-        ends = {own.output[0] for own, _ in scaled.values()}
-        for node in nodes:
-            if node.output and node.output[0] in scaled:
-                end, weight = scaled[node.output[0]]
-                kind = _DYNAMIC_PRODUCTS[node.op_type]
-                given = {one.name: attribute(node, one.name) for one in node.attribute}
-                source = self._maker[node.input[0]].input[0]
-                build.add(kind, [source, build.weight(weight)], end.output[0], **given)
-            elif not (node.output and node.output[0] in ends):
-                build.nodes.append(node)
-        if products:
-            build.finish()
-
-    def _scaled(self, node: NodeProto) -> tuple[NodeProto, Array]:
-        """Return the node that scales a product, and the FP32 weights."""
-        source = self._maker.get(node.input[0])
-        (cast,) = self._readers.get(node.output[0], [None])[:1]
-        (end,) = self._readers.get(cast.output[0], [None])[:1] if cast else (None,)
-        if source is not None and end is not None and end.op_type == "Mul":
-            factors = {name for name in end.input if name != cast.output[0]}
-            factor = self._maker.get(next(iter(factors), ""))
-            if source.op_type == "DynamicQuantizeLinear" and factor is not None:
-                names = [name for name in factor.input if name != source.output[1]]
-                scale = self._known.get(names[0]) if len(names) == 1 else None
-                weight = self._known.get(node.input[1])
-                if scale is not None and weight is not None:
-                    zero = self._known.get(node.input[3]) if len(node.input) > 3 else None
-                    return end, _restored(node, weight, scale, zero)
-        raise ArtifactFault(
-            f"{node.op_type} '{node.name or node.output[0]}': found a product that "
-            "`quantize_dynamic` does not write, expected DynamicQuantizeLinear, Cast and Mul "
-            "beside it; quantize the FP32 graph"
-        )
-
-
-_DYNAMIC_PRODUCTS: Final = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-
-
-def _restored(node: NodeProto, weight: Array, scale: Array, zero: Array | None) -> Array:
-    """Return the FP32 weights of a product; scales and zero points are of channels or of all."""
-    shape = (-1,) if node.op_type == "MatMulInteger" else (-1, *(1,) * (weight.ndim - 1))
-    values = weight.astype(np.float32)
-    if zero is not None:
-        values = values - zero.astype(np.float32).reshape(shape if zero.ndim else ())
-    restored: Array = values * scale.reshape(shape if scale.size > 1 else ())
-    return restored

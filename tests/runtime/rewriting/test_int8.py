@@ -14,8 +14,11 @@ from runtime.support.configs import model_config, tensor
 from runtime.support.graphs import onnx_model
 
 from ge_runtime import Runtime, cli
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.int8 import Form, computed, find_layers, quantize, read_model
+from ge_runtime.rewriting.int8_at_load import in_int8 as rewritten_at_load
 from ge_runtime.rewriting.int8_at_load import write_int8
 from ge_runtime.rewriting.int8_choice import quantized
 
@@ -282,7 +285,9 @@ def test_command_writes_a_file_beside_the_graph(saved, tmp_path, capsys):
 
 
 def test_error_that_no_layer_keeps_is_refused(saved):
-    with pytest.raises(ArtifactFault, match=r"keeps a mean cosine of 0\.9999999 to FP32"):
+    with pytest.raises(
+        ArtifactFault, match=r"whose INT8 keeps a mean cosine of 0\.9999999 to FP32"
+    ):
         quantized(saved(feed_forward()), least_cosine=0.9999999, threads=1)
 
 
@@ -302,8 +307,11 @@ def test_model_is_rewritten_at_its_first_load(saved, tmp_path, monkeypatch):
         runtime.close()
     assert "2 of 2 linear layers" in lines[0]
     assert lines[1] == f"{lines[0]}; kept in {tmp_path / 'cache' / 'graphs'}"
+    torch = [Artifact(path.with_suffix(".pt2"), "torch", "")]
+    with pytest.raises(ArtifactFault, match="found engine torch on cpu, expected onnxruntime"):
+        rewritten_at_load(RuntimeConfig.parse(config, cores=1), torch)
     monkeypatch.delenv("GE_RUNTIME_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
-    with pytest.raises(ArtifactFault, match="expected GE_RUNTIME_CACHE to name one"):
+    with pytest.raises(ArtifactFault, match="no folder for the rewritten graph"):
         Runtime.open(path.parent, config, instance_name="rows_0")
