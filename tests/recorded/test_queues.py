@@ -15,9 +15,11 @@ _EMPTIED = "after all requests have expired Triton waits for as many rows as the
 _TWO = "Triton looks for the second instance's batch before the first instance has begun"
 _PREPARED = "Triton executes a cancelled request of a prepared batch"
 _REMOVED = "an instance that is removed may execute one more request in Triton"
+_EXPIRED = "Triton executes a request that has expired only when the next request arrives"
 #: Scenarios with other answers, by the reason.
 DIFFERENCES: dict[tuple[str, int], str] = {
     ("delays_free", 9): _RESTS,
+    ("leaves", 10): _EXPIRED,
     ("plain", 11): _PREPARED,
     ("rejects", 1): _EMPTIED,
     ("rejects", 6): _EMPTIED,

@@ -408,9 +408,8 @@ def test_an_invalid_option_exits_with_1(capsys, arguments, said):
     assert exited.value.code == 1
     shown = capsys.readouterr().err
     *_, last = shown.splitlines()
-    assert re.search(
-        r'^(Bad option: "--[a-z0-9-]+"\.$|Error: |Unexpected argument: )', shown, re.MULTILINE
-    )
+    first = r'^(Bad option: "--[a-z0-9-]+"\.$|Error: |Unexpected argument: )'
+    assert re.search(first, shown, re.MULTILINE)
     assert said in shown
     assert last == "see --help for all options"
 

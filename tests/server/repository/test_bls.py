@@ -11,6 +11,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.model_folders import OPTIONS
 from server.support.requests import PATIENCE_S, Answers, a_request
+from support.waiting import until
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.portability import ROWS
@@ -258,9 +259,12 @@ def test_loads_that_would_wait_for_each_other_are_refused(asked, opened, calls, 
 def test_a_thread_of_initialize_may_load_its_model(asked, opened):
     """The load does not wait for it."""
     repository, _ = opened()
-    lines = "import threading; threading.Thread(target=pb_utils.load_model, args=['asks']).start()"
+    done = asked / "done"
+    loads = f"pb_utils.load_model('asks'), open({str(done)!r}, 'w').close()"
+    lines = f"import threading; threading.Thread(target=lambda: ({loads})).start()"
     (asked / "asks" / "1" / "model.py").write_text(textwrap.dedent(LOADS.format(lines)))
     repository.load("asks")
+    until(done.exists, "the end of the thread's call")
 
 
 def test_models_can_load_models_only_with_explicit_control(opened):
