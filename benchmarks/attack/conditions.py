@@ -304,6 +304,7 @@ _RESULT = {**_TENSOR, "name": "OUTPUT"}
 def _recovered(ground: Ground, counts: Counter[str]) -> str:
     """Load and use a model again. Raise Defect if that fails."""
     outcome = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    request(ground.server.http, "POST", "/v2/repository/models/extra/unload")
     status, body = request(ground.server.http, "POST", "/v2/repository/models/texts/load")
     expect(status == 200, f"{outcome}; no load although there is room again: {body[:200]!r}")
     return outcome

@@ -49,6 +49,8 @@ def test_a_body_that_is_read_as_a_request_is_detected(ground, monkeypatch):
         "mutated_requests",
         "mutated_frames",
         "leaving",
+        "bodies_stalled",
+        "content_types",
         "stream_requests",
         "tiny_data",
         "gets_unread",

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Final
 from zipfile import BadZipFile, ZipFile
 
+from ge_runtime.engines.torch import SAMPLE_INPUTS, TABLES_OF_TENSORS, pickled_tensor
 from ge_runtime.errors import ArtifactFault
-
-_SAMPLES: Final = "/data/sample_inputs/"
-_TABLES: Final = ("weights_config.json", "constants_config.json")
-"""Suffixes of the files that list weights and constants."""
 
 
 def copy_archive(file: Path, copy: Path) -> Path:
@@ -42,18 +37,12 @@ def copy_archive(file: Path, copy: Path) -> Path:
                 )
             for name in names:
                 content = archive.read(name)
-                if name.endswith(_TABLES) and (pickled := _pickled(content)):
+                if name.endswith(TABLES_OF_TENSORS) and (pickled := pickled_tensor(content)):
                     raise ArtifactFault(
                         f"{file}: found {pickled} as a pickle, which can execute any code; "
                         "expected tensors. Save the program without objects or tensor subclasses"
                     )
-                target.writestr(name, b"" if _SAMPLES in f"/{name}" else content)
+                target.writestr(name, b"" if SAMPLE_INPUTS in f"/{name}" else content)
     except (BadZipFile, OSError, ValueError) as error:
         raise ArtifactFault(f"{file}: found no readable .pt2 archive: {error}") from error
     return copy
-
-
-def _pickled(table: bytes) -> str:
-    """Return the name of an entry that is pickled; empty if none is."""
-    entries = json.loads(table).get("config", {})
-    return next((name for name, own in entries.items() if own.get("use_pickle")), "")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -25,6 +28,9 @@ TorchTensor: TypeAlias = Any
 Results: TypeAlias = Any
 ElementType: TypeAlias = Any
 
+SAMPLE_INPUTS: Final = "/data/sample_inputs/"
+TABLES_OF_TENSORS: Final = ("weights_config.json", "constants_config.json")
+"""Suffixes of the files in an archive that list weights and constants."""
 _DTYPES: Final[Mapping[str, DType]] = {
     "torch.bool": DType.BOOL,
     "torch.uint8": DType.UINT8,
@@ -203,11 +209,46 @@ def _no_autoload() -> Iterator[None]:
 
 
 def load_program(torch: Torch, path: Path) -> ExportedProgram:
-    """Load the program in `path`. Raises ArtifactFault."""
+    """Load the program in `path`.
+
+    Raises:
+        ArtifactFault: torch cannot open the file, or would execute a pickle in it.
+    """
     try:
+        _refuse_pickles(torch, path)
         return torch.export.load(path)
+    except ArtifactFault:
+        raise
     except Exception as error:
         raise ArtifactFault(f"{path}: torch cannot open it: {error}") from error
+
+
+def _refuse_pickles(torch: Torch, path: Path) -> None:
+    """Raise ArtifactFault if the file has a pickle of objects, which can execute any code.
+
+    `torch.export.load` executes it if it is not a pickle of tensors.
+    """
+    with ZipFile(path) as archive:
+        for name in archive.namelist():
+            found = ""
+            if name.endswith(TABLES_OF_TENSORS):
+                found = pickled_tensor(archive.read(name))
+            elif SAMPLE_INPUTS in f"/{name}" and (content := archive.read(name)):
+                try:
+                    torch.load(BytesIO(content), weights_only=True)
+                except Exception:  # of torch and of what it reads
+                    found = name
+            if found:
+                raise ArtifactFault(
+                    f"{path}: found {found} as a pickle of objects, which can execute any code; "
+                    "expected tensors. Save the program without objects or tensor subclasses"
+                )
+
+
+def pickled_tensor(table: bytes) -> str:
+    """Return the name of an entry of a table of tensors that is pickled; empty if none is."""
+    entries = json.loads(table).get("config", {})
+    return next((name for name, own in entries.items() if own.get("use_pickle")), "")
 
 
 def moved(program: ExportedProgram, device: str) -> ExportedProgram:

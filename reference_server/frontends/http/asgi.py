@@ -98,8 +98,19 @@ def answer(
 async def reject(send: Send, error: RequestRejected) -> None:
     """Reply to a request whose body was not received; the ASGI server ends the connection."""
     text = status_codes.body(str(error))
-    for message in answer(_BAD_REQUEST, text, b"application/json", [(b"connection", b"close")]):
+    with contextlib.suppress(OSError):
+        for message in answer(_BAD_REQUEST, text, b"application/json", [(b"connection", b"close")]):
+            await _send(send, message)
+
+
+async def _send(send: Send, message: Message) -> None:
+    """Send a message. Raises OSError if the client is disconnected."""
+    try:
         await send(message)
+    except RuntimeError as error:  # of uvloop, if uvicorn does not know yet that it is closed
+        if "closed" not in str(error):
+            raise
+        raise ConnectionResetError(str(error)) from error
 
 
 class AsgiExchange:
@@ -170,7 +181,7 @@ class AsgiExchange:
         """Send the queued messages, as fast as the client reads."""
         while self._outgoing:
             message = self._outgoing.popleft()
-            await self._send(message)
+            await _send(self._send, message)
             self._unsent -= len(message.get("body", b""))
             self._update_backlog()
 

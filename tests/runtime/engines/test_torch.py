@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+from io import BytesIO
+from zipfile import ZipFile
 
 import pytest
 from runtime.engines.conformance_engine import EngineConformance, token_batch
@@ -39,6 +41,37 @@ def test_bare_result_takes_the_only_outputs_name(version_dir):
         f"{path}: found 1 result(s) without names for the outputs a, b; expected `forward` to "
         "return a dict of tensors by name"
     )
+
+
+class Pickled:
+    """Creates the file `executed` when it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return os.mkdir, (self.file,)
+
+
+def test_sample_inputs_that_execute_code_are_refused(tmp_path):
+    path, changed = saved(tmp_path, Pair(), (torch.ones(2),)), tmp_path / "changed.pt2"
+    torch.save((Pickled(str(tmp_path / "executed")), {}), pickle := BytesIO())
+    with ZipFile(path) as archive, ZipFile(changed, "w") as target:
+        for name in archive.namelist():
+            is_sample = "/data/sample_inputs/" in f"/{name}"
+            target.writestr(name, pickle.getvalue() if is_sample else archive.read(name))
+    with pytest.raises(ArtifactFault, match="as a pickle of objects, which can execute any code"):
+        TorchEngine.open(changed, 1, ["a", "b"])
+    assert not (tmp_path / "executed").exists()
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    path = tmp_path / "model.pt2"
+    with ZipFile(path, "w") as archive:
+        table = '{"config": {"w": {"use_pickle": true}}}'
+        archive.writestr("m/data/weights/model_weights_config.json", table)
+    with pytest.raises(ArtifactFault, match="found w as a pickle of objects"):
+        TorchEngine.open(path, 1, ["y"])
 
 
 class Pair(torch.nn.Module):

@@ -46,6 +46,7 @@ class Client:
         self.read.set()
         self.came = asyncio.Event()
         self.left = asyncio.Event()
+        self.failure: Exception | None = None  # raised by `send`
         self.unread: list[Message] = []  # messages that the application has not received
 
     async def ask(
@@ -79,6 +80,8 @@ class Client:
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
+            if self.failure is not None:
+                raise self.failure
             self.sent.append(message)
             self.came.set()
             await self.read.wait()
@@ -275,6 +278,27 @@ def test_a_request_with_an_incomplete_body_is_dropped(tmp_path):
 
     within(app, steps)
     assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [("unable to perform operation: the handler is closed", None), ("wrong", RuntimeError)],
+)
+@pytest.mark.parametrize("body", [[INFER], [b"{", None]], ids=["reply", "rejection"])
+def test_a_connection_that_the_asgi_server_takes_for_open_is_a_disconnect(
+    tmp_path, text, raised, body
+):
+    write_model(tmp_path, "m", VECTOR, IDENTITY)
+    client = Client(opened(tmp_path, "--connection-body-secs=0.01"))
+    client.failure = RuntimeError(text)
+    results: list[object] = []
+
+    async def steps() -> None:
+        asked = client.ask("POST", "/v2/models/m/infer", *body)
+        results.extend(await asyncio.gather(asked, return_exceptions=True))
+
+    within(client._app, steps)
+    assert [type(each) for each in results] == [raised or type(None)]
 
 
 def test_invalid_options_exit(tmp_path):
