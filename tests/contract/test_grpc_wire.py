@@ -8,13 +8,20 @@ tests/server/frontends/grpc/http2/test_conformance.py.
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable
 
+import grpc
 import pytest
+from contract import grpc_casebook as over_grpc
+from contract.casebook import get, infer, post, tensor
 from contract.grpc_casebook import SERVICE
+from contract.test_logging import AT_START, change
+from contract.wire import exchange
 from support.http2 import DATA, END_HEADERS, END_STREAM, RawConnection, frame, head, message
 from support.servers import Server
+from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
@@ -150,3 +157,57 @@ def test_both_servers_send_a_client_away_that_pings_and_pings(
             _, code, reason = connection.until_goaway()
             assert (code, reason) == (11, b"too_many_pings")
             connection.until_closed()
+
+
+def test_failed_requests_are_named_at_the_level_of_details(
+    probed_triton: Server, probed_reference: Server
+):
+    real, ours = failures(probed_triton), failures(probed_reference)
+    assert ours == real
+    assert len(ours) == 11
+
+
+#: Requests over HTTP that are refused, before or after their JSON is read.
+_REFUSED = (
+    infer("vector", tensor("X", "INT32", [4], [1, 2, 3, 4]), id="type"),
+    infer("vector", id="none"),
+    infer("vector", tensor("X", "FP32", "no", [1.0]), id="parse"),
+    infer("missing", tensor("X", "FP32", [4], [1.0]), id="unknown"),
+    infer("decoupled", tensor("X", "FP32", [1], [1.0]), id="decoupled"),
+    post("/v2/models/vector/infer", "{"),
+    post("/v2/models/vector/generate", '{"id": "generate", "Y": 1}'),
+    post("/v2/models/vector/generate", "{}", headers={"Content-Encoding": "gzip"}),
+    get("/v2/models/vector/infer"),
+    get("/v2/models/vector/versions/99999999999999999999"),
+    get("/v2/nothing?x=1"),
+)
+_SHORT = over_grpc.infer("vector", over_grpc.tensor("X", "FP32", [2]), id="grpc")
+_FAULT = over_grpc.infer(
+    "faults",
+    over_grpc.tensor("what", "BYTES", [1], over_grpc.typed(bytes_contents=[b"error"])),
+    id="fault",
+)
+_CALLS = (
+    over_grpc.call("ModelInfer", _SHORT),
+    over_grpc.call("ModelInfer", over_grpc.infer("missing")),
+    over_grpc.call("ModelInfer", over_grpc.infer("decoupled")),
+    over_grpc.call("ModelInfer", _FAULT),
+    over_grpc.call("ModelStreamInfer", _SHORT, _FAULT),
+)
+_FAILURE = re.compile(r'\] "((?:HTTP error|Failed for ID|.*Infer failed): .*?)"?$', re.MULTILINE)
+
+
+def failures(server: Server) -> list[str]:
+    """Return the verbose lines about requests that fail."""
+    change(server, log_verbose_level=1)
+    before = len(server.log)
+    try:
+        for refused in _REFUSED:
+            exchange(server.http, refused)
+        with grpc.insecure_channel(server.grpc) as channel:
+            for failing in _CALLS:
+                failing.put(channel)
+        until(lambda: "Failed for ID" in server.log[before:], "the last line")
+    finally:
+        change(server, **AT_START)
+    return _FAILURE.findall(server.log[before:])
