@@ -120,16 +120,11 @@ def _assemble(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     rewrites: list[str] = []
-    # The modules are only loaded for models whose graphs are rewritten.
-    if config.unpad:
-        from ge_runtime.rewriting.at_load import without_padding
+    if config.unpad or config.int8:
+        # Only loaded for models whose graphs are rewritten.
+        from ge_runtime.rewriting.at_load import rewrite_graphs
 
-        artifacts, rewrites = without_padding(config, artifacts, cores)
-    if config.int8:
-        from ge_runtime.rewriting.int8_at_load import in_int8
-
-        artifacts, in_eight_bits = in_int8(config, artifacts)
-        rewrites += in_eight_bits
+        artifacts, rewrites = rewrite_graphs(config, artifacts, cores)
     with ExitStack() as opened:  # closed if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
         artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip

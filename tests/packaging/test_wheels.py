@@ -261,6 +261,7 @@ def use_each_command(command: Path, folder: Path) -> set[str]:
             ("replay", made, to, "--output", a, "--speed=max"),
             ("replay", made, to, "--output", b, "--speed=max"),
             ("compare", a, b, "--html", folder / "page.html"),
+            ("ab", made, f"--a={server}", f"--b={server}"),
             ("export", a, "--output", folder / "loads"),
             ("export", a, "--output", folder / "tests", "--pytest"),
             ("show", a),

@@ -10,8 +10,7 @@ from ge_runtime.cli.command import Command
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.rewriting.int8_at_load import write_int8
-from ge_runtime.rewriting.int8_choice import LEAST_COSINE, LEAST_GENERATED
+from ge_runtime.rewriting.int8_choice import LEAST_COSINE, LEAST_GENERATED, write_int8
 from ge_runtime.scheduling.kept_costs import cores_of_process
 
 _DESCRIPTION: Final = """\

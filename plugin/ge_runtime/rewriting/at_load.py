@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.graph import save
+from ge_runtime.rewriting.int8_choice import write_int8
 from ge_runtime.rewriting.proof import Gain, Proof
 from ge_runtime.rewriting.unpad import Unpadded, unpad
 from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
@@ -25,13 +26,13 @@ LEAST_GAIN: Final = {"one row": 0.97, "equal rows": 0.97, "different rows": 1.0}
 much as repeated measurements differ."""
 
 
-def without_padding(
+def rewrite_graphs(
     config: RuntimeConfig, artifacts: Sequence[Artifact], cores: int
 ) -> tuple[tuple[Artifact, ...], list[str]]:
-    """Replace the graphs that are faster without padding, as the parameter `unpad` requests.
+    """Rewrite the graphs of a model as the parameters `unpad` and `int8` request, in this order.
 
-    A graph is rewritten, verified and measured at its first load on a machine. The rewritten file
-    and the decision are kept in the folder `graphs` of the cache.
+    A graph is rewritten at its first load on a machine. The file is kept in the folder `graphs` of
+    the cache. Sessions and kept costs are identified by the content of the file that is opened.
 
     Args:
         config: The model.
@@ -39,65 +40,119 @@ def without_padding(
         cores: Cores of this process.
 
     Returns:
-        The artifacts to open, and a line of the report for each graph.
+        The artifacts to open, and a line of the report for each graph and rewrite.
+
+    Raises:
+        ArtifactFault: A graph cannot be rewritten in INT8. A graph that cannot be rewritten without
+            padding is served as it is.
     """
     chosen: list[Artifact] = []
     report: list[str] = []
     for artifact in artifacts:
         name = artifact.path.name
-        try:
-            path, text = _decided(config, artifact, cores)
-        except ArtifactFault as fault:
-            path, text = artifact.path, f"padding is kept: {fault}"
-        if path != artifact.path:
-            reason = f"{artifact.reason}; its padding is removed"
-            artifact = replace(artifact, path=path, reason=reason)
+        if config.unpad:
+            path, text = _without_padding(config, artifact, cores)
+            report.append(f"unpad {name}: {text}")
+            if path != artifact.path:
+                reason = f"{artifact.reason}; its padding is removed"
+                artifact = replace(artifact, path=path, reason=reason)
+        if config.int8:
+            path, text = _in_int8(config, artifact)
+            report.append(f"int8 {name}: {text}")
+            artifact = replace(artifact, path=path, reason=f"{artifact.reason}; in INT8")
         chosen.append(artifact)
-        report.append(f"unpad {name}: {text}")
     return tuple(chosen), report
 
 
-def _decided(config: RuntimeConfig, artifact: Artifact, cores: int) -> tuple[Path, str]:
-    """Return the graph to open and the reason. Raises ArtifactFault if it cannot be rewritten."""
-    path, root = artifact.path, cache_root()
+def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> tuple[Path, str]:
+    """Return the graph to open and what was measured, or the reason why padding is kept."""
+    path = artifact.path
+    subject = {
+        "rewrite": f"unpad {_VERSION}",
+        "cores": str(cores),
+        "threads": str(config.intra_op_threads),
+    }
+
+    def make(target: Path) -> dict[str, object]:
+        unpadded, text = _made(path, target, config.intra_op_threads)
+        return {"unpadded": unpadded, "text": text}
+
+    try:
+        if config.reproducible:
+            raise ArtifactFault(
+                "found reproducible: true, expected false: the number of valid tokens in an "
+                "execution depends on other requests, and kernels are chosen by it"
+            )
+        target, known = _kept(config, artifact, subject, make)
+    except ArtifactFault as fault:
+        return path, f"padding is kept: {fault}"
+    return (target if known["unpadded"] else path), str(known["text"])
+
+
+def _in_int8(config: RuntimeConfig, artifact: Artifact) -> tuple[Path, str]:
+    """Return the graph in INT8, and what was measured. Raises ArtifactFault."""
+
+    def make(target: Path) -> dict[str, object]:
+        found = write_int8(artifact.path, target, threads=config.intra_op_threads)
+        return {"text": str(found)}
+
+    try:
+        target, known = _kept(config, artifact, {"rewrite": f"int8 rows {_VERSION}"}, make)
+    except ArtifactFault as fault:
+        raise ArtifactFault(f"parameter 'int8': {fault}") from fault
+    return target, str(known["text"])
+
+
+def _kept(
+    config: RuntimeConfig,
+    artifact: Artifact,
+    subject: Mapping[str, str],
+    make: Callable[[Path], dict[str, object]],
+) -> tuple[Path, Mapping[str, object]]:
+    """Return the path of the rewritten graph, and the result of `make` at the first load.
+
+    Args:
+        config: The model.
+        artifact: The graph.
+        subject: What the result depends on, beside the graph, the processor and ONNX Runtime.
+        make: Writes the rewritten graph to a path, unless the graph stays as it is.
+
+    Raises:
+        ArtifactFault: The graph cannot be rewritten or kept.
+    """
     if config.device_kind != "cpu" or artifact.engine != "onnxruntime":
         raise ArtifactFault(
             f"found engine {artifact.engine} on {config.device_kind}, expected onnxruntime on cpu, "
-            "where the gain is measured"
+            "where rewritten graphs were measured"
         )
-    if config.reproducible:
-        raise ArtifactFault(
-            "found reproducible: true, expected false: the number of valid tokens in an execution "
-            "depends on other requests, and kernels are chosen by it"
-        )
+    root = cache_root()
     if root is None:
-        raise ArtifactFault("found no folder for its graph, expected GE_RUNTIME_CACHE to name one")
+        raise ArtifactFault(
+            "found no folder for the rewritten graph, expected GE_RUNTIME_CACHE to name one"
+        )
     try:
         subject = {
-            "content": ContentHashes().of(path),
-            "rewrite": f"unpad {_VERSION}",
+            "content": ContentHashes().of(artifact.path),
             "onnxruntime": metadata.version("onnxruntime"),
+            # The gain depends on it, and products in INT8 saturate on processors without VNNI.
             "processor": processor(),
-            "cores": str(cores),
-            "threads": str(config.intra_op_threads),
+            **subject,
         }
         file = CacheFile(root / "graphs", config.model, subject, "rewritten graphs")
         target = file.path.with_suffix(".onnx")
         known = file.load()
-        if known is None or (known.get("unpadded") and not target.is_file()):
-            unpadded, text = _made(path, target, config.intra_op_threads)
-            known = {"unpadded": unpadded, "text": text}
-            file.save(known)
-        else:
-            known = {**known, "text": f"{known.get('text')}; kept in {target.parent}"}
+        if known is not None and (target.is_file() or known.get("unpadded") is False):
+            return target, {**known, "text": f"{known.get('text')}; kept in {target.parent}"}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = make(target)
     except (OSError, metadata.PackageNotFoundError) as error:
         raise ArtifactFault(f"the graph cannot be kept in {root / 'graphs'}: {error}") from error
-    return (target if known["unpadded"] else path), str(known["text"])
+    file.save(made)
+    return target, made
 
 
 def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
     """Rewrite, verify and measure a graph; return whether it is written to `target`, and why."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name
         try:

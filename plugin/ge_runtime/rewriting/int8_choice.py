@@ -120,6 +120,33 @@ def quantized(
     )
 
 
+def write_int8(
+    path: Path,
+    target: Path,
+    *,
+    sample: Tensors | None = None,
+    least_cosine: float | None = None,
+    threads: int = 0,
+) -> Quantized:
+    """Write the graph in `path` in INT8 to `target`, at once. See `quantized` for the arguments.
+
+    Raises:
+        ArtifactFault: The graph cannot be rewritten.
+        OSError: The file cannot be written.
+    """
+    found = quantized(path, sample, least_cosine, threads)
+    with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
+        own = Path(scratch) / target.name
+        try:
+            save(found.model, path, own)
+        except ValueError as error:
+            raise ArtifactFault(
+                f"{path}: found a graph above 2 GiB in INT8, expected a smaller one"
+            ) from error
+        own.replace(target)
+    return found
+
+
 def _within(layers: Sequence[Layer], effects: Mapping[str, float], allowed: float) -> list[Layer]:
     """Return the layers whose effects together are allowed, most work first for their effect."""
     chosen: list[Layer] = []

@@ -17,10 +17,9 @@ from ge_runtime import Runtime, cli
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.rewriting.at_load import rewrite_graphs
 from ge_runtime.rewriting.int8 import Form, computed, find_layers, quantize, read_model
-from ge_runtime.rewriting.int8_at_load import in_int8 as rewritten_at_load
-from ge_runtime.rewriting.int8_at_load import write_int8
-from ge_runtime.rewriting.int8_choice import quantized
+from ge_runtime.rewriting.int8_choice import quantized, write_int8
 
 WIDTH = 64
 RNG = np.random.default_rng(5)
@@ -309,7 +308,7 @@ def test_model_is_rewritten_at_its_first_load(saved, tmp_path, monkeypatch):
     assert lines[1] == f"{lines[0]}; kept in {tmp_path / 'cache' / 'graphs'}"
     torch = [Artifact(path.with_suffix(".pt2"), "torch", "")]
     with pytest.raises(ArtifactFault, match="found engine torch on cpu, expected onnxruntime"):
-        rewritten_at_load(RuntimeConfig.parse(config, cores=1), torch)
+        rewrite_graphs(RuntimeConfig.parse(config, cores=1), torch, 1)
     monkeypatch.delenv("GE_RUNTIME_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
