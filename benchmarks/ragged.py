@@ -180,8 +180,10 @@ def compare(ways: Mapping[str, Infer], batches: list, options: argparse.Namespac
         expected = ways["pad to the longest"](batches[0])
         for name, infer in ways.items():
             if "maximum" not in name:  # too slow for a check
+                # INT8 has an error of its own, and each component of a unit vector is below 1.
+                allowed = 0.05 if "--set" in name and "int8=rows" in (options.set or ()) else 1e-4
                 for answer, known in zip(infer(batches[0]), expected, strict=True):
-                    np.testing.assert_allclose(answer, known, atol=1e-4)
+                    np.testing.assert_allclose(answer, known, atol=allowed)
         for index, batch in enumerate(batches):
             for name, infer in ways.items():
                 if "maximum" not in name or index < options.max_batches:
