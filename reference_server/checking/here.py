@@ -1,6 +1,7 @@
-"""Finds what a model needs and this machine lacks (`reference-server check --here`).
+"""Finds requirements of a model that this machine lacks (`reference-server check --here`).
 
-Nothing of the model runs, and no network is used. Packages are looked up without importing them.
+No code of the model is executed, and the network is not used. Packages are looked up, but not
+imported.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from reference_server.checking.import_time import CodeFault, is_never, parsed
 from reference_server.checking.layout import FileFault
 from reference_server.core.errors import FieldPath
 
-#: Modules that the server gives to each model.
+#: Modules that the server provides to each model.
 _GIVEN = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
-#: Packages on PyPI whose name is not that of their module.
+#: Module -> its package on PyPI, if the names differ.
 _PACKAGES = {
     "PIL": "pillow",
     "Crypto": "pycryptodome",
@@ -44,7 +45,7 @@ _PACKAGES = {
     "tritonclient": "tritonclient[all]",
     "yaml": "pyyaml",
 }
-#: Packages that execute the models of a backend.
+#: Backend -> the module that executes its models, and the module's package on PyPI.
 _BACKEND_PACKAGES = {
     "ge": ("ge_runtime", "ge-runtime"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
@@ -81,7 +82,7 @@ def pip_name(module: str) -> str:
 
 
 def _search_path(environment: Path | None) -> list[str] | None:
-    """Return the folders of packages: those of a model's own environment, or None for ours."""
+    """Return the search path of a model's own environment; None for the server's environment."""
     if environment is None:
         return None
     found = [str(path) for path in sorted(environment.glob("lib/python3*/site-packages"))]
@@ -89,9 +90,10 @@ def _search_path(environment: Path | None) -> list[str] | None:
 
 
 def _find(name: str, search_path: Sequence[str] | None = None) -> bool | None:
-    """Return True if a module is installed; its packages are not imported.
+    """Return True if a module is installed. Nothing is imported.
 
-    None if only its package is, which may define the module when it is imported.
+    Returns None if only the module's package is installed: importing the package may create the
+    module.
     """
     path = search_path
     first, *rest = name.split(".")
@@ -113,14 +115,14 @@ def _find(name: str, search_path: Sequence[str] | None = None) -> bool | None:
 
 
 class MachineUse(ast.NodeVisitor):
-    """The needs of a model's code and of its own modules that the machine does not meet.
+    """Unmet requirements of a model's code and of the modules in the model's folder.
 
-    A need is certain unless a condition or an exception handler surrounds it.
+    A requirement is certain unless a condition or an exception handler surrounds it.
     """
 
     def __init__(self, file: Path, environment: Path | None = None) -> None:
         """Read `file`, a model's code, and the modules of its folder that it imports."""
-        #: The modules that are missing, each by its first name.
+        #: Missing modules: the top-level name, or the full name if the package is installed.
         self.missing: dict[str, None] = {}
         self.faults: list[CodeFault] = []
         self._roots = (file.parent, file.parent.parent)
@@ -142,8 +144,8 @@ class MachineUse(ast.NodeVisitor):
         before = self._file, self._is_certain
         self._file = file
         source = ast.unparse(tree)
-        #: True if the code asks for a GPU before it uses one.
-        self._asks_for_gpu = "is_available" in source or "device_count" in source
+        #: True if the code checks whether a GPU is available.
+        self._checks_for_gpu = "is_available" in source or "device_count" in source
         self._changes_path = "sys.path" in source
         self.visit(tree)
         self._file, self._is_certain = before
@@ -204,7 +206,7 @@ class MachineUse(ast.NodeVisitor):
                 self._own(f"{node.module}.{alias.name}", self._roots)
 
     def _import(self, node: ast.stmt, name: str) -> bool:
-        """Follow a module of the model; report a module that is nowhere. Return True if found."""
+        """Follow a module of the model, or report a missing module. Return True if it was found."""
         first = name.split(".")[0]
         if first in _GIVEN or self._own(name, self._roots):
             return True
@@ -232,7 +234,7 @@ class MachineUse(ast.NodeVisitor):
         return False
 
     def _is_below(self, name: str) -> bool:
-        """Return True if the model's repository has a module, for code that changes sys.path."""
+        """Return True if the model's repository contains a module: code may extend sys.path."""
         above = self._roots[1].parent
         patterns = (f"*/{name}.py", f"*/{name}", f"*/*/{name}.py", f"*/*/{name}", f"{name}*")
         return any(any(above.glob(pattern)) for pattern in patterns)
@@ -252,7 +254,7 @@ class MachineUse(ast.NodeVisitor):
         is_cuda = name == "cuda" and isinstance(function, ast.Attribute) and not node.args
         if name in ("to", "device", "pipeline", "from_pretrained"):
             is_cuda |= any(isinstance(text, str) and _CUDA.match(text) for text in texts)
-        if is_cuda and not (self._has_gpu or self._asks_for_gpu):
+        if is_cuda and not (self._has_gpu or self._checks_for_gpu):
             text = f"`{ast.unparse(node)[:80]}` needs a GPU, and this machine has none"
             self._add(node, text, "choose the device by `torch.cuda.is_available()`")
         self.generic_visit(node)
@@ -275,7 +277,7 @@ class MachineUse(ast.NodeVisitor):
         elif opener in _HUBS and (_HUB_NAME.match(text) or "/" not in text):
             if _is_cached(text):
                 return
-            found = f"'{text}' is loaded from a hub on the network, and is not in its cache here"
+            found = f"'{text}' is loaded from a model hub, and is not in the local cache"
             hint = f"huggingface-cli download {text}"
         elif _RELATIVE.match(text):
             found = f"'{text}' does not exist in the working directory {Path.cwd()}"
@@ -305,7 +307,7 @@ def _is_cached(name: str) -> bool:
 
 
 def backend_fault(config: ConfigProto) -> tuple[str, str] | None:
-    """Return the text and cure of a missing package that the model's backend needs."""
+    """Return the fault and fix for a missing package of the model's backend, or None."""
     module, package = _BACKEND_PACKAGES.get(config.backend, ("", ""))
     if not module or _find(module):
         return None
@@ -314,7 +316,7 @@ def backend_fault(config: ConfigProto) -> tuple[str, str] | None:
 
 
 def file_faults(version: Path) -> Iterator[FileFault]:
-    """Yield the graphs in a version's folder whose content no backend can read."""
+    """Yield the faults of graphs in a version's folder that no backend can read."""
     for path in sorted(version.glob("*")):
         if path.suffix in _TENSOR_FILES and path.is_file():
             found = _content_fault(path)
@@ -323,13 +325,13 @@ def file_faults(version: Path) -> Iterator[FileFault]:
 
 
 def _content_fault(path: Path) -> tuple[str, str] | None:
-    """Return what is wrong with a file by its head and its companions, and the cure."""
+    """Return the fault of a file, judged by its first bytes and related files, and the fix."""
     with path.open("rb") as file:
         head = file.read(64)
     export = "export it again"
     if not head:
         return "is empty", "restore the file, or download it"
-    if head.startswith(b"version https://git-lfs"):  # reported with its own text
+    if head.startswith(b"version https://git-lfs"):  # reported elsewhere
         return None
     if path.suffix == ".onnx":
         if head[0] not in (0x08, 0x12, 0x3A):  # a field of ModelProto
@@ -367,7 +369,7 @@ def _external(path: Path) -> set[str]:
 
 
 def parameter_faults(config: ConfigProto) -> Iterator[tuple[FieldPath, str, str]]:
-    """Yield the field, text and cure of each parameter with a path that does not exist."""
+    """Yield the field, fault and fix of each parameter with a path that does not exist."""
     for name in sorted({*config.parameters} - {PARAMETER}):  # the environment has its own fault
         value = config.parameters[name].string_value
         path = Path(value)
@@ -378,7 +380,7 @@ def parameter_faults(config: ConfigProto) -> Iterator[tuple[FieldPath, str, str]
 
 
 def free_bytes() -> float:
-    """Return the free memory of the machine; infinite on systems that do not say."""
+    """Return the machine's free memory in bytes; infinity if /proc/meminfo does not state it."""
     try:
         known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(known["MemAvailable"].split()[0]) << 10
@@ -387,7 +389,7 @@ def free_bytes() -> float:
 
 
 def memory_fault(files: Iterable[Path], instances: int) -> str:
-    """Return the fault of graphs that are larger than the machine's free memory, or ""."""
+    """Return a fault if the graphs are larger than the machine's free memory, else ""."""
     sizes = [file.stat().st_size for file in files if file.suffix in _TENSOR_FILES]
     need, free = sum(sizes) * max(1, instances), free_bytes()
     if need <= free:
@@ -398,7 +400,7 @@ def memory_fault(files: Iterable[Path], instances: int) -> str:
 
 
 def stub_fault(target: str) -> str:
-    """Return the fault of a stub's MODULE:FUNCTION whose module is missing, or ""."""
+    """Return a fault if the module of a stub's MODULE:FUNCTION is missing, else ""."""
     module = target.partition(":")[0]
     if Path(*module.split(".")).with_suffix(".py").is_file() or _find(module) is not False:
         return ""

@@ -36,7 +36,7 @@ _ELEMENTS: dict[DataType, tuple[_Schema, object]] = {
         for bits in (8, 16, 32, 64)
     },
 }
-#: Examples have at most this many elements. The values of a whole image would only be long.
+#: Examples of larger tensors have no data: whole images would make the document long.
 _LONGEST_EXAMPLE = 64
 _TEXT: _Schema = {"type": "string"}
 _PARAMETERS: _Schema = {
@@ -57,13 +57,13 @@ def encode_document(server: ServerMetadata, models: Iterable[tuple[Signature, bo
     """Return the document as JSON.
 
     Args:
-        server: name and version of the server.
-        models: the signature of each loaded model, and whether it is decoupled. Decoupled models
-            answer only streams over HTTP.
+        server: Name and version of the server.
+        models: The signature of each loaded model, and whether it is decoupled. Over HTTP,
+            decoupled models support only `generate_stream`.
     """
     paths: dict[str, object] = {
         "/v2": {"get": _operation("Metadata of the server", "server", {"type": "object"})},
-        "/v2/health/ready": {"get": _operation("Whether the server is ready", "server", None)},
+        "/v2/health/ready": {"get": _operation("Readiness of the server", "server", None)},
     }
     for signature, decoupled in models:
         base = f"/v2/models/{signature.name}"
@@ -161,7 +161,7 @@ def _tensor(tensor: TensorConfig, dims: Dims) -> _Schema:
     if element is None:
         schema["description"] = f"{tensor.datatype.value} needs the binary data extension."
     else:
-        nested = {"type": "array"}  # flat, or nested as the shape
+        nested = {"type": "array"}  # either flat or nested like the shape
         data = {"type": "array", "items": {"anyOf": [element[0], nested]}}
         schema["properties"]["data"] = data
     return schema
@@ -177,7 +177,7 @@ def _example(signature: Signature, tensor: TensorConfig) -> _Schema:
     return example
 
 
-# -- the generate extension: an object of values by the inputs' names
+# -- the generate extension: a JSON object with one value for each input
 
 
 def _generate(signature: Signature, *, stream: bool) -> _Schema:

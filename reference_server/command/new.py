@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def demo(arguments: Sequence[str]) -> int:
-    """Serve the model `squares` on this machine's own address, with further options."""
+    """Serve the model `squares` on 127.0.0.1, with further options of the server."""
     from reference_server.command import cli
 
     if {"-h", "--help"} & set(arguments):
@@ -59,8 +59,8 @@ def write(name: str, folder: Path) -> tuple[Path, ...]:
     """Write the files of the model `name` below `folder`. Return their paths, the test last.
 
     Raises:
-        ValueError: the name is not one that needs no quotes.
-        FileExistsError: one of the files exists; nothing was written.
+        ValueError: The name has characters that would need quotes.
+        FileExistsError: One of the files exists; nothing was written.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""`reference-server try`: gives a first answer from somebody else's models."""
+"""`reference-server try`: starts the models of any repository and sends each a sample request."""

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         trial.describe(roots)
         trial.install()
         cleanup.callback(os.chdir, Path.cwd())
-        os.chdir(overlay.clone)  # the code of models may have paths from the clone's folder
+        os.chdir(overlay.clone)  # model code may use paths relative to the clone
         sys.dont_write_bytecode = True
         return trial.run()
 
@@ -52,13 +52,13 @@ def prepare(
         root: The path of the repository in `directory`; "" chooses the most promising one.
 
     Raises:
-        ValueError: There is no folder, or no model in it.
+        ValueError: `directory` is not a folder or archive, or contains no model.
     """
     place = directory
     if place.is_file() and place.suffix in _ARCHIVES:
         place = _unpacked(place, scratch / "archive")
     if not place.is_dir():
-        raise ValueError(f"{directory}: found no folder or archive")
+        raise ValueError(f"{directory}: found no folder or archive; expected one of them")
     place = place.resolve()
     if model_config(place) is not None:
         overlay = Overlay(place.parent, place.parent, scratch, choices)
@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         "--gpu-groups",
         choices=["cpu", "refuse"],
         default="cpu",
-        help="what to do with instances for GPUs (cpu)",
+        help="run GPU instances on the CPU, or refuse them (cpu)",
     )
-    add("--no-stand-ins", action="store_true", help="do not answer for models that cannot run here")
+    add("--no-stand-ins", action="store_true", help="do not replace models that cannot run here")
     add(
         "--install",
         action="store_true",

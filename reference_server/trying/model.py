@@ -34,13 +34,13 @@ class TriedModel:
     stand_in: str = ""
     """Why a stand-in replaces the model, or ""."""
     cure: str = ""
-    """The cure for that, or for other faults of the code."""
+    """The fix for the reason in `stand_in`, or for another fault of the model's code."""
     packages: list[str] = field(default_factory=list)
     """Missing Python packages."""
 
     @property
     def steps(self) -> Sequence[str]:
-        """The models of an ensemble's steps."""
+        """The models of the ensemble's steps; empty for other models."""
         steps = self.config.ensemble_scheduling.step if self.config else ()
         return [step.model_name for step in steps]
 
@@ -69,7 +69,10 @@ class TriedModel:
 
 
 def missing(model: TriedModel) -> tuple[str, str]:
-    """Return why a model cannot run here, or "", and the cure; note its missing packages."""
+    """Return the reason why a model cannot run on this machine, and the fix.
+
+    The reason is "" if the model can run. Missing packages are added to `model.packages`.
+    """
     config = ConfigProto()
     assert model.config is not None
     config.CopyFrom(model.config)
@@ -81,7 +84,7 @@ def missing(model: TriedModel) -> tuple[str, str]:
         code = locate_code(config, version, BACKEND_DIRECTORY)
     except ServerError as error:
         if error.path == ("backend",):
-            return f"the backend {config.backend or config.platform} is not here", _EXPORT
+            return f"the backend {config.backend or config.platform} is not installed", _EXPORT
         return error.message, "remove the field `runtime`"
     if code is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""A copy of a model repository that can be changed: folders are new, large files are links."""
+"""A modifiable copy of a model repository, with links to large files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reference_server.trying.roots import is_model, model_config
 from reference_server.trying.stand_ins import StandIns
 from reference_server.trying.templates import Values
 
-#: Larger files are links. Smaller ones are copies: code that writes into them changes no clone.
+#: Larger files become links. Smaller files are copied, so that model code cannot modify the clone.
 _COPIED = 1 << 20
 _MOST_FILES = 50_000
 _PATH = re.compile(r"(?P<quote>[\"'])(?P<path>/[\w.+-]+(?:/[\w.+-]+)+/?)(?=[\"'])")
@@ -48,7 +48,7 @@ class Overlay:
         root: The folder of the prepared repository.
         clone: The copy of the clone; the working directory of its code.
         models: The prepared models, by name.
-        stand_ins: Replaces some of them.
+        stand_ins: Replaces the models that cannot run.
     """
 
     def __init__(self, clone: Path, root: Path, into: Path, choices: Choices) -> None:
@@ -71,7 +71,7 @@ class Overlay:
         self.stand_ins.mark()
 
     def keep_only(self, name: str) -> None:
-        """Remove all models except one and the models of its steps."""
+        """Remove all models except `name` and the models of its ensemble steps."""
         kept: dict[str, None] = {}
         waiting = [name]
         while waiting:
@@ -85,7 +85,7 @@ class Overlay:
     # -- files
 
     def _link_around(self, clone: Path, root: Path) -> None:
-        """Create the folders from the clone to the root, with links to everything beside them."""
+        """Create the folders on the path to the root, and link everything beside that path."""
         here_, there = clone, self.clone
         for part in (*root.relative_to(clone).parts, None):
             there.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class Overlay:
         if model.config is not None:
             self._rename(model)
             self._create_version(model)
-            _leave_environment(model)
+            _remove_missing_environment(model)
             if self._choices.gpu_to_cpu:
                 model.move_to_cpu()
         self._change_code(model)
@@ -135,7 +135,7 @@ class Overlay:
         if file is None:
             return config
         if file.name != FILE_NAME:
-            model.notes.append(f"{file.name} is taken for {FILE_NAME}")
+            model.notes.append(f"{file.name} is used as {FILE_NAME}")
         text = file.read_text(encoding="utf-8-sig", errors="replace")
         text, notes = self._values.fill(text, model.name)
         text, mapped = self._map(text)
@@ -148,7 +148,7 @@ class Overlay:
         return config
 
     def _rename(self, model: TriedModel) -> None:
-        """Give the folder the name that the configuration states, which Triton requires."""
+        """Rename the folder to the configuration's `name`: Triton requires equal names."""
         assert model.config is not None
         name = model.config.name
         if not name or name == model.name or "/" in name:
@@ -156,7 +156,7 @@ class Overlay:
         target = self.root / name
         if target.exists() or not name.strip("."):
             model.config.name = model.name
-            model.notes.append(f"name '{name}' is changed to that of the folder")
+            model.notes.append(f"name '{name}' is changed to the name of the folder")
             return
         model.notes.append(f"the folder '{model.name}' is named '{name}', as in {FILE_NAME}")
         model.folder.rename(target)
@@ -167,7 +167,7 @@ class Overlay:
         versions = model.versions()
         if versions and not wanted_versions(schema.version_policy(model.config), versions):
             model.config.ClearField("version_policy")
-            model.notes.append("version_policy selects no version; it is left out")
+            model.notes.append("version_policy selects no version; it is removed")
         if versions:
             return
         folder = model.folder / "1"
@@ -179,7 +179,7 @@ class Overlay:
                 model.notes.append(f"{path.name} is moved into it")
 
     def _change_code(self, model: TriedModel) -> None:
-        """Map absolute paths in the code, and move its tensors to the CPU."""
+        """Map absolute paths in the model's code, and replace its CUDA devices with the CPU."""
         for file in model.folder.rglob("*.py"):
             if file.is_symlink():
                 continue
@@ -195,7 +195,10 @@ class Overlay:
                 file.write_text(text, encoding="utf-8", errors="surrogateescape")
 
     def _map(self, text: str) -> tuple[str, list[str]]:
-        """Replace absolute paths that do not exist here by the same places in the copy."""
+        """Replace absolute paths that do not exist on this machine with matching paths in the copy.
+
+        Returns the new text, and a note for each path.
+        """
         notes: list[str] = []
 
         def target(match: re.Match[str]) -> str:
@@ -219,14 +222,14 @@ class Overlay:
             end = Path(*parts[index:])
             for copy, source in ((self.root, self._source_root), (self.clone, self._source)):
                 found = source / end
-                # A name alone is too little, except that of a model.
+                # A single name matches only a model's folder: other matches would be accidental.
                 if found.is_dir() if len(end.parts) == 1 else found.exists():
                     return copy / end if copy == self.root or len(end.parts) > 1 else None
         return None
 
 
-def _leave_environment(model: TriedModel) -> None:
-    """Run a model whose own Python environment is missing in that of the server."""
+def _remove_missing_environment(model: TriedModel) -> None:
+    """Use the server's Python if the model's own environment is missing."""
     assert model.config is not None
     value = schema.parameter(model.config, PARAMETER)
     path = expanded(value, model.folder)

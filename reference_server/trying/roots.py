@@ -1,4 +1,4 @@
-"""Finds the model repository in somebody's clone."""
+"""Finds the model repositories in a clone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def is_model(folder: Path) -> bool:
 def find_roots(clone: Path) -> Sequence[Path]:
     """Return the folders that contain models, the most promising one first.
 
-    A folder is better if all models of an ensemble are in it, then if it has more models.
+    Folders are ranked by the number of ensembles whose models are all present, then by the number
+    of models, then by depth.
     """
     found: dict[Path, list[Path]] = {}
     for where, folders, _ in os.walk(clone):

@@ -32,7 +32,7 @@ _AUDIO_NAME = re.compile(r"audio|wav|sound|speech|samples", re.I)
 _INPUTS = re.compile(r'"inputs"\s*:\s*\[')
 _COMMENT = re.compile(r"^[ \t]*#[ \t]?", re.M)
 _FEW = 64
-#: The numbers of elements of free dimensions, in the order in which they are tried.
+#: Sizes of free dimensions, in the order in which they are tried.
 _FREE_SIZES = (8, 1, 224, 640, 16)
 _MOST_TRIES = 6
 _LARGEST_FILE = 8 << 20
@@ -44,10 +44,10 @@ class Samples:
 
     def __init__(self, clone: Path) -> None:
         self.image, self.audio = _JPEG, b""
-        self._written = [
+        self._found = [
             request
             for file in scripts(clone)
-            for request in _written(file.read_text(encoding="utf-8", errors="replace"))
+            for request in _requests_in(file.read_text(encoding="utf-8", errors="replace"))
         ]
         for where, folders, names in os.walk(clone):
             folders[:] = [name for name in folders if name[0] != "."]
@@ -65,7 +65,7 @@ class Samples:
             config: The model's configuration, as `GET /v2/models/NAME/config` returns it.
         """
         own = [each for each in config["input"] if not each.get("optional")] or config["input"]
-        for request in self._written:
+        for request in self._found:
             if {*_names(own)} <= request.keys() <= {*_names(config["input"])}:
                 yield request
         seen: set[bytes] = set()
@@ -96,7 +96,7 @@ class Samples:
             shape = [dim if dim > 0 else 1 for dim in dims]
             return np.full(shape, texts[min(number, len(texts) - 1)], np.object_)
         if len(dims) > 1 and dims[0] < 0 and not is_batched:
-            dims[0] = 1  # probably rows
+            dims[0] = 1  # probably the number of rows
         if datatype is DataType.UINT8 and dims in ([-1], [1, -1]) and number % 2 == 0:
             file = self.audio if is_audio and self.audio else self.image
             return np.frombuffer(file, np.uint8).reshape([1] * (len(dims) - 1) + [-1])
@@ -132,14 +132,14 @@ def _names(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return (each["name"] for each in entries)
 
 
-def _written(text: str) -> Iterator[Inputs]:
-    """Yield the inference requests in JSON that a text contains, also as comments."""
+def _requests_in(text: str) -> Iterator[Inputs]:
+    """Yield the inference requests in JSON that a text or its comments contain."""
     text = _COMMENT.sub("", text)
     for match in _INPUTS.finditer(text):
         try:
             found, _ = json.JSONDecoder().raw_decode(text, text.rindex("{", 0, match.start()))
             yield {each["name"]: _array(each) for each in found["inputs"]}
-        except (ValueError, KeyError, TypeError):  # shortened, or something else
+        except (ValueError, KeyError, TypeError):  # an abbreviated request, or other JSON
             continue
 
 
@@ -166,7 +166,7 @@ def _read(path: Path, magic: bytes) -> bytes:
 def body(inputs: Inputs, config: Mapping[str, Any]) -> tuple[bytes, int]:
     """Return the body of an inference request over HTTP, and the length of its JSON.
 
-    The length is 0 if the body is JSON alone.
+    The length is 0 if the body has no binary data.
     """
     types = {each["name"]: CONFIG_DATATYPES[each["data_type"]] for each in config["input"]}
     is_short = sum(array.size for array in inputs.values()) <= _FEW and all(

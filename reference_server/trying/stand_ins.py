@@ -1,4 +1,4 @@
-"""Stand-ins: models that answer in place of those that cannot run here."""
+"""Stand-ins: models that replace models which cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StandIns:
         self._allowed = allowed
 
     def add_missing_steps(self) -> None:
-        """Add a stand-in for each model of an ensemble's step that the repository lacks."""
+        """Add a stand-in for each ensemble step whose model is not in the repository."""
         for model in list(self._models.values()):
             for name in model.steps:
                 if name and name not in self._models and "/" not in name:
@@ -113,7 +113,7 @@ class StandIns:
         return True
 
     def _consumed(self, name: str) -> dict[str, list[int]]:
-        """Return the shapes of the inputs into which ensembles write a model's outputs."""
+        """Return for each output of a model the shape of the step input that reads it."""
         found: dict[str, list[int]] = {}
         for user in self._models.values():
             steps = user.config.ensemble_scheduling.step if user.config else ()
@@ -135,7 +135,7 @@ class StandIns:
         return found
 
     def mark(self) -> None:
-        """Mark the models that use stand-ins: ensembles, and code that names one."""
+        """Mark models that use stand-ins: ensembles, and code that contains a stand-in's name."""
         for model in self._models.values():
             if model.config is None or model.stand_in:
                 continue
@@ -147,7 +147,7 @@ class StandIns:
                     model.write()
 
     def used_by(self, name: str) -> Sequence[str]:
-        """Return the stand-ins that take part in a model's answers."""
+        """Return the names of the stand-ins that contribute to a model's responses."""
         found: dict[str, None] = {}
         seen: set[str] = set()
         waiting = [name]

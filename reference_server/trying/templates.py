@@ -1,4 +1,4 @@
-"""Fills the placeholders of configuration templates: from the clone's scripts, or by proposals."""
+"""Replaces the placeholders of configuration templates with values from options and scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reference_server.checking.layout import entries
 
-#: `${name}`, `$NAME` and `{{ name }}`; the last one only if it is a whole value.
+#: `${name}`, `$NAME` and `{{ name }}`; the last one only if no letter, digit or brace precedes it.
 PLACEHOLDER = re.compile(
     r"\$\{(?P<dollar>\w+)[^}\n]*\}|(?<!\$)\$(?P<bare>[A-Z][A-Z0-9_]+)"
     r"|(?<![{\w])\{\{\s*(?P<braces>\w+)\s*\}\}(?!\})"
@@ -19,7 +19,7 @@ _ASSIGNED = re.compile(r"^\s*(?:export\s+|ENV\s+|ARG\s+)?([A-Za-z_]\w*)=[\"']?([
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 _SCRIPTS = (".sh", ".md", ".py", ".yml", ".yaml", ".bash", ".env", ".json")
 _LARGEST_SCRIPT = 1 << 20
-#: Proposals by the field of the configuration.
+#: Proposed values, by field of the configuration.
 _PROPOSALS = {
     "max_batch_size": "8",
     "count": "1",
@@ -58,7 +58,7 @@ class Values:
                         self._found.setdefault((model, name), (value, file.name))
 
     def fill(self, text: str, model: str) -> tuple[str, list[str]]:
-        """Return the text of a configuration without placeholders, and what was filled in."""
+        """Return a configuration with values for its placeholders, and a note for each value."""
         notes: dict[str, None] = {}
 
         def value(match: re.Match[str]) -> str:
@@ -93,7 +93,7 @@ def _proposal(name: str, field: str, text: str, match: re.Match[str]) -> str:
 
 
 def scripts(clone: Path) -> Iterator[Path]:
-    """Yield the scripts and texts of a clone, down to three folders."""
+    """Yield the scripts and texts of a clone, at most three folders deep."""
     level = [clone]
     for _ in range(4):
         files = [path for folder in level for path in entries(folder)]

@@ -1,4 +1,4 @@
-"""Serves a prepared copy, sends each model a sample request, and prints what happened."""
+"""Serves a prepared copy, sends each model a sample request, and prints the results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Trial:
         return sorted({package for model in models for package in model.packages})
 
     def install(self) -> None:
-        """Install missing packages into a folder of this run; put it behind all other packages."""
+        """Install missing packages into a temporary folder, and append it to `sys.path`."""
         packages = self._packages() if self._given.install else []
         if not packages:
             return
@@ -101,7 +101,10 @@ class Trial:
                 model.packages, model.cure = [], ""
 
     def run(self) -> int:
-        """Serve until a signal, or until the table is printed (`--once`)."""
+        """Serve until a signal, or until the table is printed (`--once`); return the exit code.
+
+        The code is 1 if a model does not run or the server fails, otherwise 0.
+        """
         given = self._given
         options, _ = cli.parse(
             [
@@ -111,14 +114,14 @@ class Trial:
                 "--exit-on-error=false",
                 f"--log-file={self._log_file}",
                 *(f"--{kind}-port={getattr(given, f'{kind}_port')}" for kind in _PORTS),
-                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # for this machine only
+                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # for local clients
             ]
         )
         logs.configure(options.log, splits=options.profile.splits_log)
         logging.getLogger("reference_server").propagate = False
         with (
             self._log_file.open("a") as log_file,
-            contextlib.redirect_stdout(log_file),  # models print into the log
+            contextlib.redirect_stdout(log_file),  # the output of models goes into the log
             contextlib.redirect_stderr(log_file),
             logs.named_output(),
         ):
@@ -155,7 +158,7 @@ class Trial:
             await asyncio.to_thread(thread.join)
 
     def _wait_until_live(self) -> None:
-        """Wait until the server has opened its HTTP port: the last one, after all loads."""
+        """Wait until the server listens on its HTTP port, which it opens last, after all loads."""
         deadline = time.monotonic() + _READY_S
         while True:
             try:
@@ -189,7 +192,7 @@ class Trial:
         self._table()
 
     def _learn_signatures(self, server: Server, failed: Collection[str]) -> None:
-        """Add the inputs and outputs that loaded models completed to their configurations."""
+        """Copy the inputs and outputs that loading completed into the copy's configurations."""
         for name, model in self._overlay.models.items():
             if model.config is not None and not model.config.input and name not in failed:
                 known = json_form.read(server.gateway.model_config(name, LATEST))
@@ -198,7 +201,7 @@ class Trial:
                 model.config.max_batch_size = known.max_batch_size
 
     def _load_order(self) -> list[str]:
-        """Return the models; ensembles follow the models of their steps."""
+        """Return the names of the models, with ensembles after the models of their steps."""
         models = self._overlay.models
         plain = [name for name in sorted(models) if not models[name].steps]
         rest = [name for name in sorted(models) if models[name].steps]
@@ -222,7 +225,7 @@ class Trial:
         return {name: found.get(name, "it is not loaded") for name in models if name not in ready}
 
     def _replace(self, reasons: dict[str, str]) -> bool:
-        """Replace models that failed by stand-ins. Return True if there is one."""
+        """Replace failed models with stand-ins. Return True if at least one was replaced."""
         found = False
         for name, reason in reasons.items():
             model = self._overlay.models[name]
@@ -289,7 +292,7 @@ class Trial:
                 text = f"{text} / {outcome.next_step}"
             self._print(f"{outcome.model:{width}}  {outcome.state:14}  {text}".rstrip())
         if any(outcome.state == _STAND_IN for outcome in self._outcomes):
-            self._print("Answers of stand-ins are made up: they have the header Stand-In.")
+            self._print("Stand-ins return made-up values, in responses with the header Stand-In.")
         if not self._given.once:
             self._print(f"Log: {self._log_file}")
             self._print(f"Live page: http://localhost:{self._given.metrics_port}  Ctrl-C stops.")

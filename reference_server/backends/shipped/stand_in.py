@@ -1,7 +1,7 @@
-"""The `model.py` of stand-ins: outputs of the configured names, types and shapes, made up.
+"""The `model.py` of stand-ins: returns made-up outputs of the configured names, types and shapes.
 
-`reference-server try` writes it for models that cannot run here, so that the models around them
-can. The values depend on nothing but the shapes.
+`reference-server try` writes it for models that cannot run here, so that the models that use them
+can run. The values depend on the shapes only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TritonPythonModel:
         self._inputs = config["input"]
         self._has_batch = config["max_batch_size"] > 0
         self._decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled"))
-        #: The shapes of the inputs that read the outputs, by output.
+        #: Output -> shape of the ensemble step's input that reads it.
         self._readers = json.loads(config["parameters"]["STAND_IN_SHAPES"]["string_value"])
         reason = config["parameters"]["STAND_IN"]["string_value"]
         pb_utils.Logger.log_warn(f"STAND-IN for {args['model_name']}: {reason}")
@@ -64,7 +64,7 @@ class TritonPythonModel:
         )
 
     def _shape(self, own: dict[str, Any], rows: int, free: Sequence[int]) -> list[int]:
-        """Return an output's shape; its free dimensions are those of the inputs, in order."""
+        """Return an output's shape; free dimensions get the inputs' free sizes, in order."""
         sizes = iter(free)
         dims = [int(dim) for dim in own["dims"]]
         read = self._readers.get(own["name"], [])
@@ -80,7 +80,7 @@ def _values(data_type: str, shape: Sequence[int]) -> Any:  # noqa: ANN401 - an a
     if data_type == "TYPE_STRING":
         return np.full(shape, b"stand-in", np.object_)
     if data_type == "TYPE_BF16":
-        raise ValueError("BF16 has no type in NumPy")
+        raise ValueError("TYPE_BF16: stand-ins cannot return it, because NumPy has no such type")
     wanted = pb_utils.triton_string_to_numpy(data_type)
     whole = np.arange(count) % 7
     values = whole / 8 if np.issubdtype(wanted, np.floating) else whole % 2

@@ -128,8 +128,8 @@ def test_each_model_of_a_clone_answers_or_has_a_reason(tmp_path):
         "gpu": "runs really",
         "sized": "runs really",
         "net": "with stand-ins  1/model.onnx is a Git LFS pointer / git lfs pull",
-        "trt": "with stand-ins  the backend tensorrt is not here / export the model to ONNX, or "
-        "serve with --stub-model",
+        "trt": "with stand-ins  the backend tensorrt is not installed / export the model to ONNX, "
+        "or serve with --stub-model",
         "needs": "with stand-ins  needs pip install no-such: ModuleNotFoundError: No module named "
         "'no_such' / pip install no-such, or --install",
         "absent": "with stand-ins  the repository has no model 'absent' / add the folder of the "
