@@ -20,7 +20,7 @@ With `quantize_dynamic` of ONNX Runtime, one scale applies to a whole execution,
 depends on the other requests of its batch. With a scale per row it does not. The graph may be FP32,
 or a file of `quantize_dynamic` (model_quantized.onnx). Linear layers (MatMul, Gemm, Conv of width
 1) and large embeddings become INT8, with weights per channel. The error that each layer causes at
-the outputs is measured; layers whose error is too large for their work stay FP32.
+the outputs is measured. Layers with a large error for their size stay FP32.
 """
 
 _EPILOG: Final = """\
@@ -49,14 +49,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sample",
         type=Path,
         metavar="FILE",
-        help="inputs to measure errors with, in an .npz file or a JSON inference request (default: "
-        "random ones)",
+        help="inputs for measuring errors: an .npz file or a JSON inference request (default: "
+        "random inputs)",
     )
     add(
         "--least-cosine",
         type=_cosine,
         metavar="C",
-        help="mean cosine between the outputs of both graphs, at least (default: "
+        help="least allowed mean cosine between the outputs of both graphs (default: "
         f"{LEAST_COSINE:g} with --sample, {LEAST_GENERATED:g} with random inputs)",
     )
 

@@ -14,12 +14,12 @@ from ge_runtime.scheduling.kept_costs import cores_of_process
 _DESCRIPTION: Final = """\
 Rewrite an exported encoder (BERT, RoBERTa, DistilBERT, E5, BGE, ...) without padding.
 
-Everything that works token by token is computed for valid tokens only, those whose mask is not 0.
+Token-wise operators are computed for valid tokens only: tokens whose mask is not 0.
 Inputs and outputs stay the same, and only standard ONNX operators are used, so every server and
 client can use the file. Padded places of outputs repeat the last token of their row.
 
-The file is verified: its answers to random inputs, padded and unpadded, must be those of the
-original graph. Then executions of both are timed in turns.
+The file is verified: its answers to random inputs, padded and unpadded, must equal those of
+the original graph. Then alternating executions of both graphs are timed.
 """
 
 _EPILOG: Final = """\
@@ -47,7 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    # Only loaded by this command.
+    # Imported here, because only this command needs it.
     from ge_runtime.rewriting.at_load import rewritten
 
     graph: Path = given.graph
@@ -56,7 +56,7 @@ def _run(given: argparse.Namespace) -> int:
         raise ArtifactFault(f"{target}: found the graph itself, expected another output file")
     if not graph.is_file():
         raise ArtifactFault(f"{graph}: found no file, expected an ONNX graph")
-    # Replaced only once it is verified.
+    # The target is replaced after the verification.
     with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name
         found, gain = rewritten(graph, own, given.threads or cores_of_process())

@@ -1,1 +1,1 @@
-"""Rewrites of ONNX graphs: from one graph to another with the same inputs and outputs."""
+"""Rewrites of ONNX graphs that keep the inputs and outputs of the graph."""

@@ -1,4 +1,4 @@
-"""Rewrites the graphs of a model at load, and keeps the results for the next load."""
+"""Rewrites the graphs of a model at load, and caches the results for the next load."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ge_runtime.rewriting.unpad import Unpadded, unpad
 from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
 
 _VERSION: Final = 1
-"""Raised with each change of the rewritten graphs, so that kept ones are made again."""
+"""Incremented with each change of a rewrite, so that cached graphs are made again."""
 LEAST_GAIN: Final = {"one row": 0.97, "equal rows": 0.97, "different rows": 1.0}
-"""Ratios below which the original graph is served. Without padding, a ratio may be below 1 by as
-much as repeated measurements differ."""
+"""Least ratios of TIMED; below one of them, the original graph is served. Inputs without padding
+gain nothing, so their ratio may be below 1 by the spread of repeated measurements."""
 
 
 def rewrite_graphs(
@@ -31,8 +31,8 @@ def rewrite_graphs(
 ) -> tuple[tuple[Artifact, ...], list[str]]:
     """Rewrite the graphs of a model as the parameters `unpad` and `int8` request, in this order.
 
-    A graph is rewritten at its first load on a machine. The file is kept in the folder `graphs` of
-    the cache. Sessions and kept costs are identified by the content of the file that is opened.
+    A graph is rewritten at its first load on a machine. The file is stored in the folder `graphs`
+    of the cache. Sessions and cached costs are identified by the content of the opened file.
 
     Args:
         config: The model.
@@ -43,8 +43,8 @@ def rewrite_graphs(
         The artifacts to open, and a line of the report for each graph and rewrite.
 
     Raises:
-        ArtifactFault: A graph cannot be rewritten in INT8. A graph that cannot be rewritten without
-            padding is served as it is.
+        ArtifactFault: A graph cannot be rewritten in INT8. A graph whose padding cannot be
+            removed is served unchanged.
     """
     chosen: list[Artifact] = []
     report: list[str] = []
@@ -65,7 +65,7 @@ def rewrite_graphs(
 
 
 def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> tuple[Path, str]:
-    """Return the graph to open and what was measured, or the reason why padding is kept."""
+    """Return the graph to open, and the measured gain or the reason for keeping padding."""
     path = artifact.path
     subject = {
         "rewrite": f"unpad {_VERSION}",
@@ -80,8 +80,8 @@ def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> t
     try:
         if config.reproducible:
             raise ArtifactFault(
-                "found reproducible: true, expected false: the number of valid tokens in an "
-                "execution depends on other requests, and kernels are chosen by it"
+                "found reproducible: true, expected false: kernels are chosen by the number of "
+                "valid tokens in a batch, which depends on other requests"
             )
         target, known = _kept(config, artifact, subject, make)
     except ArtifactFault as fault:
@@ -90,7 +90,7 @@ def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> t
 
 
 def _in_int8(config: RuntimeConfig, artifact: Artifact) -> tuple[Path, str]:
-    """Return the graph in INT8, and what was measured. Raises ArtifactFault."""
+    """Return the graph in INT8, and its measured error. Raises ArtifactFault."""
 
     def make(target: Path) -> dict[str, object]:
         found = write_int8(artifact.path, target, threads=config.intra_op_threads)
@@ -109,16 +109,16 @@ def _kept(
     subject: Mapping[str, str],
     make: Callable[[Path], dict[str, object]],
 ) -> tuple[Path, Mapping[str, object]]:
-    """Return the path of the rewritten graph, and the result of `make` at the first load.
+    """Return the path of the rewritten graph, and the result of `make`, from the cache if possible.
 
     Args:
         config: The model.
         artifact: The graph.
-        subject: What the result depends on, beside the graph, the processor and ONNX Runtime.
-        make: Writes the rewritten graph to a path, unless the graph stays as it is.
+        subject: Parts of the cache's key in addition to graph, processor and ONNX Runtime.
+        make: Writes the rewritten graph to a path, or no file if the original graph is kept.
 
     Raises:
-        ArtifactFault: The graph cannot be rewritten or kept.
+        ArtifactFault: The graph cannot be rewritten or stored.
     """
     if config.device_kind != "cpu" or artifact.engine != "onnxruntime":
         raise ArtifactFault(
@@ -128,13 +128,13 @@ def _kept(
     root = cache_root()
     if root is None:
         raise ArtifactFault(
-            "found no folder for the rewritten graph, expected GE_RUNTIME_CACHE to name one"
+            "found no cache folder for the rewritten graph, expected GE_RUNTIME_CACHE to name one"
         )
     try:
         subject = {
             "content": ContentHashes().of(artifact.path),
             "onnxruntime": metadata.version("onnxruntime"),
-            # The gain depends on it, and products in INT8 saturate on processors without VNNI.
+            # The gain depends on the processor. INT8 products saturate on processors without VNNI.
             "processor": processor(),
             **subject,
         }
@@ -146,13 +146,13 @@ def _kept(
         target.parent.mkdir(parents=True, exist_ok=True)
         made = make(target)
     except (OSError, metadata.PackageNotFoundError) as error:
-        raise ArtifactFault(f"the graph cannot be kept in {root / 'graphs'}: {error}") from error
+        raise ArtifactFault(f"the graph cannot be stored in {root / 'graphs'}: {error}") from error
     file.save(made)
     return target, made
 
 
 def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
-    """Rewrite, verify and measure a graph; return whether it is written to `target`, and why."""
+    """Rewrite, verify and measure a graph; return whether `target` was written, and the reason."""
     with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name
         try:
@@ -160,7 +160,7 @@ def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
         except ArtifactFault as fault:
             return False, f"padding is kept: {fault}"
         if any(gain.ratios[name] < least for name, least in LEAST_GAIN.items()):
-            return False, f"padding is kept, because the graph is not faster without: {gain}"
+            return False, f"padding is kept, because the graph is not faster without it: {gain}"
         for part in own.parent.iterdir():
             part.replace(target.parent / part.name)
     return True, f"{found}; work per CPU second {gain}"

@@ -1,4 +1,4 @@
-"""Reading and building nodes of ONNX graphs, for all rewrites."""
+"""Functions that read and build nodes of ONNX graphs, for all rewrites."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def import_onnx() -> Onnx:
         import onnx.numpy_helper
     except ImportError as error:
         raise ArtifactFault(
-            "found no package onnx, which rewrites graphs; expected it: "
+            "package onnx: not installed; expected for rewriting graphs. Run "
             "`pip install 'ge-runtime[plan]'`"
         ) from error
     return onnx
@@ -47,7 +47,7 @@ def attribute(node: NodeProto, name: str, default: Value = None) -> Value:
 
 
 def operator(node: NodeProto) -> str:
-    """Return the node's operator, with its domain unless that is the standard one."""
+    """Return the node's operator, with its domain if it is not a standard operator."""
     return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
 
 
@@ -57,7 +57,7 @@ def opset(model: ModelProto) -> int:
 
 
 def inner_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield the names that the graphs in a node's attributes read, including their own values."""
+    """Yield the names that a node's subgraphs read, including the subgraphs' own values."""
     for each in node.attribute:
         for graph in (each.g, *each.graphs):
             for inner in graph.node:
@@ -67,7 +67,7 @@ def inner_inputs(node: NodeProto) -> Iterator[str]:
 
 
 class Builder:
-    """Collects nodes and weights with names that the graph does not have."""
+    """Collects new nodes and weights, and gives them names that the graph does not use."""
 
     def __init__(self, model: ModelProto, prefix: str) -> None:
         """Initialize the builder; names begin with `prefix`."""
@@ -94,7 +94,7 @@ class Builder:
         return name
 
     def weight(self, value: Array) -> str:
-        """Add a weight to the graph and return its name; equal ones are shared."""
+        """Add a weight to the graph and return its name; equal weights are shared."""
         key = (value.tobytes(), value.dtype.str, value.shape)
         if key not in self._weights:
             name = self._weights[key] = self.name("constant")
@@ -102,13 +102,13 @@ class Builder:
         return self._weights[key]
 
     def integers(self, *values: int) -> str:
-        """Add a weight of INT64, one dimension."""
+        """Add a one-dimensional INT64 weight, and return its name."""
         return self.weight(np.array(values, np.int64))
 
     def add(
         self, op_type: str, inputs: Sequence[str], output: str | None = None, **attributes: Value
     ) -> str:
-        """Append a node of one result, and return the result's name."""
+        """Append a node with one result, and return the result's name."""
         output = output or self.name(op_type)
         self.nodes.append(
             self._helper.make_node(
@@ -118,9 +118,9 @@ class Builder:
         return output
 
     def finish(self) -> None:
-        """Replace the model's nodes by the collected ones that outputs need.
+        """Replace the model's nodes with the collected nodes that contribute to an output.
 
-        Weights that no node reads are removed, and inferred shapes are forgotten.
+        Unused weights and all inferred shapes are removed from the model.
         """
         graph = self._model.graph
         used = {value.name for value in graph.output}

@@ -9,7 +9,7 @@ exact: a row's result depends on that row only.
     y     = scale * (channel_scale * ((q - zero) @ weight)), weight INT8 with channel scales
 
 Operators of ONNX Runtime are used for the product. `MatMulIntegerToFloat` saves two passes over its
-result: MatMulInteger, Cast and Mul are only fused where one scale applies to all rows.
+result. ONNX Runtime fuses MatMulInteger, Cast and Mul only if one scale applies to all rows.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ge_runtime.specs import Array
 
 CONTRIB: Final = "com.microsoft"
 METADATA: Final = "ge_runtime.int8"
-"""The metadata of a graph that was made here; its value is "rows"."""
+"""The key of the metadata that marks a graph as rewritten; its value is "rows"."""
 _OLDEST: Final = 11
-"""The oldest opset whose operators are known here."""
+"""The oldest supported opset."""
 _SMALLEST: Final = 4096
-"""Weights of a layer below which INT8 costs more than it saves."""
+"""Least number of weights: in smaller layers INT8 costs more than it saves."""
 _SMALLEST_TABLE: Final = 2**18
-"""Weights of an embedding below which INT8 saves no memory worth three more nodes."""
+"""Least number of weights of an embedding: smaller ones save too little for three more nodes."""
 _TINY: Final = 1e-12
 """The least scale, for rows of zeros."""
 MIDDLE: Final = 128
@@ -50,14 +50,14 @@ MIDDLE: Final = 128
 
 
 class Form(NamedTuple):
-    """The INT8 form of the activations of some layers."""
+    """The INT8 form of the activations that one or more layers read."""
 
     zero: int = MIDDLE
-    """The zero point. A low one is for activations that are mostly positive, as after GELU."""
+    """The zero point. A low value suits activations that are mostly positive, as after GELU."""
     divisors: Array | None = None
-    """FP32 [K]: activations are divided, and weights multiplied, by these; None: not."""
+    """FP32 [K]: divide the activations and multiply the weights; None for no scaling."""
     blocks: int = 1
-    """Parts of a row with a scale each: one large value then affects fewer others."""
+    """Number of blocks of a row, each with its own scale: a large value affects only its block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """The name of the weights, for people."""
+        """The name of the weights, for reports."""
         return str(self.node.input[0 if self.is_table else 1])
 
     @property
@@ -96,7 +96,7 @@ class Layer:
 
 
 def quantized_weight(weight: Array, axis: int = 0) -> tuple[Array, Array]:
-    """Return INT8 weights, and FP32 scales that span `axis`, so that q * scale is near `weight`."""
+    """Return INT8 weights q and FP32 scales, one for all of `axis`: q * scale is near `weight`."""
     scale = np.abs(weight).max(axis, keepdims=True) / np.float32(127)
     scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
     return np.rint(weight / scale).astype(np.int8), scale
@@ -131,7 +131,8 @@ def read_model(path: Path) -> ModelProto:
     """Return the graph in `path` with its weights, in FP32 where it was quantized dynamically.
 
     Raises:
-        ArtifactFault: It is no ONNX graph, was made here, or has an unsupported opset.
+        ArtifactFault: The file is not an ONNX graph, is already in INT8 with a scale per row, or
+            has an unsupported opset.
     """
     onnx = import_onnx()
     if not path.is_file():
@@ -196,7 +197,7 @@ def quantize(model: ModelProto, layers: list[Layer], forms: Mapping[str, Form]) 
     Args:
         model: The graph.
         layers: See `find_layers`; all are computed in INT8.
-        forms: The form of each source that is not an embedding's; default: that of `Form`.
+        forms: Source of linear layers -> its form. `Form()` applies to other sources.
     """
     _Quantizing(model, layers, forms).quantize()
 
@@ -213,7 +214,7 @@ class _Quantizing:
         self._quantized: dict[tuple[str, bool], list[tuple[str, str]]] = {}
         self._shaped = _inferred(model)
         self._made: dict[tuple[Any, ...], str] = {}
-        self._typed: list[tuple[str, str, int]] = []  # result, like this value, data type
+        self._typed: list[tuple[str, str, int]] = []  # (result, value of equal shape, data type)
 
     def quantize(self) -> None:
         onnx, model, shaped = import_onnx(), self._model, self._shaped
@@ -231,7 +232,7 @@ class _Quantizing:
         onnx.helper.set_model_props(
             model, {**{one.key: one.value for one in model.metadata_props}, METADATA: "rows"}
         )
-        # The package onnx infers no shapes of ONNX Runtime's operators; memory is planned by them.
+        # ONNX Runtime plans memory by shapes; the package onnx infers none for its own operators.
         for name, like, data_type in self._typed:
             if like in shaped:
                 value = model.graph.value_info.add()
@@ -319,7 +320,7 @@ class _Quantizing:
         return self._quantized[key]
 
     def _lead(self, layer: Layer) -> tuple[str | int, ...]:
-        """Return the dims of a source that count rows; empty unless all have a name or a size."""
+        """Return the dims of a source except the last; empty if one has neither name nor size."""
         value = self._shaped.get(layer.source)
         if value is None or layer.is_convolution:
             return ()
@@ -327,7 +328,7 @@ class _Quantizing:
         return tuple(dims) if all(dims) else ()
 
     def _shared(self, key: tuple[Any, ...], make: Callable[[], str]) -> str:
-        """Return a result that layers of equal dims share: each costs small executions time."""
+        """Return a result that layers of equal dims share, which makes small executions faster."""
         if not key[0]:
             return make()
         if key not in self._made:

@@ -27,31 +27,32 @@ from ge_runtime.rewriting.int8 import (
 from ge_runtime.specs import Array, DType, Tensors
 
 LEAST_COSINE: Final = 0.9995
-"""The mean cosine between the outputs of both graphs, at least, for a user's sample."""
+"""Least allowed mean cosine between the outputs of both graphs, for a user's sample."""
 LEAST_GENERATED: Final = 0.9993
-"""For random inputs: random token ids have 1.5 times the error of real texts (MiniLM)."""
+"""Least allowed mean cosine for random inputs: random token ids have 1.5 times the error of real
+texts (MiniLM)."""
 _LOW_ZERO: Final = 24
 """Zero point for activations that are mostly positive: GELU is at least -0.17."""
 _MIGRATION: Final = 0.65
-"""Exponent of the activations' share of a channel's size; 0.5 and 0.8 have 1.1 times the error."""
+"""Exponent of a channel's activations in its divisor; 0.5 and 0.8 have 1.1 times the error."""
 _BLOCKS: Final = 4
-"""Scales of a row of a layer with more inputs than outputs, where sums of blocks cost little."""
+"""Blocks of a row in layers with more inputs than outputs, where adding blocks costs little."""
 _WORTH: Final = 0.7
-"""A form is preferred to a cheaper one if its error is below this share of the other's."""
+"""A form replaces a cheaper form if its error is below this share of the cheaper form's error."""
 _TABLE_SHARE: Final = 0.05
-"""Share of the error that all embeddings may have: they save memory, and no time."""
+"""Share of the allowed error for all embeddings together: they save memory, but no time."""
 _ROWS: Final = 1024
-"""Rows of activations, at most, that the form is chosen with."""
+"""At most this many rows of activations are used to choose a form."""
 _LADDER: Final = (24, 64, 128, 224, 512, 16000, 8, 4, 1)
-"""Sizes of free dims at which a graph is executed, until one succeeds."""
+"""Sizes of free dims, tried in this order until an execution succeeds."""
 _IDS: Final = (10, 2)
-"""Limits (exclusive) of random integers where those below a large embedding's size fail."""
+"""Exclusive limits of random integers, tried after the size of the largest embedding."""
 _ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A graph in INT8, with what was measured."""
+    """A graph in INT8, and its measured error."""
 
     model: ModelProto
     chosen: tuple[Layer, ...]
@@ -79,9 +80,9 @@ def quantized(
     """Return the graph in `path` in INT8.
 
     Args:
-        path: An FP32 graph, or one of `quantize_dynamic`.
+        path: An FP32 graph, or an output of `quantize_dynamic`.
         sample: Inputs of the graph by name; default: random ones.
-        least_cosine: The mean cosine between the outputs of both graphs, at least. Default:
+        least_cosine: Least allowed mean cosine between the outputs of both graphs. Default:
             LEAST_COSINE with a sample, LEAST_GENERATED without.
         threads: Threads of an execution; 0: all cores.
 
@@ -128,7 +129,9 @@ def write_int8(
     least_cosine: float | None = None,
     threads: int = 0,
 ) -> Quantized:
-    """Write the graph in `path` in INT8 to `target`, at once. See `quantized` for the arguments.
+    """Write the graph in `path` in INT8 to `target`, which is replaced atomically.
+
+    See `quantized` for the arguments.
 
     Raises:
         ArtifactFault: The graph cannot be rewritten.
@@ -148,7 +151,7 @@ def write_int8(
 
 
 def _within(layers: Sequence[Layer], effects: Mapping[str, float], allowed: float) -> list[Layer]:
-    """Return the layers whose effects together are allowed, most work first for their effect."""
+    """Return layers whose summed effect is allowed; layers with little effect per weight first."""
     chosen: list[Layer] = []
     total = 0.0
     tables = _TABLE_SHARE * allowed
@@ -165,7 +168,7 @@ def _within(layers: Sequence[Layer], effects: Mapping[str, float], allowed: floa
 
 
 class _Trial:
-    """Executes a graph, and the same graph with the errors of single layers."""
+    """Executes a graph, with and without the INT8 errors of single layers."""
 
     def __init__(
         self,
@@ -189,7 +192,10 @@ class _Trial:
         given = [own for own in self._session.get_inputs() if own.name not in self._no_errors]
         tables = [len(layer.weight) for layer in layers if layer.is_table]
         generated = (
-            [_invented(given, ids, own, rows) for rows, own in ((4, size), (2, max(1, size // 3)))]
+            [
+                _random_inputs(given, ids, own, rows)
+                for rows, own in ((4, size), (2, max(1, size // 3)))
+            ]
             for size in _LADDER
             for ids in (max(tables, default=_IDS[0]), *_IDS)
         )
@@ -202,12 +208,12 @@ class _Trial:
             except Exception as error:  # onnxruntime raises classes that are not public
                 failure = failure or " ".join(str(error).split())[:200]
         raise ArtifactFault(
-            f"{origin}: found a graph that fails ({failure}), expected outputs; give inputs with "
-            "--sample"
+            f"{origin}: found a graph that fails ({failure}), expected outputs for the inputs; "
+            "give valid inputs with --sample"
         )
 
     def forms(self) -> dict[str, Form]:
-        """Return the form of each source with the least error."""
+        """Choose the form of each source by its measured error."""
         groups: dict[str, list[Layer]] = {}
         for layer in self._layers:
             if not layer.is_table:
@@ -279,7 +285,7 @@ class _Trial:
         """Return the layer's input in each execution."""
         found = []
         for feed in self._feeds:
-            # Inputs of the graph are no results of nodes.
+            # Sources that are inputs of the graph need no execution.
             own = feed.get(layer.source)
             found.append(self._probed(feed, [layer.source])[0] if own is None else own)
         return found
@@ -290,7 +296,7 @@ def _error_name(layer: Layer) -> str:
 
 
 def _add_errors(model: ModelProto, layers: Sequence[Layer]) -> None:
-    """Add to each layer's result a graph input, and make the layers' inputs outputs."""
+    """Add a new graph input to each layer's result, and make the layers' sources graph outputs."""
     helper, graph = import_onnx().helper, model.graph
     by_result = {layer.result: layer for layer in layers}
     nodes = []
@@ -312,7 +318,7 @@ def _add_errors(model: ModelProto, layers: Sequence[Layer]) -> None:
             graph.output.append(import_onnx().ValueInfoProto(name=source))
 
 
-def _invented(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str, Array]:
+def _random_inputs(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str, Array]:
     """Return random inputs: a mask of ones, ids below `ids`, and normally distributed floats.
 
     Free dims have `size`, the first dims of free size `rows`.
@@ -326,7 +332,7 @@ def _invented(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str
         ]
         dtype, name = dtype_of(own.type), own.name.lower()
         if dtype is None:
-            raise ArtifactFault(f"'{own.name}': found {own.type}, expected numbers; give --sample")
+            raise ArtifactFault(f"'{own.name}': found {own.type}, expected numbers; use --sample")
         values: Array
         if dtype.is_integer or dtype is DType.BOOL:
             if "type" in name or "segment" in name:
@@ -344,7 +350,7 @@ def _invented(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str
 
 
 def _divisors(rows: Array, group: Sequence[Layer]) -> Array:
-    """Return FP32 [K] by which large channels of activations shrink, and their weights grow."""
+    """Return divisors, FP32 [K], that are large for channels with large activations."""
     activations = np.maximum(np.abs(rows).max(0), 1e-6)
     weights = np.abs(np.concatenate([layer.weight for layer in group], axis=1)).max(1)
     found = activations**_MIGRATION / np.maximum(weights, 1e-6) ** (1 - _MIGRATION)
@@ -355,7 +361,8 @@ def _divisors(rows: Array, group: Sequence[Layer]) -> Array:
 def _distance(found: Sequence[Array], expected: Sequence[Array]) -> float:
     """Return the largest of the outputs' mean distances, 1 - cosine over the last dim.
 
-    For outputs that are no floats, e.g. labels, it is the share of different elements.
+    For outputs of other types than float, e.g. labels, the distance is the share of different
+    elements.
     """
     distances = [0.0]
     for own, other in zip(found, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Compares a rewritten graph with the original one: equal answers, and the time of executions."""
+"""Compares a rewritten graph with the original: outputs, and the time of executions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Gain:
     """The time of an execution of the original graph, relative to the rewritten one."""
 
     ratios: Mapping[str, float]
-    """Name of TIMED: ratio of the least CPU times of executions in turns.
+    """Name in TIMED -> ratio of the least CPU times of alternating executions.
 
-    CPU time, because other processes disturb it less than the wall clock.
+    Other processes disturb CPU time less than the wall clock.
     """
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Gain:
 
 
 class Proof:
-    """An original and a rewritten graph, open on the CPU. For one thread."""
+    """An original and a rewritten graph, open on the CPU. Not thread-safe."""
 
     def __init__(self, original: Path, rewritten: Path, unpadded: Unpadded, threads: int) -> None:
         """Open both graphs. Raises ArtifactFault."""
@@ -63,7 +63,7 @@ class Proof:
         Raises:
             ArtifactFault: An answer differs by more than rounding.
         """
-        # Another arithmetic of the original graph shows how much rounding changes an answer.
+        # An unoptimized execution of the original graph shows how much rounding changes an answer.
         slow = GraphExecution(optimization="ORT_DISABLE_ALL")
         unoptimized = open_session(self._path, 1, _CPU, execution=slow)
         for lengths in LENGTHS:
@@ -84,7 +84,7 @@ class Proof:
                     )
 
     def measure(self) -> Gain:
-        """Time executions of both graphs in turns."""
+        """Time alternating executions of both graphs."""
         ratios = {}
         for name, lengths in TIMED.items():
             feed = self._feed(lengths)
@@ -102,7 +102,7 @@ class Proof:
         expected: Array,
         rounded: Array,
     ) -> Difference | None:
-        """Return the difference of an output at valid places that rounding does not explain."""
+        """Return a difference of an output at valid tokens that exceeds rounding, or None."""
         spec = TensorSpec(tensor.name, tensor.dtype, expected.shape)
         where = None
         if tensor.name in self._unpadded.tokens and found.shape == expected.shape:
@@ -118,7 +118,7 @@ class Proof:
         return compare(spec, found, expected, tolerance=tolerance, where=where)
 
     def _valid(self, lengths: Sequence[int], places: int) -> Array:
-        """Return the places of each row that are certainly valid, as a column."""
+        """Return the number of certainly valid places of each row, as a column."""
         share = np.array(lengths).reshape(-1, 1) / max(lengths)
         return np.maximum(1, np.floor(share * places)).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Turns graphs of `quantize_dynamic` of ONNX Runtime back to FP32."""
+"""Restores FP32 in graphs that ONNX Runtime's `quantize_dynamic` has written."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def constants(model: ModelProto) -> dict[str, Array]:
     for node in model.graph.node:
         if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
             found[node.output[0]] = to_array(value)
-    # A graph input of this name can replace the weight.
+    # A graph input replaces the weight of its name, which is then not constant.
     return {n: v for n, v in found.items() if n not in {own.name for own in model.graph.input}}
 
 
 def restore(model: ModelProto) -> None:
-    """Compute the products of `quantize_dynamic` in FP32, in place, with the weights they have.
+    """Replace the integer products of `quantize_dynamic` with FP32 products, in place.
 
-    DynamicQuantizeLinear has one scale for an execution. Its products (MatMulInteger, ConvInteger)
-    become MatMul and Conv; operators that nothing reads any more are removed.
+    The products MatMulInteger and ConvInteger become MatMul and Conv with the dequantized weights.
+    Operators whose results are no longer read are removed.
 
     Raises:
-        ArtifactFault: A product has other operators beside it.
+        ArtifactFault: The operators around a product are not those of `quantize_dynamic`.
     """
     _Restoring(model).restore()
 
@@ -89,7 +89,7 @@ _DYNAMIC_PRODUCTS: Final = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
 def _restored(node: NodeProto, weight: Array, scale: Array, zero: Array | None) -> Array:
-    """Return the FP32 weights of a product; scales and zero points are of channels or of all."""
+    """Return the FP32 weights of a product, from scales and zero points per channel or tensor."""
     shape = (-1,) if node.op_type == "MatMulInteger" else (-1, *(1,) * (weight.ndim - 1))
     values = weight.astype(np.float32)
     if zero is not None:

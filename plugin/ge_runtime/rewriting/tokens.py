@@ -1,4 +1,4 @@
-"""Finds the values of a graph that have tokens, and the mask of the tokens."""
+"""Finds the values of a graph that have a dimension of tokens, and the mask of the tokens."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Shape: TypeAlias = tuple[int, ...]
 LINEAR: Final = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 SIZES: Final = frozenset({"Shape", "Size"})
 _ATTENTION: Final = frozenset({"Attention", "com.microsoft.MultiHeadAttention", "Softmax"})
-"""Operators that compute attention, or its last step before the values."""
+"""Operators that compute attention, or the last step before its product with the values."""
 _CONDITIONS: Final = frozenset({"Cast", "Equal", "Greater", "Less", "Not"})
 _PASSES_INDICES: Final = frozenset({"Add", "Cast", "Identity", "Mul"})
 
 _ROWS: Final = (3, 5)
 _TOKENS: Final = (13, 11)
-"""The sizes at which shapes are inferred. A value has tokens if it does at both."""
+"""Rows and tokens at which shapes are inferred. A value has tokens if both shapes contain them."""
 _SAMPLES: Final = 1600
-"""The factor of the tokens for graphs whose inputs are samples, of which many make one token."""
+"""The factor for _TOKENS if the inputs are audio samples: many samples make one token."""
 
 
 class Layout(NamedTuple):
@@ -45,11 +45,11 @@ class Layout(NamedTuple):
 
 
 class Refused(Exception):
-    """The pattern was not found; the text is "found ..., expected ..."."""
+    """The graph cannot be rewritten; the text is "found ..., expected ..."."""
 
 
 class TokenAnalysis:
-    """A graph, the shapes of its values at two sets of sizes, and what follows from them."""
+    """Analyses a graph by the shapes of its values at two sets of sizes."""
 
     def __init__(self, model: ModelProto, graph: OnnxGraph) -> None:
         """Infer the shapes; `graph` is that of the model."""
@@ -98,9 +98,9 @@ class TokenAnalysis:
         return None
 
     def _find_mask(self) -> str:
-        """Return the value of two dimensions that attention's softmax depends on. Raises Refused.
+        """Return the mask: the two-dimensional value that attention's softmax depends on.
 
-        It is an input of the graph, or computed from lengths or token ids.
+        The mask is an input of the graph, or computed from lengths or token ids. Raises Refused.
         """
         cores = [node for node in self._model.graph.node if operator(node) in _ATTENTION]
         if not cores:
@@ -113,7 +113,7 @@ class TokenAnalysis:
                 continue
             reached.add(name)
             node = self._producer.get(name)
-            if node is not None and not self._hides_inputs(node):
+            if node is not None and not self._ends_search(node):
                 pending += [*node.input, *inner_inputs(node)]
         inputs = [value.name for value in self._inputs if value.name in reached]
         ids = self._embedded()
@@ -137,8 +137,8 @@ class TokenAnalysis:
             )
         return conditions[-1]  # e.g. `Not` of `Equal`, which is true for valid tokens
 
-    def _hides_inputs(self, node: NodeProto) -> bool:
-        """Return whether a node's result is no condition of its inputs: a layer, or a size."""
+    def _ends_search(self, node: NodeProto) -> bool:
+        """Return whether a node does not pass on the mask: a layer, an embedding or a size."""
         kind = operator(node)
         if kind in LINEAR or kind == "Conv":
             return any(name in self._constants for name in node.input[1:2])
@@ -155,7 +155,7 @@ class TokenAnalysis:
         )
 
     def _embedded(self) -> set[str]:
-        """Return the inputs that index a table themselves."""
+        """Return the values that index a constant table, directly or through a Cast or Identity."""
         found = set()
         for node in self._model.graph.node:
             if operator(node) == "Gather" and node.input[0] in self._constants:
@@ -166,6 +166,7 @@ class TokenAnalysis:
         return found
 
     def _limits(self) -> dict[str, int]:
+        """Return for each input of token ids the rows of the smallest table that it indexes."""
         limits: dict[str, int] = {}
         for node in self._model.graph.node:
             table = self._shapes[0].get(node.input[0]) if operator(node) == "Gather" else None
@@ -197,7 +198,7 @@ class TokenAnalysis:
 
 
 def _constants(model: ModelProto, weights: set[str]) -> set[str]:
-    """Return the values that depend on no input."""
+    """Return the names of values that do not depend on the graph's inputs."""
     known = set(weights)
     for node in model.graph.node:
         inputs = [name for name in node.input if name]
@@ -207,7 +208,7 @@ def _constants(model: ModelProto, weights: set[str]) -> set[str]:
 
 
 def _small_values(model: ModelProto) -> dict[str, Array]:
-    """Return the integers that nodes take as axes, by name."""
+    """Return small integer constants by name; nodes use them as axes."""
     onnx = import_onnx()
     integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
     tensors = {one.name: one for one in model.graph.initializer}

@@ -1,16 +1,17 @@
-"""Removes padding from encoders: what works token by token is computed for valid tokens only.
+"""Removes padding from encoders: token-wise operators are computed for valid tokens only.
 
-The rewritten graph has the inputs and outputs of the original one. In it, a value [rows, tokens,
-...] of the token by token part is packed: [total, ...], where total is the number of valid tokens.
-Every other operator, such as the core of attention, keeps its padded operands.
+The rewritten graph has the inputs and outputs of the original graph. A value [rows, tokens, ...] of
+a token-wise operator is packed to [total, ...], where total is the number of valid tokens. Every
+other operator, such as the core of attention, keeps its padded operands.
 
-- A node is packed if it works token by token and reads a packed value, or if it is a linear layer
-  or an embedding of all tokens, or joins the heads of attention. Shapes at two sets of sizes show
-  which values have tokens.
+- A token-wise node is packed if it reads a packed value. Linear layers and embeddings of all
+  tokens, and nodes that join the heads of attention, are also packed if they read padded values.
+  Shapes at two sets of sizes show which values have tokens.
 - A node that reads both a packed value and one that depends on the mask stays padded: it may write
   the padding on purpose, e.g. zeros before a sum over the tokens.
-- Padded places of an unpacked value repeat the last valid token of their row. So they are finite,
-  and no row sees another one. The first place of a row counts as valid, so that no row is empty.
+- Padded places of an unpacked value repeat the last valid token of their row. They are therefore
+  finite, and rows stay independent. The first place of a row counts as valid, so that no row is
+  empty.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ge_runtime.rewriting.graph import (
 from ge_runtime.rewriting.tokens import LINEAR, SIZES, Layout, Refused, Shape, TokenAnalysis
 
 LEAST_OPSET: Final = 11
-"""CumSum, and negative axes of all operators."""
+"""The first opset with CumSum, and with negative axes in all operators."""
 
 # fmt: off
 _ELEMENTWISE: Final = frozenset([
@@ -77,9 +78,9 @@ class Unpadded:
     tokens: frozenset[str]
     """The outputs that are [rows, tokens, ...]; their padded places have no meaning."""
     limits: Mapping[str, int]
-    """Input of token ids: the rows of the smallest table that it indexes."""
+    """Input of token ids -> number of rows of the smallest table that it indexes."""
     samples: int
-    """Elements of a row of the inputs for each token; 1 unless the inputs are samples of audio."""
+    """Input elements for each token; 1 unless the inputs are audio samples."""
 
     def __str__(self) -> str:
         linear = sum(one in LINEAR for one in self.packed)
@@ -109,7 +110,7 @@ def unpad(path: Path) -> Unpadded:
 
 
 class _Rewrite(TokenAnalysis):
-    """One rewrite of a model, which is changed."""
+    """Rewrites one model, in place."""
 
     def __init__(self, model: ModelProto, graph: OnnxGraph) -> None:
         super().__init__(model, graph)
@@ -119,12 +120,12 @@ class _Rewrite(TokenAnalysis):
         if self._opset < LEAST_OPSET:
             raise Refused(f"found opset {self._opset}, expected {LEAST_OPSET} or later")
         self._build = Builder(model, "unpad")
-        self._packed: dict[str, str] = {}  # value: its packed form
-        self._given: dict[str, str] = {}  # the packed forms made of padded values
+        self._packed: dict[str, str] = {}  # value -> its packed form
+        self._given: dict[str, str] = {}  # padded value -> the packed form made from it
         self._unpacked: set[str] = set()  # packed values whose padded form exists, too
         self._from_mask: set[str] = set()  # padded values that depend on the mask
         self._operators: list[str] = []
-        # Indices that were emitted.
+        # The names of emitted indices: by operator, or by number of heads.
         self._of_token: dict[str, str] = {}
         self._of_heads: dict[int, str] = {}
         self._of_joined: dict[int, str] = {}
@@ -139,7 +140,7 @@ class _Rewrite(TokenAnalysis):
         before = self._ancestors(self._mask)
         roots = {name for name in before if name not in self._producer}
         self._from_mask.update(roots, [self._mask])
-        # The places of the valid tokens come before everything that uses them.
+        # The indices of valid tokens are emitted before the nodes that use them.
         ahead = before | self._constants
         for node in nodes:
             if not ahead.isdisjoint(node.output):
@@ -176,7 +177,7 @@ class _Rewrite(TokenAnalysis):
         shape = add("Shape", [self._mask])
         valid = add("Cast", [self._mask], to=proto.BOOL)
         counted = add("Cast", [valid], to=proto.INT64)
-        # The first place of each row is valid: no row is empty, and none repeats another one.
+        # The first place counts as valid: no row is empty, or repeats a token of another row.
         most = np.iinfo(np.int64).max
         axis = build.integers(1)
         rest = add("Slice", [counted, build.integers(1), build.integers(most), axis])
@@ -204,7 +205,7 @@ class _Rewrite(TokenAnalysis):
         self._keep(node)
 
     def _keep(self, node: NodeProto) -> None:
-        """Emit a node as it is, after the padded forms of its operands."""
+        """Emit a node unchanged, after the padded forms of its operands."""
         names = [*node.input, *inner_inputs(node)]
         self._unpack(names)
         self._build.nodes.append(node)
@@ -223,7 +224,7 @@ class _Rewrite(TokenAnalysis):
         return kind == "Gather" and self._layout(node.input[1]) is not None
 
     def _unpack(self, names: Iterable[str]) -> None:
-        """Emit the padded forms of those values that are packed."""
+        """Emit the padded form of each value that is packed."""
         for name in names:
             if name in self._packed and name not in self._unpacked:
                 self._unpacked.add(name)
@@ -264,8 +265,8 @@ class _Rewrite(TokenAnalysis):
         build = self._build
         places = self._of_joined.get(heads)
         if places is None:
-            # Places in [rows * heads * tokens, width], as [total, heads]. Of place p with its
-            # token t: (p - t) * heads + t + head * tokens.
+            # Indices into [rows * heads * tokens, width], as [total, heads]. For place p with
+            # token t, the index is (p - t) * heads + t + head * tokens.
             token = self._index("Mod")
             first = build.add("Sub", [self._places, token])
             first = build.add("Mul", [first, build.integers(heads)])
@@ -288,7 +289,7 @@ class _Rewrite(TokenAnalysis):
         return self._build.add("Reshape", [name, self._build.integers(-1, *rest)])
 
     def _operand(self, name: str, layout: Layout) -> str | None:
-        """Return an operand of an elementwise node with results of `layout`; None if impossible."""
+        """Return the packed operand of an elementwise node with results of `layout`, or None."""
         if not name:
             return ""
         if name in self._packed:
@@ -308,7 +309,7 @@ class _Rewrite(TokenAnalysis):
         return self._spread(name, shapes[0], shapes[1], layout)
 
     def _spread(self, name: str, first: Shape, second: Shape, layout: Layout) -> str | None:
-        """Return an operand with one element along the rows or the tokens, for each token."""
+        """Expand an operand of size 1 along rows or tokens to all valid tokens, if possible."""
         rest = first[len(first) - len(layout.rest) :]
         if rest != second[len(second) - len(layout.rest) :]:
             return None
@@ -335,7 +336,10 @@ class _Rewrite(TokenAnalysis):
         return own is not None and own.flat == layout.flat and own.rank == layout.rank
 
     def _emit(self, node: NodeProto, inputs: Sequence[str], **changed: Value) -> bool:
-        """Emit a copy of a node with packed inputs and results. Attributes of None are dropped."""
+        """Emit a copy of a node with packed inputs and results, and return True.
+
+        Attributes whose new value is None are removed.
+        """
         onnx = import_onnx()
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
@@ -358,7 +362,7 @@ class _Rewrite(TokenAnalysis):
         return True
 
     def _shape_of(self, node: NodeProto) -> None:
-        """Emit the padded shape of a packed value, without the value."""
+        """Emit the padded shape of a packed value, without unpacking the value."""
         layout = self._layout(node.input[0])
         assert layout is not None, "packed values have one"
         build = self._build
@@ -403,7 +407,7 @@ class _Rewrite(TokenAnalysis):
         return self._emit(node, [node.input[0], self._pack(node.input[1])])
 
     def _along_features(self, node: NodeProto) -> bool:
-        """Pack a node that works along one of the last dimensions, given by the attribute."""
+        """Pack a node that works along one feature dimension, given by its attribute `axis`."""
         layout = self._layout(node.input[0])
         kind = operator(node)
         default = {"Split": 0, "Softmax": 1, "LogSoftmax": 1}.get(kind, -1)
@@ -470,7 +474,7 @@ class _Rewrite(TokenAnalysis):
     def _split_heads(self, node: NodeProto) -> bool:
         """Emit [rows, heads, tokens, width] of packed [total, heads, width], in one copy.
 
-        The padded value in the order of the tokens is not needed, unless another node reads it.
+        The padded form of the node's input is then only computed if another node reads it.
         """
         name = node.input[0]
         layout = self._layout(name)
@@ -483,7 +487,7 @@ class _Rewrite(TokenAnalysis):
         build = self._build
         slots = self._of_heads.get(heads)
         if slots is None:
-            # Places in [total * heads, width]: slot * heads + head, as [rows, heads, tokens].
+            # Indices into [total * heads, width]: slot * heads + head, as [rows, heads, tokens].
             shaped = build.add("Reshape", [self._slots, build.integers(0, 1, -1)])
             first = build.add("Mul", [shaped, build.integers(heads)])
             each = build.weight(np.arange(heads, dtype=np.int64).reshape(1, heads, 1))

@@ -27,7 +27,7 @@ GE's default precision becomes explicit, a batch of any size becomes gears of 1,
 gears that are options of GE become axes, limits and gears. Inputs and outputs that config.pbtxt
 does not declare are read from the ONNX file. Everything else stays unchanged, including comments.
 
-A model of which something cannot be converted is not written; all problems are printed with their
+A model is not written if a part of it cannot be converted. All problems are printed with their
 reasons and fixes.
 """
 
@@ -114,7 +114,7 @@ def _run(given: argparse.Namespace) -> int:
     if options.axes or options.limits or options.drop:
         print(
             f"ge-runtime: {given.config}: found a repository, expected one model for --axes, "
-            "--limit and --drop. Convert the model that needs them by itself",
+            "--limit and --drop. Convert the model that needs them separately",
             file=sys.stderr,
         )
         return EXIT_UNUSABLE
@@ -147,7 +147,7 @@ def _convert_file(
     if (graph := graph_file(folder)) is not None:
         try:
             signature = read_signature(graph)
-        except ArtifactFault as fault:  # declared tensors do not need the graph
+        except ArtifactFault as fault:  # declared tensors suffice without it
             print(f"not used: {fault}", file=sys.stderr)
     text = file.read_text(encoding="utf-8")
     conversion = convert(folder.name, text, options, signature)
@@ -189,8 +189,8 @@ def _backend_configs(command: Sequence[str]) -> list[str]:
     """Return the values of --backend-config in a command line of tritonserver."""
     option = "--backend-config"
     joined = [word.partition("=")[2] for word in command if word.startswith(f"{option}=")]
-    apart = [value for word, value in pairwise(command) if word == option]
-    return [*joined, *apart]
+    separate = [value for word, value in pairwise(command) if word == option]
+    return [*joined, *separate]
 
 
 def npu_ge_settings(values: Iterable[str]) -> dict[str, str]:

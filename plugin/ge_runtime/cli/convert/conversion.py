@@ -73,8 +73,8 @@ def convert(
         graph: The model's ONNX graph, if it has one.
 
     Raises:
-        ValueError: the text is not in protobuf's text format.
-        ConfigFault: the backend is not npu_ge, or the tensors cannot be read.
+        ValueError: The text is not in protobuf's text format.
+        ConfigFault: The backend is not npu_ge, or the tensors cannot be read.
     """
     config = {"name": name, **parse(text)}
     faults = ConfigErrors(name)
@@ -138,7 +138,7 @@ def convert(
         keep=lambda key: key in kept and kept[key] == given.get(key),
         more={**{key: value for key, value in kept.items() if given.get(key) != value}, **sizes},
     )
-    # Checked as at load, unless there are problems, which would cause further errors here.
+    # The result is checked as at load, unless known problems would cause further errors.
     problems = report.problems or _load_errors(name, new)
     unused = sorted({*report.dropped} - report.used)
     unknown = [f"--drop {each}: found nothing to drop" for each in unused]
@@ -214,7 +214,7 @@ def _name_engines(
     if blocks in kept:
         report.change(what, f"one process; {blocks} = {kept[blocks]} engines for each card")
         return
-    # npu_ge's default, CalculateDeviceExecBlock.
+    # npu_ge computes its default this way, in CalculateDeviceExecBlock.
     split = merged.get("instance_exec_blocks", "1")
     wanted = instances * (int(split) if split.isdecimal() else 1)
     cards = len(split_names(kept.get("device_ids", "0")))
@@ -271,7 +271,7 @@ def _add_batch_gears(
 
 
 def _report_sizes_without_gears(sizes: Mapping[str, str], report: ConversionReport) -> None:
-    """Report the axes that npu_ge executes at any size, and an .om only at the largest."""
+    """Report axes that npu_ge executes at any size, but an .om only at the largest size."""
     gears, limits = (
         {key.removeprefix(prefix): value for key, value in sizes.items() if key.startswith(prefix)}
         for prefix in ("gears.", "limit.")

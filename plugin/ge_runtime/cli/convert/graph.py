@@ -1,7 +1,7 @@
 """The ONNX graph of an npu_ge model: completes tensors that config.pbtxt does not declare.
 
-npu_ge does so since 2.2.0. It derives open sizes of outputs from the names of the graph's dims,
-which may be expressions of the inputs' names.
+npu_ge completes them since 2.2.0. It derives open sizes of outputs from the names of the graph's
+dims, which may be expressions of the inputs' names.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def graph_file(folder: Path) -> Path | None:
 
 
 def graph_changes(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield what to do with each version's graph that must be renamed or compiled.
+    """Yield each graph that must be renamed or compiled, and the required step.
 
-    npu_ge uses any ONNX file below a version folder, or otherwise a TensorFlow file.
+    npu_ge uses any ONNX file below a version folder. Without one, it uses a TensorFlow file.
     """
     for version in sorted(folder.glob("*/")):
         if not version.name.isdecimal() or any((version / name).is_file() for name in _ARTIFACTS):
@@ -81,9 +81,9 @@ def with_symbols(
     *,
     batched: bool,
 ) -> dict[str, Sequence[str]]:
-    """Return the names of -1 dims by tensor: those given, and otherwise the graph's symbols.
+    """Return the names of -1 dims by tensor: the given names, and otherwise the graph's symbols.
 
-    Sizes with one symbol are equal, so a given name also applies to other dims with its symbol.
+    Dims with the same symbol have equal sizes, so a name given to one of them applies to all.
     """
     symbols = {each.name: each.symbols[batched:] for each in (*graph.inputs, *graph.outputs)}
 

@@ -34,7 +34,7 @@ _MODES: Final = {
     "allow_mix_precision_fp16": "mixed_float16",
     "allow_mix_precision_bf16": "mixed_bfloat16",
 }
-"""Mode of precision_mode: the equivalent mode of precision_mode_v2, by CANN's pages of both."""
+"""Mode of precision_mode: the equivalent mode of precision_mode_v2, as CANN documents both."""
 
 _OFF: Final = ("0", "false", "off", "")
 _DIAGNOSTICS: Final = {
@@ -133,17 +133,17 @@ def with_command_line(
 ) -> dict[str, str]:
     """Return the parameters of config.pbtxt and those of the server's command line.
 
-    config.pbtxt takes precedence, as in npu_ge. There `ge.<option>` of the command line applies to
-    all graphs, and an option of the session or the graph to those only.
+    config.pbtxt takes precedence, as in npu_ge. In npu_ge, `ge.<option>` on the command line
+    applies to all graphs. `session.` and `graph.` options apply to their session or graph only.
 
     Args:
-        parameters: those of config.pbtxt.
-        settings: KEY to VALUE of --backend-config=npu_ge,KEY=VALUE.
-        report: receives settings that have no effect.
+        parameters: The parameters of config.pbtxt.
+        settings: KEY -> VALUE of --backend-config=npu_ge,KEY=VALUE.
+        report: Receives settings that have no effect.
     """
     merged = {**settings, **parameters}
     for name in [each for each in settings if each.startswith("ge.")]:
-        del merged[name]  # in config.pbtxt, too, npu_ge ignores it
+        del merged[name]  # npu_ge also ignores it in config.pbtxt
         levels = [level for level in (f"graph.{name}", f"session.{name}") if level in merged]
         if levels:
             report.drop(f"--backend-config {name}", settings[name], f"{levels[0]} replaces it")
@@ -269,13 +269,13 @@ def gear_parameters(
     """Return the parameters `axes`, `limit` and `gears` for all variable sizes.
 
     Args:
-        inputs: declared in config.pbtxt.
-        outputs: declared in config.pbtxt.
-        options: option of GE -> its parameter and value.
-        report: receives the problems.
-        batched: the model has a batch dimension.
-        names: tensor -> names that the user gives to its -1 dims.
-        limits: axis -> largest size that the user gives.
+        inputs: Declared in config.pbtxt.
+        outputs: Declared in config.pbtxt.
+        options: Option of GE -> its parameter and value.
+        report: Receives the problems.
+        batched: The model has a batch dimension.
+        names: Tensor -> names that the user gives to its -1 dims.
+        limits: Axis -> largest size that the user gives.
     """
     columns = read_open_dims(inputs, options, report, batched=batched)
     axes = _axes(inputs, columns, names, report)
@@ -363,7 +363,7 @@ def _check_user_names(
     limits: Mapping[str, int],
     report: ConversionReport,
 ) -> None:
-    """Report tensors and axes of the user's that do not exist."""
+    """Report tensors and axes in the user's options that do not exist."""
     known = {tensor.name for tensor in tensors if open_places(tensor)}
     for name in sorted(names.keys() - known):
         cure = f"use one of: {', '.join(sorted(known)) or 'none'}"
