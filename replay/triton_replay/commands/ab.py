@@ -94,7 +94,7 @@ def run(given: argparse.Namespace) -> int:
         print_message(capture.complaint)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
     if not steps:
-        raise ReplayError(f"{given.capture}: no request that can be sent to two servers")
+        raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
     servers = {"a": a, "b": b} | ({"a2": second} if second else {})
     for name, server in servers.items():
         for protocol in sorted({step.exchange.request.protocol for step in steps}):
@@ -158,7 +158,7 @@ _Holds = Callable[[Sequence[ModelVerdict]], bool]
 
 
 def _condition(text: str) -> tuple[str, _Holds]:
-    """Return a condition of --fail-if, and a function that decides it."""
+    """Return a condition of --fail-if, and a function that returns whether it holds."""
     found = _CONDITION.fullmatch(text.replace(" ", ""))
     if found is None:
         raise ReplayError(

@@ -1,12 +1,15 @@
 """Latency verdicts of paired requests: each request was sent to A and B within milliseconds.
 
-A difference is claimed if three conditions hold. It is improbable by chance: the sides A and B of
-whole blocks of consecutive requests are exchanged at random, which keeps what is common to both
-sides and what lasts longer than a request, and the probabilities of all models and statistics are
-corrected together (Holm 1979, "A simple sequentially rejective multiple test procedure"). It is
-larger than the differences between A and a second A of the same run make probable, as far as chance
-does not explain these (the variance between studies of DerSimonian and Laird 1986). It is at least
-the size that matters to the user.
+A difference is claimed if three conditions hold:
+
+1. It is improbable by chance. The test exchanges A and B at random, in whole blocks of consecutive
+   requests. This preserves effects that are common to both sides, and effects that last longer than
+   a request. The probabilities of all models and statistics are corrected together (Holm 1979, "A
+   simple sequentially rejective multiple test procedure").
+2. It is larger than the usual difference of two equal servers. The differences between A and a
+   second A of the same run estimate this, after subtracting their variance by chance (the variance
+   between studies of DerSimonian and Laird 1986).
+3. It is at least the size that the user specifies.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ _MIN_EXCHANGES: Final = 2_000
 _FIRST_EXCHANGES: Final = 300
 _RESAMPLES: Final = 200
 _CHUNK_VALUES: Final = 2_000_000
-"""Values that are sorted at once, which bounds the memory."""
+"""Most values sorted at once: a limit of the used memory."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """The latencies of one model, in nanoseconds; a row is a request, in the order of sending.
 
-    Requests of which any ask failed are not in it.
+    An ask is one sending of a request to one server. Requests with a failed ask are excluded.
     """
 
     a: Times
@@ -50,7 +53,7 @@ class Sample:
     b: Times
     """The shape of `a`."""
     noise: Times
-    """Shape [requests, 2]: A, and A again or its second copy."""
+    """Shape [requests, 2]: the first ask of A, and a second ask of A or an ask of its copy."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Effect:
     noise: float
     """Ratio of the second A to A."""
     noise_bound: float
-    """Ratio above 1; two servers like A may differ by it."""
+    """Largest probable ratio (above 1) between two equal servers."""
     probability: float
     """Probability by chance, corrected for all models and statistics."""
     verdict: str
@@ -93,7 +96,7 @@ def judge(
         holm([each for of_model in chances for each in of_model]), (-1, len(STATISTICS))
     )
     noises = [_resampled(one.noise[:, :1], one.noise[:, 1:], random) for one in judged.values()]
-    # The number of standard deviations that holds the differences of all models.
+    # The number of standard deviations that covers the differences of all models.
     deviations = NormalDist().inv_cdf(1 - _CHANCE / 2 / max(1, len(judged)))
     bounds = deviations * _beyond_chance(noises)
     return {
@@ -103,7 +106,7 @@ def judge(
 
 
 def _beyond_chance(noises: Sequence[tuple[Times, Times]]) -> Times:
-    """Return the spread between servers like A, by statistic, that chance does not explain."""
+    """Return for each statistic the spread between equal servers that exceeds chance."""
     if not noises:
         return np.zeros(len(STATISTICS))
     excess = [ratios**2 - np.var(drawn, axis=0) for ratios, drawn in noises]
@@ -122,7 +125,7 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
 
 def _chances(sample: Sample, exchanges: int, random: np.random.Generator) -> list[float]:
-    """Return for each statistic the probability of a ratio as far from 1, by exchanged blocks."""
+    """Return each statistic's probability that exchanged blocks give a ratio as far from 1."""
     seen = np.abs(_log_ratios(sample.a[None], sample.b[None])[0]) - 1e-12
     block = _blocks(len(sample.a))
     reached, tried = np.zeros(len(STATISTICS)), 0
@@ -133,7 +136,7 @@ def _chances(sample: Sample, exchanges: int, random: np.random.Generator) -> lis
         a, b = np.where(swaps, sample.b, sample.a), np.where(swaps, sample.a, sample.b)
         reached += (np.abs(_log_ratios(a, b)) >= seen).sum(axis=0)
         tried += count
-        # What chance explains well needs no exact probability.
+        # Probabilities above 0.1 need not be exact.
         if tried >= _FIRST_EXCHANGES and (reached >= 0.1 * tried).all():
             break
     return [float(count + 1) / (tried + 1) for count in reached]
@@ -174,7 +177,7 @@ def _effects(
 
 
 def _resampled(a: Times, b: Times, random: np.random.Generator) -> tuple[Times, Times]:
-    """Return the logarithms of B to A, and those of random selections of blocks."""
+    """Return the log ratios of B to A, and the log ratios of random selections of blocks."""
     block = _blocks(len(a))
     members = [np.flatnonzero(block == number) for number in range(block[-1] + 1)]
     drawn = []

@@ -1,4 +1,4 @@
-"""Answers and latencies of requests that were sent to two servers, and the verdicts on them."""
+"""Compares responses and latencies of requests that were sent to two servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triton_replay.comparing.paired import Effect, Sample, judge
 from triton_replay.comparing.tolerances import Tolerances
 
 Asked = tuple[Exchange, int]
-"""One ask of a request: the exchange, and the latency in nanoseconds."""
+"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class _OfModel:
 
     requests: int = 0
     failures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Counters of failed asks by reason, by server."""
+    """Server -> reason -> number of failed asks."""
     answers: list[Compared] = field(default_factory=list)
     """Differences of B from A."""
     noise: list[Compared] = field(default_factory=list)
-    """Differences of the second ask of A."""
+    """Differences between the two asks of A."""
     a: list[tuple[int, ...]] = field(default_factory=list)
     b: list[tuple[int, ...]] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
@@ -49,17 +49,17 @@ class ModelVerdict(NamedTuple):
     requests: int
     failures: Mapping[str, Mapping[str, int]]
     groups: tuple[Group, ...]
-    """Differences of B from A that A itself does not have."""
+    """Differences of B from A that exceed A's differences from itself."""
     noise: tuple[Group, ...]
     """Differences of A from itself."""
     effects: tuple[Effect, ...]
-    """Empty without enough requests."""
+    """Empty if there are too few requests."""
     timed: int
-    """Requests with a latency on all sides."""
+    """Number of requests with a latency on all sides."""
 
 
 class Results:
-    """Collects the asks of all requests, without their bodies."""
+    """Collects the results of all asks, without message bodies."""
 
     def __init__(self, tolerances: Tolerances, ignored: Collection[str]) -> None:
         self._tolerances = tolerances
@@ -134,7 +134,7 @@ class Results:
 def _beyond_noise(
     groups: Sequence[Group], noise: Sequence[Group]
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """Return the groups that are more frequent than those of A with itself, and the latter."""
+    """Return B's groups that are more frequent than A's own groups, and A's own groups."""
     usual = {(one.kind, one.output): len(one.requests) for one in noise}
     beyond = []
     for one in groups:
@@ -146,12 +146,12 @@ def _beyond_noise(
 
 
 def differing(verdict: Sequence[ModelVerdict]) -> int:
-    """Return how many answers of B differ from A's, apart from noise."""
+    """Return the number of requests whose responses differ beyond noise."""
     return sum(len({n for one in each.groups for n in one.requests}) for each in verdict)
 
 
 def more_errors(verdict: Sequence[ModelVerdict]) -> int:
-    """Return how many more requests failed in B than in A."""
+    """Return the number of additional failed requests in B, summed over the models."""
     return sum(
         max(0, sum(each.failures["B"].values()) - sum(each.failures["A"].values()))
         for each in verdict

@@ -1,7 +1,7 @@
-"""Requests of a capture sent to two servers at the same time, in random order, as a closed loop.
+"""Sends each request of a capture to two servers in random order, as a closed loop.
 
-Each request goes to A and B within milliseconds, so that what slows this machine or the network
-down affects both sides. The random order removes the advantage of being first or last.
+Each request goes to A and B within milliseconds, so that delays of this machine or the network
+affect both sides. The random order removes the advantage of being first or last.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequ
 from triton_replay.wire.bodies import Headers
 
 Asked = tuple[Exchange, int]
-"""One ask of a request: the exchange, and the latency in nanoseconds."""
+"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
-"""Receives the asks of A, as many of B, and one of A again."""
+"""Receives the asks of A, as many asks of B, and one more ask of A (or its copy) or None."""
 
 
 class Server(NamedTuple):
@@ -36,11 +36,11 @@ class Server(NamedTuple):
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
-    """Return the steps that both servers can execute several times, and why others are left out.
+    """Return the steps that servers can execute repeatedly, and counts of other steps by reason.
 
     Args:
         plan: The plan of a capture.
-        rounds: How many times the steps are repeated; `after` counts within all rounds.
+        rounds: Number of repetitions. Indices in `after` count through all rounds.
     """
     left_out: Counter[str] = Counter(plan.left_out)
     kept: dict[int, int] = {}
@@ -94,7 +94,7 @@ class SideBySide:
 
         Args:
             steps: The result of `comparable`.
-            in_flight: How many requests are asked at the same time.
+            in_flight: Number of concurrent requests.
             put: Called when all asks of a step have ended.
         """
         loop = asyncio.get_running_loop()
@@ -103,33 +103,33 @@ class SideBySide:
 
         async def work() -> None:
             with contextlib.ExitStack() as stack:
-                lines = [_Lines(self, server, stack) for server in self._servers]
+                clients = [_Clients(self, server, stack) for server in self._servers]
                 while (number := next(numbers)) < len(steps):
                     step = steps[number]
                     for earlier in step.after:
                         await done[earlier]
-                    put(*await self._ask_all(step, lines))
+                    put(*await self._ask_all(step, clients))
                     done[number].set_result(None)
 
         await asyncio.gather(*(work() for _ in range(min(in_flight, len(steps)))))
 
     async def _ask_all(
-        self, step: Step, lines: Sequence[_Lines]
+        self, step: Step, clients: Sequence[_Clients]
     ) -> tuple[tuple[Asked, ...], tuple[Asked, ...], Asked | None]:
-        # State of a sequence would count a second ask of the same server.
-        asks = 2 if len(lines) == 2 and not in_sequence(step.exchange.request) else 1
-        order = [line for line in range(len(lines)) for _ in range(asks)]
+        # A second ask of the same server would change the state of its sequence.
+        asks = 2 if len(clients) == 2 and not in_sequence(step.exchange.request) else 1
+        order = [index for index in range(len(clients)) for _ in range(asks)]
         self._order.shuffle(order)
-        found: list[list[Asked]] = [[] for _ in lines]
-        for line in order:
-            found[line].append(await lines[line].ask(step.exchange))
-        a, b, *others = (tuple(of_line) for of_line in found)
+        found: list[list[Asked]] = [[] for _ in clients]
+        for index in order:
+            found[index].append(await clients[index].ask(step.exchange))
+        a, b, *others = (tuple(asked) for asked in found)
         if others:
             return a, b, others[0][0]
         return a, b, a[1] if asks == 2 else None
 
 
-class _Lines:
+class _Clients:
     """The connections of one worker to one server."""
 
     def __init__(self, asker: SideBySide, server: Server, stack: contextlib.ExitStack) -> None:

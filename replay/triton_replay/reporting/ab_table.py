@@ -33,7 +33,7 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     for one in verdict:
         found += _latency_lines(one)
     if second == "A":
-        found += ["", "Without --a2, a difference may be that of two processes of one server."]
+        found += ["", "Without --a2, two processes of one server may differ as much."]
     return found
 
 
@@ -63,7 +63,7 @@ def _latency_lines(one: ModelVerdict) -> Iterator[str]:
 
 
 def ab_document(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> dict[str, Any]:
-    """Return the result as JSON. Times are nanoseconds."""
+    """Return the result as a JSON document. Times are in nanoseconds."""
     return {
         "servers": {name: str(server) for name, server in servers.items()},
         "differing": differing(verdict),
