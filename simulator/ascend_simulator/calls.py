@@ -212,7 +212,7 @@ echo: Final = _shape(
 batch: Final = _shape(
     lambda given, _: (given[3], ACL_SUCCESS), lambda given, code, _: (given[3], code)
 )
-"""`(fourth argument, ret)`, of VPC's batches. The decorated function returns None."""
+"""`(fourth argument, ret)`, for VPC's batches. The decorated function returns None."""
 
 dictionary: Final = _shape(
     lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed or {}, code)

@@ -112,7 +112,7 @@ def check_copy(
     if abs(source.real - target.real) < count:
         violate(OVERLAP, f"{what}: {count:,} bytes from {src:#x} to {dst:#x} overlap")
     direction = 2 * source.on_device + target.on_device
-    if now.memory.one_memory:  # CANN makes each copy one within the device
+    if now.memory.one_memory:  # CANN performs all copies as device to device
         kind, direction = 4, 3
     if kind not in _FITS[direction]:
         expected = _DIRECTIONS[direction].name

@@ -186,7 +186,7 @@ class Settings:
 
     @property
     def one_memory(self) -> bool:
-        """True if host and device memory are one."""
+        """True if host and device share one memory."""
         return self.run_mode == "device"
 
     @property

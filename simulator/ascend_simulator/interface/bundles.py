@@ -1,7 +1,7 @@
 """acl.mdl's bundles: files of several models, which are loaded and unloaded together.
 
-The codes are those of GE's api/acl/acl_model/model/model.cpp. CANN makes such files by
-aclgrphBundleSaveModel; here `models.om.bundle` does.
+The codes are those of GE's api/acl/acl_model/model/model.cpp. CANN writes such files with
+aclgrphBundleSaveModel, the simulator with `models.om.bundle`.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Bundles:
         return any(model in loaded for loaded in self._models.values())
 
     def live(self) -> list[str]:
-        """Return nothing: models are reported as contents of their contexts."""
+        """Return an empty list: the models are reported with their contexts."""
         return []
 
     def close(self) -> None:
-        """Forget the bundles."""
+        """Remove all bundles from the table."""
         self._models.clear()
 
 

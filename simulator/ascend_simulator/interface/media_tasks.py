@@ -144,7 +144,7 @@ def _numbers(given: object) -> list[int]:
 def dvpp_vpc_batch_crop_async(
     handle: int, given: int, counts: list[int], output: int, areas: list[int], stream: int
 ) -> None:
-    """Queue crops of several pictures: `counts` areas of each, each into its own picture."""
+    """Queue crops: `counts[i]` areas of picture i, each to its own output picture."""
     what = "dvpp_vpc_batch_crop_async"
     _convert_batch(what, handle, given, counts, output, areas, None, stream)
 
@@ -177,7 +177,7 @@ def dvpp_vpc_batch_crop_and_paste_async(
     pastes: list[int],
     stream: int,
 ) -> None:
-    """Queue pastes of several pictures: `counts` areas of each, each into its own picture."""
+    """Queue pastes: `counts[i]` areas of picture i, each to its own output picture."""
     what = "dvpp_vpc_batch_crop_and_paste_async"
     _convert_batch(what, handle, given, counts, output, areas, pastes, stream)
 

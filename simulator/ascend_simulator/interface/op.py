@@ -1,4 +1,4 @@
-"""acl.op: single operators, which are found among compiled ones by type, tensors and attributes."""
+"""acl.op: single operators. A call selects a compiled one by type, tensors and attributes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Operators:
     def find(self, wanted: Operator, what: str) -> Operator:
         """Return the loaded operator that equals `wanted`. Raises Refused OP_NOT_FOUND."""
         for operator in self.loaded:
-            # The attributes of Cast repeat the types.
+            # The attributes of Cast only repeat the tensors' types.
             if operator == wanted or (wanted.kind == "Cast" and operator[:3] == wanted[:3]):
                 return operator
         text = f"{what}: {wanted.kind}: no loaded operator has these tensors and attributes"
@@ -65,10 +65,13 @@ def _list(given: object) -> list[int]:
 
 @status("op.set_model_dir", STR)
 def set_model_dir(path: str) -> None:
-    """Load the operators in a folder. Refused: INVALID_PARAM for no folder, and the second time."""
+    """Load the operators in a folder.
+
+    Refused: INVALID_PARAM if `path` is not a folder, and for a second call.
+    """
     own = operators()
     if own.has_folder or not Path(path).is_dir():
-        found = "called twice" if own.has_folder else f"{path!r} is no folder"
+        found = "called twice" if own.has_folder else f"{path!r} is not a folder"
         raise Refused(Code.INVALID_PARAM, f"set_model_dir: {found}")
     own.loaded += read_folder(Path(path))
     own.has_folder = True

@@ -60,7 +60,7 @@ class Addresses:
 
     def __init__(self, lock: RLock, *, one: bool = False) -> None:
         self.one_memory: Final = one
-        """True if host and device memory are one: either address serves for both."""
+        """True if host and device share one memory: each address is valid for both."""
         self._lock = lock
         self._map = BlockMap()
         self._freed = Quarantine()
@@ -102,9 +102,8 @@ class Addresses:
             self._refuse(GONE, f"{what}: {ptr:#x}: found {block!r}, whose exporter has closed it")
         if want == "device":
             shared = self.one_memory and block.kind == "pinned"
-            if (
-                block.kind not in ON_A_DEVICE and not shared
-            ):  # an alias of host memory is also host memory
+            # An alias of host memory is also host memory.
+            if block.kind not in ON_A_DEVICE and not shared:
                 self._refuse(
                     HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}, expected device memory"
                 )

@@ -38,7 +38,7 @@ DEVICE_SPAN: Final = 1 << 46
 _RED: Final = 0xFD
 _RED_BYTES: Final = 64
 _ODD_BYTES: Final = 16
-"""Offset of malloc_host's address where memory is one: there it need not be a multiple of 64."""
+"""Offset of malloc_host's addresses with one memory, which CANN need not align to 64 bytes."""
 
 BAD_FREE = declare(
     "memory.bad-free", "free must receive each address of malloc, unchanged, exactly once."
@@ -67,9 +67,9 @@ class AddressSpace(Addresses):
         """Make an empty address space.
 
         Args:
-            capacities: the bytes of each device.
-            lock: the process's lock.
-            one: host and device memory are one.
+            capacities: The bytes of each device.
+            lock: The process's lock.
+            one: True if host and device share one memory.
         """
         super().__init__(lock, one=one)
         self._next = [DEVICE_BASE + device * DEVICE_SPAN for device in range(len(capacities))]

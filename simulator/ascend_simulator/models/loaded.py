@@ -179,7 +179,7 @@ class Models:
         self._models: dict[int, Model] = {}
 
     def next_number(self, *, planned: bool) -> int:
-        """Return a new id. Bundles and models without a memory plan share their numbers."""
+        """Return a new id. Bundles and models without a memory plan share one sequence of ids."""
         return next(self._numbers[planned])
 
     def get(self, number: int, what: str) -> Model:

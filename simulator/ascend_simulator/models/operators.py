@@ -1,4 +1,4 @@
-"""Single operators: the files of `atc --singleop`, and the operators, computed by NumPy.
+"""Single operators: the files of `atc --singleop`, and their computation by NumPy.
 
 A file has one operator with the types, dims and attributes that it was compiled for. CANN executes
 an operator only if a loaded file matches it exactly.
