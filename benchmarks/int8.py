@@ -1,10 +1,10 @@
 """Four kinds of INT8 beside FP32: speed, error, and dependence on the other requests of a batch.
 
     python -m benchmarks.int8                    the text encoder, about four minutes
-    python -m benchmarks.int8 --seconds 10       more turns
+    python -m benchmarks.int8 --seconds 10       more repetitions
 
-The graphs take turns, each with two threads. Errors and accuracy are those of the sentences that
-`text_pipeline` is measured with, each executed alone.
+The graphs are executed alternately, each with two threads. Errors and accuracy are measured with
+the sentences of `text_pipeline`, each executed alone.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def main() -> None:
             print(
                 f"| {kind} | {' | '.join(speeds[kind])} "
                 f"| {cosine.mean():.5f} | {cosine.min():.5f} | {_accuracy(found):.3f} "
-                f"| {_in_company(session, texts, found, padded=False):.1e} "
-                f"| {_in_company(session, texts, found, padded=True):.1e} |"
+                f"| {_change_in_batch(session, texts, found, padded=False):.1e} "
+                f"| {_change_in_batch(session, texts, found, padded=True):.1e} |"
             )
 
 
@@ -74,9 +74,9 @@ _Raw = argparse.RawDescriptionHelpFormatter
 
 
 def measure_speed(sessions: Mapping[str, Any], seconds: float) -> dict[str, list[str]]:
-    """Return for each graph and shape the median of FP32's time relative to its own, by turn.
+    """Return the speedup of each graph over FP32 for each shape: the median of all repetitions.
 
-    In parentheses is the ratio of CPU times, which other processes disturb less.
+    The ratio of CPU times, which other processes disturb less, is in parentheses.
     """
     rng = np.random.default_rng(0)
     speeds: dict[str, list[str]] = {kind: [] for kind in sessions}
@@ -137,7 +137,7 @@ def _static(target: Path, texts: Sequence[Feed]) -> None:
 
 
 def _n_bits(target: Path, texts: Sequence[Feed]) -> None:
-    """Write the operator as `MatMulNBitsQuantizer` does, which needs more packages."""
+    """Write the operator like `MatMulNBitsQuantizer`, which would need additional packages."""
     model = read_model(ENCODER)
     layers = {layer.result: layer for layer in find_layers(model) if not layer.is_table}
     build = Builder(model, "bits")
@@ -182,10 +182,13 @@ def _alone(session: Any, texts: Sequence[Feed]) -> NDArray[np.float32]:
     return np.concatenate([session.run(None, dict(feed))[0] for feed in texts])
 
 
-def _in_company(
+def _change_in_batch(
     session: Any, texts: Sequence[Feed], alone: NDArray[np.float32], *, padded: bool
 ) -> float:
-    """Return the largest change of an element beside seven texts, of equal length or longer."""
+    """Return the largest change of an element in a batch with up to seven other texts.
+
+    The other texts are longer if `padded`, otherwise they are cut to the same length.
+    """
     largest = 0.0
     for at in range(0, len(texts), 5):
         own = texts[at]["input_ids"][0]

@@ -1,4 +1,4 @@
-"""Servers with TLS, traces, a response cache or full file systems, and web pages that attack them.
+"""Attacks on servers with TLS, traces, a response cache or full disks, and attacks by web pages.
 
 The functions whose names start with `with_` are context managers of a server's flags.
 """
@@ -102,7 +102,7 @@ _TYPES = (
 
 
 def content_types(ground: Ground) -> str:
-    """Calls with the content types of gRPC, of its relatives, of others, and without one."""
+    """Calls with gRPC, gRPC-Web, other and missing content types."""
     counts = Counter[str]()
     for _ in ground.over():
         counts.clear()
@@ -174,7 +174,7 @@ def with_silent_collector() -> Iterator[Flags]:
 
 @contextlib.contextmanager
 def with_dead_collector() -> Iterator[Flags]:
-    """A collector at a port that nothing listens at."""
+    """A collector's port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     yield _traced(port)
@@ -191,11 +191,11 @@ def collector_silent(ground: Ground) -> str:
 
 
 def collector_dead(ground: Ground) -> str:
-    """Traces of all requests for a collector that is not there."""
+    """Traces of all requests for a collector's port without a listener."""
     return mutated_requests(ground)
 
 
-# -- full file systems; they need the right to mount
+# -- full file systems (need permission to mount)
 
 _CLONE_NEWNS = 0x20000
 _SIZE = 64 << 20
@@ -314,7 +314,7 @@ def _recovered(ground: Ground, counts: Counter[str]) -> str:
 
 
 def device_service_killed(ground: Ground) -> str:
-    """SIGKILL for the device service of a busy model, again and again."""
+    """Repeated SIGKILL for the device service of a busy model."""
     image = as_sent({"image": np.ones((1, 3, SIDE, SIDE), np.float32)})
     load = Load(ground.server.http, "image_service", image)
     killed = 0
@@ -356,7 +356,7 @@ Promise.allSettled(all).then(done => done.length)
 
 
 def web_pages(ground: Ground) -> str:
-    """A page of another site in a browser, and its name rebound to this machine."""
+    """A page of another site in a browser, also after its name is rebound to this machine."""
     address = ground.server.http
     port, grpc, metrics = (
         one.rpartition(":")[2] for one in (address, ground.server.grpc, ground.server.metrics)
