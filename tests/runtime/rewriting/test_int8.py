@@ -312,5 +312,5 @@ def test_model_is_rewritten_at_its_first_load(saved, tmp_path, monkeypatch):
     monkeypatch.delenv("GE_RUNTIME_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
-    with pytest.raises(ArtifactFault, match="no folder for the rewritten graph"):
+    with pytest.raises(ArtifactFault, match="no cache folder for the rewritten graph"):
         Runtime.open(path.parent, config, instance_name="rows_0")

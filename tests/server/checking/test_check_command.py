@@ -876,7 +876,7 @@ NOT_HERE: dict[str, tuple[dict[str, str], str, str, str]] = {
     ),
     "a model of a hub": (
         {"m__1__model_py": loading("args.from_pretrained('no/such-model')"), "m__config": VALID},
-        "m/1/model.py:5:30", "is loaded from a hub", "huggingface-cli download no/such-model",
+        "m/1/model.py:5:30", "is loaded from a model hub", "huggingface-cli download no/such-model",
     ),
     "an environment elsewhere": (
         {"m__1__model_py": MODEL, "m__config": VALID
