@@ -20,6 +20,7 @@ from ascend_simulator.violations import HERE, declare, violate
 
 __all__ = [
     "I32",
+    "LIST",
     "STR",
     "U32",
     "U64",
@@ -87,6 +88,13 @@ def U64(given: object) -> int:
     if not isinstance(given, int):
         raise TypeError(f"an integer is required (found {type(given).__name__})")
     return given & _U64_MASK
+
+
+def LIST(given: object) -> list[int]:
+    """Convert a list to unsigned longs. Raises TypeError for other types, tuples included."""
+    if not isinstance(given, list):
+        raise TypeError(f"a list is required (found {type(given).__name__})")
+    return [U64(each) for each in given]
 
 
 def U32(given: SupportsIndex) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 from ascend_simulator import media as dvpp
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, batch, status, triple, value
+from ascend_simulator.calls import I32, LIST, U32, U64, batch, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.interface.media import HOLDER, Area, channel, media, picture
@@ -133,14 +133,7 @@ def dvpp_vpc_crop_resize_paste_async(
 _MOST_AREAS: Final = 256
 
 
-def _numbers(given: object) -> list[int]:
-    """Convert a list of integers. Raises TypeError for other types."""
-    if not isinstance(given, list):
-        raise TypeError(f"a list is required (found {type(given).__name__})")
-    return [U64(each) for each in given]
-
-
-@batch("media.dvpp_vpc_batch_crop_async", U64, U64, _numbers, U64, _numbers, U64)
+@batch("media.dvpp_vpc_batch_crop_async", U64, U64, LIST, U64, LIST, U64)
 def dvpp_vpc_batch_crop_async(
     handle: int, given: int, counts: list[int], output: int, areas: list[int], stream: int
 ) -> None:
@@ -149,7 +142,7 @@ def dvpp_vpc_batch_crop_async(
     _convert_batch(what, handle, given, counts, output, areas, None, stream)
 
 
-@status("media.dvpp_vpc_batch_crop_resize_async", U64, U64, _numbers, U64, _numbers, U64, U64)
+@status("media.dvpp_vpc_batch_crop_resize_async", U64, U64, LIST, U64, LIST, U64, U64)
 def dvpp_vpc_batch_crop_resize_async(
     handle: int,
     given: int,
@@ -165,9 +158,7 @@ def dvpp_vpc_batch_crop_resize_async(
     _convert_batch(what, handle, given, counts, output, areas, None, stream)
 
 
-@batch(
-    "media.dvpp_vpc_batch_crop_and_paste_async", U64, U64, _numbers, U64, _numbers, _numbers, U64
-)
+@batch("media.dvpp_vpc_batch_crop_and_paste_async", U64, U64, LIST, U64, LIST, LIST, U64)
 def dvpp_vpc_batch_crop_and_paste_async(
     handle: int,
     given: int,
@@ -184,7 +175,7 @@ def dvpp_vpc_batch_crop_and_paste_async(
 
 @status(
     "media.dvpp_vpc_batch_crop_resize_paste_async",
-    *(U64, U64, _numbers, U64, _numbers, _numbers, U64, U64),
+    *(U64, U64, LIST, U64, LIST, LIST, U64, U64),
 )
 def dvpp_vpc_batch_crop_resize_paste_async(
     handle: int,

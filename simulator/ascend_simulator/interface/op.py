@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ascend_simulator import process
-from ascend_simulator.calls import I32, STR, U64, bare, status, value
+from ascend_simulator.calls import I32, LIST, STR, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.interface.descs import host_bytes
 from ascend_simulator.models.datasets import data, lookup, remove
@@ -54,13 +54,6 @@ class Operators:
 def operators() -> Operators:
     """Return the operators of the process."""
     return process.current().part(Operators)
-
-
-def _list(given: object) -> list[int]:
-    """Convert a list of integers. Raises TypeError for other types, tuples included."""
-    if not isinstance(given, list):
-        raise TypeError(f"a list is required (found {type(given).__name__})")
-    return [U64(each) for each in given]
 
 
 @status("op.set_model_dir", STR)
@@ -132,7 +125,15 @@ def set_attr_string(attributes: int, name: str, given: str) -> None:
 # -- executions ----------------------------------------------------------------------------------
 
 
-@status("op.execute", STR, _list, _list, _list, _list, U64, U64)
+def _compiled(
+    kind: str, inputs: list[int], outputs: list[int], attributes: int, what: str
+) -> Operator:
+    """Return the compiled operator of a call. Refused: OP_NOT_FOUND."""
+    wanted = _wanted(kind, inputs, outputs, _given(attributes, what), what)
+    return operators().find(wanted, what)
+
+
+@status("op.execute", STR, LIST, LIST, LIST, LIST, U64, U64)
 def execute(
     kind: str,
     inputs: list[int],
@@ -144,11 +145,11 @@ def execute(
 ) -> None:
     """Queue an operator on the stream. Refused: OP_NOT_FOUND if none was compiled for this call."""
     what = f"op.execute: {kind}"
-    wanted = _wanted(kind, inputs, outputs, _given(attributes, what), what)
-    _submit(operators().find(wanted, what), input_buffers, output_buffers, stream, what)
+    found = _compiled(kind, inputs, outputs, attributes, what)
+    _submit(found, input_buffers, output_buffers, stream, what)
 
 
-@status("op.execute_v2", STR, _list, _list, _list, _list, U64, U64)
+@status("op.execute_v2", STR, LIST, LIST, LIST, LIST, U64, U64)
 def execute_v2(
     kind: str,
     inputs: list[int],
@@ -160,8 +161,8 @@ def execute_v2(
 ) -> None:
     """Queue an operator as execute does."""
     what = f"op.execute_v2: {kind}"
-    wanted = _wanted(kind, inputs, outputs, _given(attributes, what), what)
-    _submit(operators().find(wanted, what), input_buffers, output_buffers, stream, what)
+    found = _compiled(kind, inputs, outputs, attributes, what)
+    _submit(found, input_buffers, output_buffers, stream, what)
 
 
 @status("op.cast", U64, U64, U64, U64, I32, U64)
@@ -174,12 +175,11 @@ def cast(
     _submit(found, [source_buffer], [target_buffer], stream, "op.cast")
 
 
-@value("op.create_handle", STR, _list, _list, U64)
+@value("op.create_handle", STR, LIST, LIST, U64)
 def create_handle(kind: str, inputs: list[int], outputs: list[int], attributes: int) -> int:
     """Return a handle of an operator. Refused: OP_NOT_FOUND."""
     what = f"op.create_handle: {kind}"
-    wanted = _wanted(kind, inputs, outputs, _given(attributes, what), what)
-    return operators().handles.add(operators().find(wanted, what))
+    return operators().handles.add(_compiled(kind, inputs, outputs, attributes, what))
 
 
 @value("op.create_handle_for_cast", U64, U64, I32)
@@ -196,7 +196,7 @@ def destroy_handle(handle: int) -> None:
     remove(operators().handles, handle, "destroy_handle")
 
 
-@status("op.execute_with_handle", U64, _list, _list, U64)
+@status("op.execute_with_handle", U64, LIST, LIST, U64)
 def execute_with_handle(handle: int, inputs: list[int], outputs: list[int], stream: int) -> None:
     """Queue the operator of a handle on the stream."""
     what = "op.execute_with_handle"
