@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.errors import ArtifactFault
+
 EXIT_NO: Final = 1
 """Exit code of a check that fails."""
 
@@ -48,6 +50,34 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="MODEL_DIR", help="model folder with config.pbtxt")
     add("--version", type=int, metavar="N", help="version folder (default: the highest)")
+
+
+def add_rewrite(parser: argparse.ArgumentParser, graph: str, kind: str) -> None:
+    """Add the arguments `graph`, with this help, and `output`, by default model.KIND.onnx."""
+    add = parser.add_argument
+    add("graph", type=Path, metavar="ONNX_FILE", help=graph)
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"output file (default: beside the graph, model.{kind}.onnx for model.onnx)",
+    )
+
+
+def rewrite_target(given: argparse.Namespace, kind: str) -> Path:
+    """Return the output file of the arguments of `add_rewrite`.
+
+    Raises:
+        ArtifactFault: The graph does not exist, or is the output file as well.
+    """
+    graph: Path = given.graph
+    target: Path = given.output or graph.with_suffix(f".{kind}{graph.suffix}")
+    if not graph.is_file():
+        raise ArtifactFault(f"{graph}: found no file, expected an ONNX graph")
+    if target.exists() and target.samefile(graph):
+        raise ArtifactFault(f"{target}: found the graph itself, expected another output file")
+    return target
 
 
 def whole(text: str, least: int = 1) -> int:

@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.cli.command import Command
+from ge_runtime.cli.command import Command, add_rewrite, rewrite_target
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.sample import read_sample
-from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.int8_choice import LEAST_COSINE, LEAST_GENERATED, write_int8
 from ge_runtime.scheduling.kept_costs import cores_of_process
 
@@ -36,15 +35,8 @@ Exit codes: 0 written, 2 the graph cannot be rewritten, or invalid arguments or 
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_rewrite(parser, "the graph", "int8")
     add = parser.add_argument
-    add("graph", type=Path, metavar="ONNX_FILE", help="the graph")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="output file (default: beside the graph, model.int8.onnx for model.onnx)",
-    )
     add(
         "--sample",
         type=Path,
@@ -63,11 +55,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     graph: Path = given.graph
-    target: Path = given.output or graph.with_suffix(f".int8{graph.suffix}")
-    if target.exists() and graph.exists() and target.samefile(graph):
-        raise ArtifactFault(f"{target}: found the graph itself, expected another output file")
-    if not graph.is_file():
-        raise ArtifactFault(f"{graph}: found no file, expected an ONNX graph")
+    target = rewrite_target(given, "int8")
     threads = cores_of_process()
     sample = given.sample and read_sample(given.sample, Graph(graph, threads).inputs)
     found = write_int8(

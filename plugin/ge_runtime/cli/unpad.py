@@ -7,8 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from ge_runtime.cli.command import Command, whole
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.cli.command import Command, add_rewrite, rewrite_target, whole
 from ge_runtime.scheduling.kept_costs import cores_of_process
 
 _DESCRIPTION: Final = """\
@@ -34,16 +33,10 @@ Exit codes: 0 written, 2 the graph cannot be rewritten, or invalid arguments or 
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("graph", type=Path, metavar="ONNX_FILE", help="the exported encoder")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="output file (default: beside the graph, model.unpadded.onnx for model.onnx)",
+    add_rewrite(parser, "the exported encoder", "unpadded")
+    parser.add_argument(
+        "--threads", type=whole, metavar="N", help="threads of an execution (default: all cores)"
     )
-    add("--threads", type=whole, metavar="N", help="threads of an execution (default: all cores)")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -51,11 +44,7 @@ def _run(given: argparse.Namespace) -> int:
     from ge_runtime.rewriting.at_load import rewritten
 
     graph: Path = given.graph
-    target: Path = given.output or graph.with_suffix(f".unpadded{graph.suffix}")
-    if target.exists() and target.samefile(graph):
-        raise ArtifactFault(f"{target}: found the graph itself, expected another output file")
-    if not graph.is_file():
-        raise ArtifactFault(f"{graph}: found no file, expected an ONNX graph")
+    target = rewrite_target(given, "unpadded")
     # The target is replaced after the verification.
     with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name
