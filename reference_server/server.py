@@ -322,12 +322,15 @@ class Server:
         return MetricsGateway(
             self.repository,
             self._registry,
-            HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu),
+            self._host_metrics(options),
             options.latencies,
             self._cache,
             self._options.profile,
             self._server_samples,
         )
+
+    def _host_metrics(self, options: MetricsOptions) -> HostMetrics:
+        return HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu)
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """Return the handlers of the metrics port. They run on the loop's thread."""
@@ -339,6 +342,7 @@ class Server:
                 http_port=None if http is None else http.port,
                 log=self._log_tail if options.page_log else None,
                 portability=self._portability,
+                host=self._host_metrics(options),
             )
         assert self._loop is not None, "load() was not called"
         return MetricsHandlers(

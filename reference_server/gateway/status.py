@@ -13,6 +13,7 @@ from reference_server.core.ports import Clock
 from reference_server.core.telemetry import Snapshot
 from reference_server.observability.logs import LogTail
 from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.observability.server_metrics import MEMORY_TOTAL, MEMORY_USED, HostMetrics
 from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel, VersionStatus
 
@@ -29,7 +30,8 @@ class StatusGateway:
     """The data of the live page. Any thread may call `read`, one at a time.
 
     `http_port` is the port for the requests of the page's form, if any. Without `log` the page
-    shows no log. `portability` has what tritonserver 2.51 would refuse.
+    shows no log. `portability` has what tritonserver 2.51 would refuse. `host` reads the memory of
+    the machine.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class StatusGateway:
         http_port: int | None = None,
         log: LogTail | None = None,
         portability: Portability | None = None,
+        host: HostMetrics | None = None,
     ) -> None:
         self._repository = repository
         self._registry = registry
@@ -50,6 +53,7 @@ class StatusGateway:
         self._http_port = http_port
         self._log = log
         self._portability = portability or Portability()
+        self._host = host
 
     def read(self) -> Mapping[str, Any]:
         """Return the data as JSON values. Times are sums over all requests, in nanoseconds."""
@@ -61,6 +65,7 @@ class StatusGateway:
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
             "http_port": self._http_port,
             "log": self._log is not None,
+            "machine": {} if self._host is None else _machine(self._host),
             "models": [
                 _shown(
                     status,
@@ -86,6 +91,12 @@ class StatusGateway:
                 for sample in family.samples:
                     if isinstance(sample.value, int | float):
                         yield family.head.name, dict(sample.labels), sample.value
+
+
+def _machine(host: HostMetrics) -> Mapping[str, float]:
+    samples = host.samples()
+    names = {"used": MEMORY_USED.name, "total": MEMORY_TOTAL.name}
+    return {key: samples[name][0].value for key, name in names.items() if name in samples}
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: The methods as Triton's log prints them.
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
-_FORM, _HOME = "/try", "/"
+_FORM, _DOCS, _HOME = "/try", "/docs", "/"
 #: Operations that reject a wrong method or version with the content type text/plain. For these,
 #: Triton sets no content type, so its HTTP library sets this one.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
@@ -45,8 +45,8 @@ class HttpHandlers:
     """Answers requests by calling the gateway.
 
     `restrictions` maps a category of operations to the header that these operations require. With
-    `page`, there is a page with a form for requests, and `/` answers browsers with a page of links.
-    `metrics_port` is the port of the live page.
+    `page`, there are a form for requests and a page with the models' API, and `/` answers browsers
+    with a page of links. `metrics_port` is the port of the live page.
     """
 
     def __init__(
@@ -72,7 +72,11 @@ class HttpHandlers:
         self._pages = {}
         if page:
             port = {"METRICS_PORT": str(metrics_port or "")}
-            self._pages = {_FORM: Page("try.html"), _HOME: Page("home.html", port)}
+            self._pages = {
+                _FORM: Page("try.html"),
+                _DOCS: Page("docs.html"),
+                _HOME: Page("home.html", port),
+            }
         self._profile = profile
         self._gateway = gateway
         self._shared_memory = shared_memory

@@ -43,12 +43,17 @@ def tail():
 
 
 @pytest.fixture
-def client(registry, tail):
+def client(registry, tail, tmp_path):
+    (tmp_path / "stat").write_text("cpu 1 1 1 1 1 1 1 1")
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 300 kB\n")
     shelf = Statuses(served(VECTOR))
     metrics = MetricsGateway(shelf, registry, HostMetrics(ManualClock(), 0, cpu=False))
     metadata = ServerMetadata("triton", "2.73.0", ())
     status = StatusGateway(
-        *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)), http_port=8000, log=tail
+        *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)),
+        http_port=8000,
+        log=tail,
+        host=HostMetrics(ManualClock(), 0, proc=tmp_path),
     )
     return Client(MetricsHandlers(metrics, Here(), status).handle)
 
@@ -89,6 +94,7 @@ def test_the_status_has_loaded_and_failed_models(client):
         "at_ms": 5.0,
         "http_port": 8000,
         "log": True,
+        "machine": {"used": 700 * 1024, "total": 1000 * 1024},
     }
     assert (ready["state"], ready["pending"], ready["batches"]) == ("READY", 0, [])
     assert ready["counts"] == dict.fromkeys(

@@ -165,38 +165,102 @@ def test_numbers_change_and_the_focus_stays(live, opened, form):
 def test_a_lost_connection_greys_the_numbers_out(live):
     live.evaluate("window.ask = async () => { throw new Error('refused'); }, look()")
     assert "Connection lost since " in live.text
-    assert live.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
+    styles = "(({filter, color}) => [filter, color])(getComputedStyle(document.querySelector(%r)))"
+    for part in ("main", "#totals", "#log"):
+        assert live.evaluate(styles % part) == ["grayscale(1)", "rgb(107, 107, 107)"]
+
+
+def show_models(page, models: str) -> None:
+    """Show a status with `models`, a JavaScript expression of parts of their entries."""
+    page.evaluate(
+        "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: 1, log: false,"
+        " machine: {used: 3 * 2 ** 30, total: 2 ** 33}, models: "
+        f"{models}.map((model) => ({{version: 1, reason: '', state: 'READY', pending: 0,"
+        " batches: [], gears: [], padding: null, counts: {success: 1, fail: 0}, ...model}))}),"
+        " look()"
+    )
 
 
 def test_many_models_are_found_by_a_search(live):
-    live.evaluate(
-        "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: null, log: false,"
-        " models: [...Array(400).keys()].map((i) => ({name: `m${i}`, version: 1, reason: '',"
-        " state: 'LOADING'}))}), look()"
-    )
-    assert live.evaluate("document.querySelectorAll('tbody').length") == 400
-    live.evaluate("search.value = 'm39', search.dispatchEvent(new Event('input'))")
-    shown = live.evaluate("[...document.querySelectorAll('tbody')].filter((b) => !b.hidden).length")
-    assert shown == 11
+    show_models(live, "[...Array(400).keys()].map((i) => ({name: `m${i}`, state: 'LOADING'}))")
+    count = "document.querySelectorAll('tbody').length"
+    assert live.evaluate(count) == 100
+    live.evaluate("search.value = 'm39 load', search.dispatchEvent(new Event('input'))")
+    assert live.evaluate(count) == 11
+    live.evaluate("search.value = '', search.dispatchEvent(new Event('input')), more.click()")
+    assert live.evaluate(count) == 400
+    assert live.evaluate("more.hidden")
+    assert "memory used on the machine\n3.0 GiB of 8.0 GiB" in live.text
 
 
-@pytest.mark.parametrize("path", ["live", "form"])
-def test_a_phone_needs_no_horizontal_scrolling(path, opened, live, form):
-    page = form("turns") if path == "form" else live
-    page.resize(320, 640, phone=True)
-    if path == "live":
-        page.open(f"http://{opened[0].metrics}/")
-        page.wait_for("models.tBodies.length")
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+def test_a_focused_link_stays_in_place_while_its_model_changes(live):
+    """A click with Ctrl on the link opens the form in another tab and leaves the focus."""
+    show_models(live, "[{name: 'a'}, {name: 'b'}, {name: 'off', state: 'UNAVAILABLE',"
+                " reason: 'unloaded'}]")  # fmt: skip
+    live.evaluate(OPEN.format("b"))
+    live.evaluate("rows.get('b 1').form.focus({focusVisible: false})")
+    show_models(live, "[{name: 'a'}, {name: 'b', pending: 7, gears: [['batch 4', 2]]}, {name: 'c'},"
+                " {name: 'off', state: 'UNAVAILABLE', reason: 'unloaded'}]")  # fmt: skip
+    assert live.evaluate("document.activeElement.href").endswith("/try#b")
+    names = "[...document.querySelectorAll('tbody button')].map((b) => b.textContent).join()"
+    assert live.evaluate(names) == "b,a,c,off"
+    assert "batch 4: 2×" in live.text
+    # A reader with the keyboard finds the rows where they were.
+    live.evaluate("rows.get('a 1').name.focus({focusVisible: true})")
+    show_models(live, "[{name: 'c', pending: 1}, {name: 'b'}, {name: 'a'}, {name: '0'}]")
+    assert live.evaluate(names) == "b,a,c,0"
 
 
-def test_all_controls_have_names_for_screen_readers(form, opened, live):
-    assert live.unnamed_controls() == []
-    page = form("turns")
-    page.evaluate("document.querySelector('details').open = true")
-    assert page.unnamed_controls() == []
-    roles = page.evaluate("[...document.querySelectorAll('[role=status]')].map((e) => e.id)")
-    assert roles == ["status", "answer"]
+AXE = ROOT / ".cache" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+ALL_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+CHANGING_RULES = ["color-contrast", "target-size", "scrollable-region-focusable"]
+VIOLATIONS = """axe.run({{runOnly: {}, resultTypes: ["violations"]}}).then(({{violations}}) =>
+    violations.map(({{id, nodes: [first]}}) =>
+        `${{id}}: ${{first.html}} ${{first.failureSummary}}`))"""
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: make clients")
+@pytest.mark.parametrize(
+    ("port", "path", "ready"),
+    [
+        ("metrics", "/", "models.tBodies.length && !log.hidden"),
+        ("http", "/", "true"),
+        ("http", "/docs", "by('models').childElementCount"),
+        ("http", "/try#turns", "fields.length"),
+    ],
+)
+def test_the_pages_have_no_known_barriers(opened, port, path, ready):
+    """Names, contrast, headings, landmarks, sizes of targets, and no horizontal scrolling."""
+    server, page = opened
+    page.complaints.clear()
+    page.open("about:blank")
+    page.open(f"http://{getattr(server, port)}{path}")
+    page.wait_for(ready)
+    page.evaluate(OPEN_ALL)
+    if port == "metrics":
+        page.evaluate(OPEN.format("spell"))
+    page.evaluate(f"{AXE.read_text()};0")
+    for scheme, width, phone, rules in (
+        ("light", 1280, False, ALL_RULES),
+        ("dark", 390, True, CHANGING_RULES),
+    ):
+        page.set_media("prefers-color-scheme", scheme)
+        page.resize(width, 840, phone=phone)
+        assert page.evaluate(VIOLATIONS.format(rules)) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.set_media("prefers-color-scheme", "light")
+    assert page.complaints == []
+
+
+def test_the_page_of_the_api_shows_tensors_and_requests(opened):
+    server, page = opened
+    page.open(f"http://{server.http}/docs")
+    page.wait_for("by('models').childElementCount === 6")
+    page.evaluate(OPEN_ALL)
+    page.wait_for("document.querySelectorAll('pre').length > 6")
+    assert "COUNT\tINT64\t[-1, -1]" in page.text
+    assert '/v2/models/spell/generate_stream\' -d \'{"WORD":"text"}\'' in page.text
 
 
 def test_numbers_are_sent_with_a_matching_shape(form):
