@@ -264,7 +264,7 @@ class Server:
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
         """Return the handlers of HTTP requests. They run on the loop's thread."""
-        metrics = self._options.metrics
+        grpc, metrics = self._options.grpc, self._options.metrics
         return HttpHandlers(
             *(self.gateway, self._shared_memory, self.control, loop, self._clock),
             restrictions=options.restricted,
@@ -272,7 +272,8 @@ class Server:
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
             page=options.page and self._shows_pages,
-            metrics_port=None if metrics is None or not metrics.page else metrics.port,
+            grpc_port=grpc.port if grpc else None,
+            metrics_port=metrics.port if metrics and metrics.page else None,
             intake=self._intake,
             origins=WebOrigins(self._options.web, options.address),
         )

@@ -46,7 +46,8 @@ class HttpHandlers:
 
     `restrictions` maps a category of operations to the header that these operations require. With
     `page`, there are a form for requests and a page with the models' API, and `/` answers browsers
-    with a page of links. `metrics_port` is the port of the live page.
+    with a page of links. `metrics_port` is the port of the live page, and `grpc_port` that of the
+    form's commands for gRPC.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class HttpHandlers:
         profile: TritonProfile = V2_51,
         limit: InputLimit = UNLIMITED,
         page: bool = False,
+        grpc_port: int | None = None,
         metrics_port: int | None = None,
         intake: Intake | None = None,
         origins: WebOrigins | None = None,
@@ -71,11 +73,14 @@ class HttpHandlers:
         self._limit = limit
         self._pages = {}
         if page:
-            port = {"METRICS_PORT": str(metrics_port or "")}
+            ports = {
+                "GRPC_PORT": str(grpc_port or ""),
+                "METRICS_PORT": str(metrics_port or ""),
+            }
             self._pages = {
-                _FORM: Page("try.html"),
+                _FORM: Page("try.html", ports),
                 _DOCS: Page("docs.html"),
-                _HOME: Page("home.html", port),
+                _HOME: Page("home.html", ports),
             }
         self._profile = profile
         self._gateway = gateway

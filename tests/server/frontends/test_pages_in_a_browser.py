@@ -1,5 +1,6 @@
 """The live page and the form for requests, in a headless Chromium."""
 
+import shlex
 import shutil
 import struct
 import subprocess
@@ -9,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
 from PIL import Image
 from server.support.model_folders import VECTOR
 from support.browser import needs_chromium, open_browser
 from support.servers import ROOT, start_reference_server
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -339,6 +342,34 @@ def test_a_request_can_be_copied_as_a_command_or_a_program(form, button):
     assert "true,false" in shown if button == "curl" else "True False" in " ".join(shown.split())
 
 
+def test_a_request_can_be_copied_for_grpcurl(form):
+    page = form("echo")
+    values = ECHO_VALUES | {
+        "values1": "9223372036854775807", "shape1": "1, 1", "parameters": '{"p": 2}',
+    }  # fmt: skip
+    for name, value in values.items():
+        page.evaluate(f"by({name!r}).value = {value!r}")
+    page.evaluate("by('grpcurl').dataset.port = '8001', by('grpcurl').click()")
+    page.wait_for("by('answer').querySelector('pre')")
+    _, command = page.evaluate("by('answer').querySelector('pre').textContent").splitlines()
+    words = shlex.split(command)
+    assert words[-2:] == ["127.0.0.1:8001", "inference.GRPCInferenceService/ModelInfer"]
+    sent = json_format.Parse(words[words.index("-d") + 1], ModelInferRequest())
+    assert (sent.model_name, sent.parameters["p"].int64_param) == ("echo", 2)
+    text, count, flag = (each.contents for each in sent.inputs)
+    assert list(text.bytes_contents) == [b"it's", b"$HOME true"]
+    assert list(count.int64_contents) == [9223372036854775807]
+    assert list(flag.bool_contents) == [True, False]
+
+
+def test_long_rows_are_a_list_and_further_rows_can_be_opened(form):
+    page = form("echo")
+    answer = sent(page, values1=" ".join(map(str, range(120))), shape1="10, 12", values2="true")
+    assert "Row 8 of 10\n\n84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95" in answer
+    page.evaluate("by('answer').querySelector('details').open = true")
+    page.wait_for("by('answer').innerText.includes('108, 109, 110')")
+
+
 def test_all_rows_are_shown_in_order_or_by_size(form):
     page = form("echo")
     answer = sent(page, **ECHO_VALUES)
@@ -389,6 +420,7 @@ def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
     ("model", "values", "expected"),
     [
         ("distance", "3, four", "POINT: 'four' is no number"),
+        ("turns", "", "X: no values; enter values or choose an image"),
         ("square_root", "1, 2, 3", "500: Failed to parse 'data' field: shape does not match"),
     ],
 )
