@@ -151,6 +151,7 @@ class Server:
             for listener in listeners.values():
                 await listener.open()
             self._announce_ports()
+            self._announce_pages()
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
@@ -178,6 +179,18 @@ class Server:
                 "call every operation that is not restricted. See docs/security.md.",
                 ", ".join(opened),
             )
+
+    def _announce_pages(self) -> None:
+        """Log the addresses of the pages for browsers."""
+        http, metrics = self._options.http, self._options.metrics
+        pages = []
+        if metrics is not None and metrics.page:
+            pages.append(f"live page {_url(metrics.address, metrics.port)}/")
+        if http is not None and http.page:
+            url = _url(http.address, http.port)
+            pages += [f"request form {url}/try", f"API {url}/docs"]
+        if pages and self._shows_pages:
+            log.info("Pages: %s", ", ".join(pages))
 
     async def load_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call `load` on another thread, and monitor the loop from then on.
@@ -422,3 +435,9 @@ class Server:
         self._log_tail.close()
         self.gateway.tracing.close()
         self._shared_memory.close()
+
+
+def _url(address: str, port: int) -> str:
+    """Return the base URL of a listener, for a browser on this machine."""
+    host = "localhost" if address in _EVERYWHERE else f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"
