@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 
-from support.browser import open_browser  # noqa: E402
+from support.browser import Page, open_browser  # noqa: E402
 from support.waiting import until  # noqa: E402
 
 from tools import recording  # noqa: E402
@@ -125,6 +126,15 @@ def _ask(model: str, values: str, *, seconds: float) -> None:
         time.sleep(0.2)
 
 
+def _keep(page: Page, name: str) -> None:
+    """Write what is seen of the page, with 64 colours: a third of the size."""
+    page.call("Emulation.setScrollbarsHidden", hidden=True)
+    page.screenshot(IMAGES / name)
+    with Image.open(IMAGES / name) as picture:
+        few = picture.convert("RGB").quantize(64)
+    few.save(IMAGES / name, optimize=True)
+
+
 _OPEN = "[...document.querySelectorAll('tbody button')].find((b) => b.textContent === {!r}).click()"
 
 
@@ -149,14 +159,14 @@ def pages(folder: Path) -> None:
         _ask("text_pipeline", '{"text": "Where is my parcel?"}', seconds=70)
         page.evaluate(_OPEN.format("text_pipeline"))
         page.evaluate("document.activeElement.blur()")
-        page.screenshot(IMAGES / "live_page.png")
+        _keep(page, "live_page.png")
         page.resize(760, 1140)
         page.open("http://localhost:8000/try#ge_classifier")
         page.wait_for("fields.length")
         page.choose_file("input[type=file]", folder / "seven.png")
         page.evaluate("by('send').click()")
         page.wait_for("by('answer').querySelector('table') && by('answer').ariaBusy === 'false'")
-        page.screenshot(IMAGES / "try_page.png")
+        _keep(page, "try_page.png")
 
 
 def triton(folder: Path) -> None:
@@ -176,7 +186,49 @@ def triton(folder: Path) -> None:
         _ask("distance", '{"POINT": [3, 4]}', seconds=70)
         page.evaluate(_OPEN.format("distance"))
         page.evaluate("document.activeElement.blur()")
-        page.screenshot(IMAGES / "triton_page.png")
+        _keep(page, "triton_page.png")
+
+
+#: Makes the page of a comparison with a model that confuses the rows of a batch.
+_FAULT = """
+mkdir -p build/models
+cp -r model_repository/ge_classifier build/models
+printf 'batch,side,count\n1,20,10\n2,20,20\n3,12,10\n' > build/sizes.csv
+.venv/bin/triton-replay generate --output build/images.trc --model ge_classifier \\
+    --input image:FP32:batch,1,side,side --sizes build/sizes.csv --rate 20 --seconds 8
+for name in reference faulty; do
+    .venv/bin/reference-server --model-repository build/models > build/$name.log 2>&1 &
+    until curl -sf localhost:8000/v2/health/ready; do sleep 1; done
+    .venv/bin/triton-replay replay build/images.trc --server localhost:8000 --output build/$name.trc
+    kill $!
+    wait $!
+    sed -i '1,/^import/s/^import/import numpy as np\\nimport/' build/models/ge_classifier/1/model.py
+    cat >> build/models/ge_classifier/1/model.py <<'END'
+    def execute(self, requests):
+        rows = [each.output_tensors()[0].as_numpy() for each in self._graph.execute(requests)]
+        mixed = [np.concatenate([each[:1], each[1:, ::-1]]) for each in rows]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("logits", each)]) for each in mixed]
+END
+done
+.venv/bin/triton-replay compare build/reference.trc build/faulty.trc --html build/fault.html
+"""
+
+
+def replay(folder: Path) -> None:
+    """Run the examples of docs/replay.md, print their output, and show their pages."""
+    examples = re.findall(r"^```\n(.*?)^```$", (ROOT / "docs/replay.md").read_text(), re.M | re.S)
+    for script in (_FAULT, *(each for each in examples if "--html build/" in each)):
+        (name,) = re.findall(r"--html build/(\w+)\.html", script)
+        own = folder / name
+        own.mkdir()
+        for needed in (".venv", "model_repository"):
+            (own / needed).symlink_to(ROOT / needed)
+        subprocess.run(["bash", "-c", script], cwd=own, check=False)  # 1: responses differ
+        with open_browser(own) as page:
+            page.resize(860, 600)
+            page.open((own / "build" / f"{name}.html").as_uri())
+            page.resize(860, page.evaluate("document.documentElement.scrollHeight"))
+            _keep(page, f"replay_{name}.png")
 
 
 def diagram(folder: Path) -> None:
@@ -205,6 +257,7 @@ PICTURES: Mapping[str, Callable[[Path], None]] = {
     "session": session,
     "pages": pages,
     "triton": triton,
+    "replay": replay,
     "diagram": diagram,
 }
 

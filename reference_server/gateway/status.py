@@ -93,7 +93,7 @@ class StatusGateway:
                         yield family.head.name, dict(sample.labels), sample.value
 
 
-def _machine(host: HostMetrics) -> Mapping[str, float]:
+def _machine(host: HostMetrics) -> Mapping[str, object]:
     samples = host.samples()
     names = {"used": MEMORY_USED.name, "total": MEMORY_TOTAL.name}
     return {key: samples[name][0].value for key, name in names.items() if name in samples}
