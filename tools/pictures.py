@@ -50,19 +50,20 @@ def session(folder: Path) -> None:
     shutil.copytree(examples / "faulty_models", folder / "faulty_models")
     model = folder / "changed" / "word_count" / "1" / "model.py"
     model.write_text(model.read_text().replace(".split()", ".replace(b'x', b' ').split()"))
-    # Not shown: the other servers of the comparison, and its requests.
-    behind = recording.Terminal("", 24, folder, _SEARCHED)
+    # Not shown: the other servers of the comparison, and its requests. Each server has a terminal,
+    # because Linux divides the processors among sessions.
+    changed, copy = (recording.Terminal("", 24, folder, _SEARCHED) for _ in range(2))
     server = recording.Terminal("Terminal 1", 12, folder, _SEARCHED)
     client = recording.Terminal("Terminal 2", 16, folder, _SEARCHED)
     try:
-        behind.type(
+        changed.type(
             "triton-replay generate --output texts.trc --model word_count "
             "--input TEXT:BYTES:2,1 --rate 40 --seconds 5"
         )
-        for repository, first in (("models", 8020), ("changed", 8010)):
+        for terminal, repository, first in ((copy, "models", 8020), (changed, "changed", 8010)):
             ports = f"--http-port {first} --grpc-port {first + 1} --metrics-port {first + 2}"
-            behind.type(
-                f"reference-server --model-repository {repository} {ports} &", until="Pages: "
+            terminal.type(
+                f"reference-server --model-repository {repository} {ports}", until="Pages: "
             )
         server.type(
             "reference-server --model-repository models --model-control-mode poll "
@@ -89,7 +90,7 @@ def session(folder: Path) -> None:
             "triton-replay ab texts.trc --a localhost:8000 --a2 localhost:8020 --b localhost:8010"
         )
     finally:
-        for terminal in (client, server, behind):
+        for terminal in (client, server, changed, copy):
             terminal.close()
     title = "A session: a server, a request, a breakpoint in model.py, a check, a comparison"
     (IMAGES / "session.svg").write_text(recording.draw([server, client], title), encoding="utf-8")
@@ -127,11 +128,11 @@ def _ask(model: str, values: str, *, seconds: float) -> None:
 
 
 def _keep(page: Page, name: str) -> None:
-    """Write what is seen of the page, with 64 colours: a third of the size."""
-    page.call("Emulation.setScrollbarsHidden", hidden=True)
+    """Write what is seen of the page, with 128 colours: a third of the size."""
     page.screenshot(IMAGES / name)
     with Image.open(IMAGES / name) as picture:
-        few = picture.convert("RGB").quantize(64)
+        # This method keeps the colours of few pixels, such as those of a legend.
+        few = picture.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE)
     few.save(IMAGES / name, optimize=True)
 
 
@@ -153,7 +154,7 @@ def pages(folder: Path) -> None:
         f"--log-file={folder / 'log'}",
     )
     with _running(*serve, ready="localhost:8000/v2/health/ready"), open_browser(folder) as page:
-        page.resize(1100, 820)
+        page.resize(1100, 880)
         page.open("http://localhost:8002/")
         page.wait_for("models.tBodies.length")
         _ask("text_pipeline", '{"text": "Where is my parcel?"}', seconds=70)
