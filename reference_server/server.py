@@ -118,6 +118,7 @@ class Server:
         # The pages use fields that old releases of Triton do not have.
         self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
+        self._status: StatusGateway | None = None
         self._stopping = asyncio.Event()
         self._has_failed = False
 
@@ -348,10 +349,9 @@ class Server:
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """Return the handlers of the metrics port. They run on the loop's thread."""
-        status = None
         if options.page and self._shows_pages:
             http = self._options.http
-            status = StatusGateway(
+            self._status = StatusGateway(
                 *(self.repository, self._registry, self.gateway.server_metadata(), self._clock),
                 http_port=None if http is None else http.port,
                 log=self._log_tail if options.page_log else None,
@@ -362,7 +362,7 @@ class Server:
         return MetricsHandlers(
             self.metrics_gateway(options),
             Background(self._loop, most=1),
-            *(status, WebOrigins(self._options.web, options.address)),
+            *(self._status, WebOrigins(self._options.web, options.address)),
         )
 
     def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
@@ -376,6 +376,8 @@ class Server:
     def _run_periodic_work(self) -> None:
         self._incidents.log_pending()
         self._executions.look()
+        if self._status is not None:
+            self._status.sample()
         self._shared_memory.release_buffers()
 
     def metrics_listener(self, options: MetricsOptions) -> HttpListener:

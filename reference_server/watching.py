@@ -201,6 +201,7 @@ class RemoteStatus:
             "at_ms": now * 1000,
             "http_port": None,
             "log": False,
+            "history": [],
             "machine": {_MACHINE[name]: value for name, _, value in samples if name in _MACHINE},
             "models": [
                 self._entry(each, served, pending, runtimes, now)

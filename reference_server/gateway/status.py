@@ -18,6 +18,8 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel, VersionStatus
 
 _NS_PER_MS = 1_000_000
+#: The interval and the number of the samples for the page's charts: ten minutes.
+_SAMPLE_NS, _MOST_SAMPLES = 5_000_000_000, 120
 #: The metrics of ge_runtime's models that the page shows.
 _MEMORY = "ge_runtime_total_bytes"
 _USEFUL = "ge_runtime_useful_elements_total"
@@ -54,9 +56,33 @@ class StatusGateway:
         self._log = log
         self._portability = portability or Portability()
         self._host = host
+        self._history: tuple[tuple[float, int, int, int], ...] = ()
+        self._sampled_ns: int | None = None
+
+    def sample(self) -> None:
+        """Keep the sums over all models, at most every five seconds.
+
+        Must be called regularly, by one thread.
+        """
+        now_ns = self._clock.monotonic_ns()
+        if self._sampled_ns is not None and now_ns - self._sampled_ns < _SAMPLE_NS:
+            return
+        self._sampled_ns = now_ns
+        succeeded = failed = waiting = 0
+        for served in self._repository.all():
+            counts = served.statistics.requests()
+            succeeded, failed = succeeded + counts[0], failed + counts[1]
+            waiting += served.scheduler.pending
+        # Replaced, not changed: another thread reads it.
+        point = (now_ns / _NS_PER_MS, succeeded, failed, waiting)
+        self._history = (*self._history[1 - _MOST_SAMPLES :], point)
 
     def read(self) -> Mapping[str, Any]:
-        """Return the data as JSON values. Times are sums over all requests, in nanoseconds."""
+        """Return the data as JSON values. Times are sums over all requests, in nanoseconds.
+
+        `history` has a time in milliseconds and three sums over all models for each sample:
+        successful, failed and waiting requests.
+        """
         served = {(each.config.name, each.version): each for each in self._repository.all()}
         runtimes = by_model(self._samples())
         return {
@@ -65,6 +91,7 @@ class StatusGateway:
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
             "http_port": self._http_port,
             "log": self._log is not None,
+            "history": self._history,
             "machine": {} if self._host is None else _machine(self._host),
             "models": [
                 _shown(

@@ -173,11 +173,11 @@ def test_a_lost_connection_greys_the_numbers_out(live):
         assert live.evaluate(styles % part) == ["grayscale(1)", "rgb(107, 107, 107)"]
 
 
-def show_models(page, models: str) -> None:
+def show_models(page, models: str, history: str = "[]") -> None:
     """Show a status with `models`, a JavaScript expression of parts of their entries."""
     page.evaluate(
         "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: 1, log: false,"
-        " machine: {used: 3 * 2 ** 30, total: 2 ** 33}, models: "
+        f" machine: {{used: 3 * 2 ** 30, total: 2 ** 33}}, history: {history}, models: "
         f"{models}.map((model) => ({{version: 1, reason: '', state: 'READY', pending: 0,"
         " batches: [], gears: [], padding: null, counts: {success: 1, fail: 0}, ...model}))}),"
         " look()"
@@ -194,6 +194,15 @@ def test_many_models_are_found_by_a_search(live):
     assert live.evaluate(count) == 400
     assert live.evaluate("more.hidden")
     assert "machine memory used\n3.0 GiB (38 %)" in live.text
+
+
+def test_the_lines_begin_before_the_page_was_opened(live):
+    live.evaluate("before = null")
+    show_models(live, "[{name: 'm'}]", "[[-9999, 5, 0, 0], [-4999, 55, 10, 3]]")
+    points = "totals.get({!r}).points"
+    assert live.evaluate(points.format("model requests/s")) == [[-4999, 10]]
+    assert live.evaluate(points.format("failed")) == [[-4999, 2]]
+    assert live.evaluate(points.format("waiting")) == [[-4999, 3], [1, 0]]
 
 
 def test_a_focused_link_stays_in_place_while_its_model_changes(live):
