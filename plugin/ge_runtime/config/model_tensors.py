@@ -14,7 +14,7 @@ from typing import Final, TypeGuard
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.parameters import ConfigErrors, Parameters, read_whole, split_names
-from ge_runtime.specs import ROWS, UNKNOWN, DType, Relation, TensorSpec
+from ge_runtime.specs import PAST, ROWS, UNKNOWN, DType, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,12 @@ class ModelTensors:
     passthrough: Mapping[str, str]
     """Output to the input that it returns unchanged."""
     axes: tuple[str, ...]
-    """Axes whose sizes requests determine.
+    """Axes whose sizes requests determine, and PAST if states of sequences grow.
 
     Axes in a list with an error count too: one mistake is one error, not one at every mention.
     """
+    grows: bool = False
+    """True if states of sequences grow along PAST."""
 
     @property
     def sources(self) -> Mapping[str, TensorSpec]:
@@ -211,6 +213,9 @@ class ModelTensors:
         )
         _check_axes(tensors, names, errors)
         _check_optional(tensors, errors)
+        limited = parameters.texts(table.LIMIT)
+        if PAST in limited and PAST not in tensors.axes and parameters.texts(table.STATE):
+            return replace(tensors, axes=(*tensors.axes, PAST), grows=True)
         return tensors
 
 
@@ -299,7 +304,7 @@ class AxisNames:
         dims: list[str | Relation] = []
         for text in self._counted(spec, needed=needed):
             try:
-                dims.append(_dim(text))
+                dims.append(read_dim(text))
             except ValueError as error:
                 self._errors.add(_field_of(spec), f"'{text}'", str(error))
                 return spec
@@ -325,7 +330,7 @@ def _wanted(spec: TensorSpec) -> str:
     return f"{spec.dims.count(UNKNOWN)} name(s), one per -1 of dims {list(spec.dims)}"
 
 
-def _dim(text: str) -> str | Relation:
+def read_dim(text: str) -> str | Relation:
     """Return an axis or a relation. Raises ValueError with the expected form."""
     if is_axis_name(text):
         return text

@@ -184,7 +184,9 @@ def _plain_input(
         value = given[name]
     elif name in config.masks:
         lead = (1,) if config.batched else ()
-        value = np.ones((*lead, *(sizes[axis] for axis in config.masks[name])), dtype)
+        value = np.ones(
+            (*lead, *TensorSpec(name, port.dtype, config.masks[name]).shape(sizes)), dtype
+        )
     elif name in config.lengths:
         value = np.full((1,) * len(port.dims), sizes[config.lengths[name]], dtype)
     elif name in config.positions:

@@ -1,0 +1,269 @@
+"""States of sequences that grow: past keys and values of decoders, in blocks of planned memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+from runtime.support.axis_graphs import saved
+from runtime.support.decoders import TINY, Expected, decoder_config, of, request
+from runtime.support.parsing import assert_fault
+
+from ge_runtime import Runtime
+from ge_runtime.errors import BlocksTaken, ConfigFault, EngineFault, RequestFault
+from ge_runtime.scheduling.state_group import StateGroup
+from model_factory.decoder_graph import DecoderSizes, decoder_model
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return decoder_model()
+
+
+@pytest.fixture(scope="module")
+def expected(graph):
+    return Expected(graph)
+
+
+@pytest.fixture(scope="module")
+def runtime(graph, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoder")
+    runtime = Runtime.open(saved(graph, folder), decoder_config(), instance_name="decoder_0")
+    yield runtime
+    runtime.close()
+
+
+def close_all(runtime):
+    for sequence in range(1, 9):
+        runtime.end_sequence(sequence)
+    assert runtime.gauges()["state_blocks_used"] == 0
+
+
+# Batches of (sequence, tokens): sequences join and leave, with one or several tokens.
+batches = st.lists(
+    st.dictionaries(st.integers(1, 4), st.sampled_from([1, 1, 1, 3]), min_size=1, max_size=4),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(batches, st.integers(0, 99))
+def test_answers_do_not_depend_on_the_sequences_that_join_and_leave(
+    runtime, expected, batches, seed
+):
+    rng, texts, answers = np.random.default_rng(seed), {}, {}
+    for batch in batches:
+        ids = {
+            own: rng.integers(0, TINY.vocabulary, count).tolist() for own, count in batch.items()
+        }
+        callers = [of(own, starts=own not in texts) for own in batch]
+        for own in batch:
+            texts[own] = texts.get(own, []) + ids[own]
+        found = runtime.infer([request(ids[own]) for own in batch], callers)
+        for own, answer in zip(batch, found, strict=True):
+            answers.setdefault(own, []).append(answer["logits"][0])
+    for own, text in texts.items():
+        found = np.concatenate(answers[own])
+        np.testing.assert_allclose(found, expected.logits(text), atol=1e-5)
+    close_all(runtime)
+
+
+def test_the_states_of_an_unchanged_group_are_not_copied(runtime, expected, monkeypatch):
+    copied = []
+    gather = StateGroup._gather
+    monkeypatch.setattr(
+        StateGroup, "_gather", lambda *given: (copied.append(given), gather(*given))
+    )
+    runtime.infer([request([1, 2]), request([3])], [of(1, starts=True), of(2, starts=True)])
+    runtime.infer([request([4]), request([5])], [of(1), of(2)])
+    assert len(copied) == 1
+    for _ in range(10):
+        # In another order; the group's order stays.
+        first, second = runtime.infer([request([5]), request([4])], [of(2), of(1)])
+    assert len(copied) == 1
+    np.testing.assert_allclose(
+        second["logits"][0, 0], expected.logits([1, 2] + 11 * [4])[-1], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        first["logits"][0, 0], expected.logits([3] + 11 * [5])[-1], atol=1e-5
+    )
+    # A sequence that starts is executed beside the group, and joins with its next request.
+    runtime.infer([request([6])], [of(3, starts=True)])
+    runtime.infer([request([5]), request([4])], [of(2), of(1)])
+    assert len(copied) == 1
+    runtime.infer([request([5]), request([4]), request([7])], [of(2), of(1), of(3)])
+    assert len(copied) == 2
+    close_all(runtime)
+
+
+def test_decoding_allocates_no_memory_for_states(tmp_path):
+    sizes = DecoderSizes(heads=8, width=128, positions=300)
+    config = decoder_config({"limit.past": "256"}, sizes=sizes)
+    runtime = Runtime.open(saved(decoder_model(sizes), tmp_path), config, instance_name="decoder_0")
+    callers = [of(own, starts=True) for own in range(4)]
+    runtime.infer([request([1] * 8)] * 4, callers)
+    callers = [of(own) for own in range(1, 4)]
+    for _ in range(24):
+        runtime.infer([request([1] * 8)] * 3, callers)
+    tracemalloc.start()
+    for _ in range(5):
+        runtime.infer([request([1])] * 3, callers)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    gauges = runtime.gauges()
+    runtime.close()
+    assert gauges["allocations_after_freeze"] == 0
+    one_sequence = 2 * 2 * 200 * 128 * 4
+    assert peak < one_sequence / 4
+
+
+@pytest.mark.parametrize("policy", ["refuse", "evict"])
+def test_full_blocks_refuse_a_request_or_end_the_idle_sequence(graph, tmp_path, policy):
+    config = decoder_config({"state_blocks": "3", "state_full": policy, "limit.past": "16"})
+    runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0")
+    for own in (1, 2, 3):
+        runtime.infer([request([1] * 8)], [of(own, starts=True)])
+    (answer,) = runtime.infer([request([1])], [of(4, starts=True)])
+    gauges = runtime.gauges()
+    if policy == "refuse":
+        assert isinstance(answer, BlocksTaken)
+        assert str(answer) == (
+            "blocks of growing states: found 3 of 3 in use, expected 1 free ones for 1 elements "
+            "along 'past'. 'state_blocks' sets their number"
+        )
+        (later,) = runtime.infer([request([1])], [of(4)])  # it does not start from nothing
+        assert isinstance(later, RequestFault)
+        runtime.infer([request([1])], [of(1, ends=True)])
+        (answer,) = runtime.infer([request([1])], [of(4, starts=True)])
+    assert "logits" in answer
+    assert (gauges["state_blocks"], gauges["state_blocks_used"]) == (3, 3)
+    (first,) = runtime.infer([request([1])], [of(1)])
+    assert isinstance(first, RequestFault)
+    (third,) = runtime.infer([request([1])], [of(3)])
+    assert "logits" in third
+    runtime.close()
+
+
+def test_an_idle_sequence_returns_its_blocks(graph, tmp_path):
+    class Clock:
+        seconds = 0.0
+
+        def now(self):
+            return self.seconds
+
+    config = decoder_config()
+    config["sequence_batching"]["max_sequence_idle_microseconds"] = "5000000"
+    clock = Clock()
+    runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0", clock=clock)
+    for own in (1, 2):
+        runtime.infer([request([1])], [of(own, starts=True)])
+    clock.seconds = 9.0
+    runtime.infer([request([1])], [of(2)])
+    assert runtime.gauges()["state_blocks_used"] == 2
+    clock.seconds = 11.0
+    runtime.infer([request([1])], [of(2)])
+    assert runtime.gauges()["state_blocks_used"] == 1
+    assert isinstance(runtime.infer([request([1])], [of(1)])[0], RequestFault)
+    runtime.close()
+
+
+def test_a_failed_execution_leaves_the_states_unchanged(runtime, expected, monkeypatch):
+    callers = [of(1, starts=True), of(2, starts=True)]
+    runtime.infer([request([1, 2]), request([3])], callers)
+    (executor,) = runtime._parts.executors
+    run = executor.engine.run
+
+    def fail(inputs, outputs):
+        run(inputs, outputs)
+        raise EngineFault("broken")
+
+    monkeypatch.setattr(executor.engine, "run", fail)
+    for answer in runtime.infer([request([9]), request([9])], [of(1), of(2)]):
+        assert isinstance(answer, EngineFault)
+    monkeypatch.undo()
+    first, second = runtime.infer([request([4]), request([5])], [of(1), of(2)])
+    np.testing.assert_allclose(first["logits"][0], expected.logits([1, 2, 4])[-1:], atol=1e-5)
+    np.testing.assert_allclose(second["logits"][0], expected.logits([3, 5])[-1:], atol=1e-5)
+    close_all(runtime)
+
+
+def test_a_sequence_cannot_grow_beyond_its_limit(graph, tmp_path):
+    config = decoder_config({"limit.past": "10", "limit.tokens": "8"})
+    runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0")
+    runtime.infer([request([1] * 8)], [of(1, starts=True)])
+    runtime.infer([request([1] * 8)], [of(1)])
+    (refused,) = runtime.infer([request([1])], [of(1)])
+    assert str(refused) == (
+        "states of the sequence: found 16 elements along 'past', expected at most 10 before a "
+        "request (limit.past)"
+    )
+    runtime.close()
+
+
+def test_reproducible_answers_are_equal_to_the_bit(graph, tmp_path):
+    config = decoder_config(
+        {
+            "reproducible": "true",
+            "gears.batch": "4",
+            "gears.past": "8, 40",
+            "gears.tokens": "1, 2, 3",
+            "limit.tokens": "3",
+            "load_check": "on",
+        }
+    )
+    runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0")
+    (check,) = [line for line in runtime.report if "load check" in line]
+    assert "nor do the states of sequences; equal to the bit" in check
+    texts = {1: [1, 2, 3], 2: [4, 5, 6], 3: [7, 8]}
+
+    def play(groups):
+        found = {own: [] for own in texts}
+        for group in groups:
+            callers = [of(own, starts=True) for own in group]
+            answers = runtime.infer([request(texts[own]) for own in group], callers)
+            for step in range(12):
+                for own, answer in zip(group, answers, strict=True):
+                    found[own].append(answer["logits"].tobytes())
+                token = request([step])
+                answers = runtime.infer([token] * len(group), [of(own) for own in group])
+        return found
+
+    assert play([[1], [2], [3]]) == play([[3, 1, 2]])
+    runtime.close()
+
+
+def test_the_load_check_covers_growing_states(graph, tmp_path):
+    config = decoder_config({"load_check": "on", "limit.past": "16", "limit.tokens": "2"})
+    # The graph ignores its mask: padding of the past changes its answers.
+    unmasked = ModelProto.FromString(graph.SerializeToString())
+    (both,) = [node for node in unmasked.graph.node if node.op_type == "And"]
+    both.input[0] = both.input[1]
+    version_dir = saved(unmasked, tmp_path)
+    with pytest.raises(ConfigFault, match="expected a graph that uses its mask"):
+        Runtime.open(version_dir, config, instance_name="decoder_0")
+
+
+def test_memory_of_blocks_and_of_the_group_is_planned(runtime):
+    plan = runtime.plan
+    # Each of 4 tensors of 2 x 8 numbers: 12 blocks of 16 tokens, and 2 buffers of 4 rows of 48.
+    assert plan.state_bytes == 4 * 64 * (12 * 16 + 2 * 4 * 48)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more", "fault"),
+    [
+        ({"state_growth": "words"}, {}, "'words'"),
+        ({"state_growth": "tokens +"}, {}, "parameter 'state_growth'"),
+        ({"state_blocks": "2"}, {}, "expected at least 3, for one sequence (limit.past)"),
+        ({"mask.attention_mask": "tokens + past"}, {}, "'past + ' and the growth of the states"),
+        ({"padding.tokens": "neutral"}, {}, "padding would become part of the states"),
+        ({"devices": "cpu, cpu"}, {}, "expected one cpu"),
+        ({"min.past": "1"}, {}, "parameter 'min.past'"),
+        ({}, {"batch": 0}, "growing states have rows"),
+    ],
+)
+def test_faults_of_the_configuration(parameters, more, fault):
+    assert_fault(decoder_config(parameters, **more), fault)
