@@ -122,7 +122,7 @@ def test_decoding_allocates_no_memory_for_states(tmp_path):
 
 @pytest.mark.parametrize("policy", ["refuse", "evict"])
 def test_full_blocks_refuse_a_request_or_end_the_idle_sequence(graph, tmp_path, policy):
-    config = decoder_config({"state_blocks": "3", "state_full": policy, "limit.past": "16"})
+    config = decoder_config({"state_blocks": "3", "state_full": policy, "limit.past": "40"})
     runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0")
     for own in (1, 2, 3):
         runtime.infer([request([1] * 8)], [of(own, starts=True)])

@@ -356,7 +356,7 @@ def read_prepared(parameters: Parameters, inputs: Collection[str]) -> dict[str, 
     prepared = {}
     errors = parameters.errors
     for field, name, text in parameters.entries(table.PREPARED):
-        spec = _read_spec(name, text)
+        spec = read_written(name, text)
         if spec is None:
             expected = "a type of numbers, sizes and axes, e.g. INT64[tokens] or FP32[3,height]"
             errors.add(field, f"'{text}'", expected)
@@ -376,7 +376,7 @@ def mentioned_axes(parameters: Parameters) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(is_axis_name, words)))
 
 
-def _read_spec(name: str, text: str) -> TensorSpec | None:
+def read_written(name: str, text: str) -> TensorSpec | None:
     """Return the tensor that `text` describes, e.g. INT64[tokens], or None if it is invalid."""
     match = _WRITTEN.fullmatch(text)
     if match is None or match[1] not in _NUMBERS:

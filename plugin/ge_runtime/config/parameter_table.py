@@ -440,6 +440,12 @@ PASS: Final = Family(
     "an input with the type and the dims of the output; BYTES is allowed. The output is a "
     "copy of this input",
 )
+GENERATE: Final = Family(
+    "generate.<output>",
+    readers.text,
+    "type and dims of the graph's logits, e.g. `FP32[tokens, 50257]`. The model [streams "
+    "tokens](#models-that-stream-tokens)",
+)
 PREPARED: Final = Family(
     "prepared.<tensor>",
     readers.text,
@@ -499,7 +505,8 @@ FAMILIES: Final[tuple[Family[Any], ...]] = (
         OFFSETS,
         CONSTANT,
     ),
-    *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED, RESIDENT, AIPP, JPEG),
+    *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED),
+    *(GENERATE, RESIDENT, AIPP, JPEG),
     *(GRAPH_GE, SESSION_GE, GE, ATC),
 )
 """Parameters of single tensors, axes and options."""

@@ -319,6 +319,9 @@ def _read(
     padding = read_padding_rules(
         parameters, tensors, limits, masked=marked, axis_lengths=axis_lengths, packing=packing
     )
+    for field, _, _ in parameters.entries(table.GENERATE):
+        expected = "'backend: \"ge\"', or a model.py with GenerationModel"
+        errors.add(field, "a model.py with GraphModel", expected)
     check_growing_states(states, padding, devices, parameters, batched=max_batch_size > 0)
     return RuntimeConfig(
         model=str(model_config.get("name", "")),

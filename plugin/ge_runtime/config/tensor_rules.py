@@ -250,8 +250,8 @@ class GrowingStates:
             return None
         least = cls(growth, 1)
         largest = least.size_after.size(limits)
-        if blocks is not None and blocks * BLOCK < limits[PAST]:
-            expected = f"at least {-(-limits[PAST] // BLOCK)}, for one sequence (limit.{PAST})"
+        if blocks is not None and blocks * BLOCK < largest:
+            expected = f"at least {-(-largest // BLOCK)}, for one sequence (limit.{PAST})"
             errors.add("parameter 'state_blocks'", blocks, expected)
         return cls(growth, blocks or rows * -(-largest // BLOCK), evicts)
 

@@ -224,7 +224,7 @@ def with_input(**changes):
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, padding.<axis>, pad.<input>, "
-            "default.<input>, pass.<output>, prepared.<tensor>, "
+            "default.<input>, pass.<output>, prepared.<tensor>, generate.<output>, "
             "resident.<input or output>, aipp.<input>, jpeg.<prepared tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),
