@@ -235,7 +235,7 @@ def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     parameters = _texts(model_config)
     outputs = [key for key in parameters if key.startswith(_GENERATE)]
-    declared = model_config.get("output") or ()
+    declared = list(model_config.get("output") or ())
     policy = model_config.get("model_transaction_policy") or {}
     if len(outputs) != 1 or not policy.get("decoupled"):
         found = f"{len(outputs)} of them, and decoupled: {bool(policy.get('decoupled'))}"
@@ -257,7 +257,7 @@ def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         for key, text in parameters.items()
         if key not in ("rows", outputs[0]) and key.removeprefix("default.") not in _OPTIONS
     }
-    own[f"axes.{name}"] = next(iter(spec.axes))
+    own[f"axes.{name}"] = spec.axes[0]
     dims = [dim if isinstance(dim, int) else -1 for dim in spec.dims]
     oldest = {"max_candidate_sequences": rows}
     return {
