@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
+from onnxruntime import InferenceSession
 from runtime.support.axis_graphs import saved
-from runtime.support.decoders import TINY, Expected, decoder_config, of, request
+from runtime.support.decoders import (
+    TINY,
+    Expected,
+    cross_config,
+    decoder_config,
+    of,
+    recogniser,
+    recogniser_config,
+    request,
+)
 from runtime.support.parsing import assert_fault
 
 from ge_runtime import Runtime
@@ -244,6 +254,51 @@ def test_the_load_check_covers_growing_states(graph, tmp_path):
     version_dir = saved(unmasked, tmp_path)
     with pytest.raises(ConfigFault, match="expected a graph that uses its mask"):
         Runtime.open(version_dir, config, instance_name="decoder_0")
+
+
+JOINS = [[1], [1, 2], [2, 1], [1, 2, 3], [3], [2, 3], [1, 2, 3], [1, 2, 3]]
+"""Sequences of each request batch."""
+
+
+def test_a_decoder_that_attends_to_an_encoder_keeps_its_past(opened):
+    model = decoder_model(DecoderSizes(cross=True))
+    runtime, expected = opened(model, cross_config()), Expected(model)
+    rng = np.random.default_rng(0)
+    states = {own: rng.standard_normal((1, 2 * own, TINY.width), np.float32) for own in (1, 2, 3)}
+    texts = {own: [] for own in states}
+    for batch in JOINS:
+        callers = [of(own, starts=not texts[own]) for own in batch]
+        for own in batch:
+            texts[own] += [own, len(texts[own])]
+        requests = [{**request(texts[own][-2:]), "encoder_states": states[own]} for own in batch]
+        for own, answer in zip(batch, runtime.infer(requests, callers), strict=True):
+            frames = states[own].shape[1]
+            logits = expected.logits(
+                texts[own],
+                encoder_states=states[own],
+                encoder_mask=np.ones((1, frames), np.int64),
+            )
+            np.testing.assert_allclose(answer["logits"][0], logits[-2:], atol=1e-5)
+
+
+def test_a_recogniser_keeps_caches_of_fixed_and_of_growing_size(opened):
+    model = recogniser()
+    runtime, rng = opened(model, recogniser_config()), np.random.default_rng(0)
+    assert "nor do the states of sequences" in "".join(runtime.report)
+    session = InferenceSession(model.SerializeToString())
+    caches = {}
+    for at, batch in enumerate(JOINS):
+        chunks = {own: rng.standard_normal((1, 4 + at % 2 * 8, 4), np.float32) for own in batch}
+        requests = [{"features": chunks[own]} for own in batch]
+        callers = [of(own, starts=own not in caches) for own in batch]
+        for own, answer in zip(batch, runtime.infer(requests, callers), strict=True):
+            empty = np.zeros((1, 1, 4), np.float32), np.zeros((0, 1, 4), np.float32)
+            last, memory = caches.get(own, empty)
+            total = len(memory) + chunks[own].shape[1] // 4
+            feeds = {"features": chunks[own], "last": last, "memory": memory}
+            feeds["valid"] = np.ones((1, total), np.float32)
+            scores, *caches[own] = session.run(["scores", "next_last", "next_memory"], feeds)
+            np.testing.assert_allclose(answer["scores"], scores, atol=1e-5)
 
 
 def test_memory_of_blocks_and_of_the_group_is_planned(runtime):
