@@ -125,11 +125,11 @@ def main() -> None:
     gathered: list[object] = []
     gather = StateGroup._gather
 
-    def counted(group: StateGroup, *own: Any) -> None:
-        gathered.append(group)
-        gather(group, *own)
+    def counted(self: StateGroup, *own: Any) -> None:
+        gathered.append(self)
+        gather(self, *own)
 
-    StateGroup._gather = counted  # type: ignore[method-assign]
+    StateGroup._gather = counted  # type: ignore
     with tempfile.TemporaryDirectory() as folder:
         runtime = opened(Path(folder), sizes, most, LONGEST_PROMPT + given.tokens)
         print(*runtime.plan.table(), sep="\n")
