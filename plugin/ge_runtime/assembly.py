@@ -431,7 +431,10 @@ def _partitioner(
 ) -> Partitioner:
     equal = config.equal_axes
     unpadded = isinstance(engine, Unpadding) and engine.unpadded
-    partitioner = BatchPartitioner(gears, cost, config.rows, equal, unpadded=unpadded)
+    grows = config.states.growth is not None
+    partitioner = BatchPartitioner(
+        gears, cost, config.rows, equal, unpadded=unpadded, together=grows
+    )
     if config.reproducible:
         # Only loaded for models whose answers are reproducible.
         from ge_runtime.batching.own_gears import OwnGearPartitioner

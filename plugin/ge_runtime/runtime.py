@@ -239,6 +239,11 @@ class Runtime:
                     self._idle.notify_all()
         for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
+        if self.config.states.growth is not None:
+            for step, answer in zip(steps, answers, strict=True):
+                # Later requests must not continue without the first one.
+                if step is not None and step.starts and isinstance(answer, Exception):
+                    self.end_sequence(step.sequence)
         self._finish(answers, originals)
         return answers
 
@@ -356,19 +361,15 @@ class Runtime:
             block = self._parts.admission.admit(request, caller.request_id)
             if state is not None:
                 block = self._with_state(block, state)
-        except BlocksTaken as fault:
-            step = caller.sequence
-            if step is not None and step.starts:  # later requests must not continue without it
-                self.end_sequence(step.sequence)
-            self._counts.add(Counts(refused=1))
-            return fault
-        except RequestFault as fault:
+        except (BlocksTaken, RequestFault) as fault:
             missed = isinstance(fault, GearOverflow)
             self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
             # The size that an execution needs, not that of the tensors: gears are chosen for it.
-            self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
+            # A sequence starts with a past of 0, which no histogram has.
+            sizes = [max(1, block.needs[axis]) for axis in self.config.limits]
+            self._recorded.add((block.rows, *sizes))
         return block
 
     def _with_state(self, block: Block, state: State) -> Block:

@@ -22,8 +22,11 @@ from runtime.support.decoders import (
 from runtime.support.parsing import assert_fault
 
 from ge_runtime import Runtime
+from ge_runtime.engines.growing_states import GrowingState, pool_bytes
 from ge_runtime.errors import BlocksTaken, ConfigFault, EngineFault, RequestFault
+from ge_runtime.scheduling.state_blocks import BlockPool, SequenceState
 from ge_runtime.scheduling.state_group import StateGroup
+from ge_runtime.specs import PAST, DType, TensorSpec
 from model_factory.decoder_graph import DecoderSizes, decoder_model
 
 
@@ -40,7 +43,9 @@ def expected(graph):
 @pytest.fixture(scope="module")
 def runtime(graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("decoder")
-    runtime = Runtime.open(saved(graph, folder), decoder_config(), instance_name="decoder_0")
+    # At most 4 rows with 15 tokens before a request, or 2 with 30.
+    config = decoder_config({"limit.total.past": "60"})
+    runtime = Runtime.open(saved(graph, folder), config, instance_name="decoder_0")
     yield runtime
     runtime.close()
 
@@ -49,6 +54,9 @@ def close_all(runtime):
     for sequence in range(1, 9):
         runtime.end_sequence(sequence)
     assert runtime.gauges()["state_blocks_used"] == 0
+    # NaN, so that memory that is read without being written becomes visible.
+    for buffer in runtime._parts.executors[0].group._buffers:
+        buffer.fill(255)
 
 
 # Batches of (sequence, tokens): sequences join and leave, with one or several tokens.
@@ -154,6 +162,14 @@ def test_full_blocks_refuse_a_request_or_end_the_idle_sequence(graph, tmp_path, 
     assert isinstance(first, RequestFault)
     (third,) = runtime.infer([request([1])], [of(3)])
     assert "logits" in third
+    # Two sequences of a batch need a block each, and one is free: neither is ended for the other.
+    close_all(runtime)
+    for starts in (True, False):
+        runtime.infer([request([1] * 8)] * 2, [of(own, starts=starts) for own in (1, 2)])
+    first, second = runtime.infer([request([1])] * 2, [of(1), of(2)])
+    assert "logits" in first
+    assert isinstance(second, BlocksTaken)
+    assert "logits" in runtime.infer([request([1])], [of(1)])[0]
     runtime.close()
 
 
@@ -177,12 +193,15 @@ def test_an_idle_sequence_returns_its_blocks(graph, tmp_path):
     runtime.infer([request([1])], [of(2)])
     assert runtime.gauges()["state_blocks_used"] == 1
     assert isinstance(runtime.infer([request([1])], [of(1)])[0], RequestFault)
+    clock.seconds = 30.0  # a sequence with a request is not idle
+    assert "logits" in runtime.infer([request([1])], [of(2)])[0]
     runtime.close()
 
 
 def test_a_failed_execution_leaves_the_states_unchanged(runtime, expected, monkeypatch):
-    callers = [of(1, starts=True), of(2, starts=True)]
-    runtime.infer([request([1, 2]), request([3])], callers)
+    callers = [of(1, starts=True), of(2, starts=True), of(3, starts=True)]
+    runtime.infer([request([1, 2]), request([3]), request([6])], callers)
+    runtime.infer([request([7])] * 3, [of(1), of(2), of(3)])
     (executor,) = runtime._parts.executors
     run = executor.engine.run
 
@@ -191,18 +210,25 @@ def test_a_failed_execution_leaves_the_states_unchanged(runtime, expected, monke
         raise EngineFault("broken")
 
     monkeypatch.setattr(executor.engine, "run", fail)
-    for answer in runtime.infer([request([9]), request([9])], [of(1), of(2)]):
-        assert isinstance(answer, EngineFault)
+    # Rows move before the execution, and a single one fails as well.
+    for batch in ([3, 2], [3]):
+        for answer in runtime.infer([request([9])] * len(batch), list(map(of, batch))):
+            assert isinstance(answer, EngineFault)
     monkeypatch.undo()
-    first, second = runtime.infer([request([4]), request([5])], [of(1), of(2)])
-    np.testing.assert_allclose(first["logits"][0], expected.logits([1, 2, 4])[-1:], atol=1e-5)
-    np.testing.assert_allclose(second["logits"][0], expected.logits([3, 5])[-1:], atol=1e-5)
+    texts = {1: [1, 2, 7, 4], 2: [3, 7, 4], 3: [6, 7, 4]}
+    answers = runtime.infer([request([4])] * 3, list(map(of, texts)))
+    for text, answer in zip(texts.values(), answers, strict=True):
+        np.testing.assert_allclose(answer["logits"][0], expected.logits(text)[-1:], atol=1e-5)
     close_all(runtime)
 
 
 def test_a_sequence_cannot_grow_beyond_its_limit(graph, tmp_path):
-    config = decoder_config({"limit.past": "10", "limit.tokens": "8"})
+    config = decoder_config({"limit.past": "10", "histogram": "sizes.json"})
     runtime = Runtime.open(saved(graph, tmp_path), config, instance_name="decoder_0")
+    # After a start that was refused, a sequence does not continue.
+    for refused in runtime.infer([request([1] * 9)], [of(1, starts=True)]):
+        assert isinstance(refused, RequestFault)
+    assert isinstance(runtime.infer([request([1])], [of(1)])[0], RequestFault)
     runtime.infer([request([1] * 8)], [of(1, starts=True)])
     runtime.infer([request([1] * 8)], [of(1)])
     (refused,) = runtime.infer([request([1])], [of(1)])
@@ -303,8 +329,8 @@ def test_a_recogniser_keeps_caches_of_fixed_and_of_growing_size(opened):
 
 def test_memory_of_blocks_and_of_the_group_is_planned(runtime):
     plan = runtime.plan
-    # Each of 4 tensors of 2 x 8 numbers: 12 blocks of 16 tokens, and 2 buffers of 4 rows of 48.
-    assert plan.state_bytes == 4 * 64 * (12 * 16 + 2 * 4 * 48)
+    # Each of 4 tensors of 2 x 8 numbers: 12 blocks of 16 tokens, and 2 buffers of 2 rows of 48.
+    assert plan.state_bytes == 4 * 64 * (12 * 16 + 2 * 2 * 48)
 
 
 @pytest.mark.parametrize(
@@ -322,3 +348,18 @@ def test_memory_of_blocks_and_of_the_group_is_planned(runtime):
 )
 def test_faults_of_the_configuration(parameters, more, fault):
     assert_fault(decoder_config(parameters, **more), fault)
+
+
+def test_blocks_are_written_once():
+    spec = TensorSpec("past", DType.FP32, (2, PAST))
+    states = [GrowingState(spec, spec)]
+    memory = np.zeros(pool_bytes(states, 3), np.uint8)
+    pool, state = BlockPool(states, 3, memory), SequenceState({})
+    row = np.arange(2 * 40, dtype=np.float32).reshape(40, 2)
+    for written, size in ((0, 5), (5, 16), (16, 33)):
+        pool.reserve(state, size)
+        state.size = size
+        pool.save(state, [np.where(np.arange(40)[:, None] < written, -1, row)])
+    found = np.zeros((33, 2), np.float32)
+    pool.load(state, [found])
+    np.testing.assert_array_equal(found, row[:33])

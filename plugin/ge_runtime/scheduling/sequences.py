@@ -181,7 +181,6 @@ class SequenceStates:
         state = self._grown.pop(sequence, None)
         self._used_at.pop(sequence, None)
         if state is not None and self._pool is not None:
-            state.live = False
             self._pool.release(state)
 
     def _find(self, step: SequenceStep, seen: Collection[SequenceId]) -> State | RequestFault:

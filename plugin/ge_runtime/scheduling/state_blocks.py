@@ -85,10 +85,10 @@ class BlockPool:
             state.blocks.append(self._free.pop())
 
     def release(self, state: SequenceState) -> None:
-        """Take all blocks of a sequence back and make its states empty."""
+        """Take all blocks of a sequence back, which ends it."""
         self._free += state.blocks
         state.blocks = []
-        state.size = state.saved = 0
+        state.live = False
 
     def save(self, state: SequenceState, row: Row) -> None:
         """Write the elements along PAST that are not in the blocks yet; `row` has all of them."""

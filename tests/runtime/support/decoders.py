@@ -31,7 +31,8 @@ def decoder_config(parameters=None, *, sizes=TINY, batch=4, sequences=6, **more)
             "mask.attention_mask": "past + tokens",
             "positions.position_ids": "tokens",
             "range.input_ids": f"0..{sizes.vocabulary - 1}",
-            "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
+            # Other models would execute requests separately at this cost.
+            "cost": "launch_us=1, element_ns=1, element2_ns=0, growth_ns=1000000",
             "load_check": "off",
             **states,
             **(parameters or {}),
