@@ -93,6 +93,8 @@ class BlockPool:
     def save(self, state: SequenceState, row: Row) -> None:
         """Write the elements along PAST that are not in the blocks yet; `row` has all of them."""
         blocks, at, size = state.blocks, state.saved, state.size
+        if len(blocks) * BLOCK < size:  # another thread has ended the sequence
+            return
         while at < size:
             block, first = blocks[at // BLOCK], at % BLOCK
             count = min(BLOCK - first, size - at)
