@@ -77,7 +77,7 @@ ROWS_MOST: Final = Setting[int | None](
     readers.whole(1),
     None,
     "the largest number of rows of an execution. Allowed only with `max_batch_size: 0` and a "
-    "`prepared.<tensor>`, because then the model's own code makes the rows",
+    "`prepared.<tensor>` or `generate.<output>`, because then the model makes the rows",
 )
 IO_BUFFERS: Final = Setting(
     "io_buffers",
