@@ -14,8 +14,10 @@ class Successors:
 
     def __init__(self, blocks=100):
         self.steps, self.ended, self.running, self.blocks = [], [], set(), blocks
+        self.others = []
 
     def infer(self, requests, callers):
+        self.others += [request.get("encoder") for request in requests]
         self.steps.append(
             {
                 own.sequence.sequence: (request["ids"][0].tolist(), own.sequence.starts)
@@ -41,12 +43,12 @@ class Successors:
 class Client:
     """The receiver of a stream."""
 
-    def __init__(self, sequence, prompt, **options):
+    def __init__(self, sequence, prompt, others=None, **options):
         self.tokens, self.error, self.cancelled = [], None, False
         self.stream = TokenStream(
             sequence,
             np.array([prompt]),
-            {},
+            others or {},
             SamplingOptions(**options),
             lambda: self.cancelled,
             lambda token, last: self.tokens.append((token, last)),
@@ -105,12 +107,13 @@ def test_cancelled_streams_free_their_states_before_the_next_step():
 def test_long_prompts_are_executed_in_parts_and_past_their_limit_a_stream_ends():
     runtime = Successors()
     streams = streams_on(runtime, past=4)
-    client = Client(1, [0, 1, 2, 3])
+    client = Client(1, [0, 1, 2, 3], {"encoder": 7})
     streams.add(client.stream)
     while streams.busy:
         streams.step()
     assert [step[1][0] for step in runtime.steps] == [[0, 1, 2], [3], [4]]
     assert client.tokens == [(4, False), (0, True)]
+    assert runtime.others == [7, 7, 7]  # other inputs are the same in each step
 
 
 def test_a_stream_without_free_blocks_waits_for_another_to_end():
