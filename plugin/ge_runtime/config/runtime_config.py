@@ -46,12 +46,11 @@ from ge_runtime.config.generated_inputs import (
 from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors, read_instances, read_max_batch_size
 from ge_runtime.config.parameters import ConfigErrors, GivenCost
+from ge_runtime.config.sequence_states import SequenceStates, check_growing_states
 from ge_runtime.config.tensor_rules import (
     BatchAxes,
     PaddingRule,
-    SequenceStates,
     ValueRange,
-    check_growing_states,
     read_axis_lengths,
     read_defaults,
     read_packing,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ge_runtime.batching.ragged import Geometry
-from ge_runtime.config.tensor_rules import BLOCK
+from ge_runtime.config.sequence_states import BLOCK
 from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.specs import PAST, TensorSpec
 

@@ -20,7 +20,7 @@ from ge_runtime.errors import BlocksTaken, RequestFault
 from ge_runtime.specs import PAST, Array, TensorSpec
 
 if TYPE_CHECKING:
-    from ge_runtime.config.tensor_rules import GrowingStates
+    from ge_runtime.config.sequence_states import GrowingStates
     from ge_runtime.scheduling.state_blocks import BlockPool, SequenceState
 
 SequenceId: TypeAlias = int | str

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ge_runtime.config.tensor_rules import BLOCK
+from ge_runtime.config.sequence_states import BLOCK
 from ge_runtime.engines.growing_states import GrowingState, aligned
 from ge_runtime.errors import BlocksTaken
 from ge_runtime.specs import PAST, Array

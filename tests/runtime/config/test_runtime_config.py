@@ -16,7 +16,8 @@ from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, Resident, RuntimeConfig, TimeLimits
 from ge_runtime.config.axis_sizes import AxisSizes
-from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
+from ge_runtime.config.sequence_states import SequenceStates
+from ge_runtime.config.tensor_rules import BatchAxes
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
