@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Thread
@@ -14,11 +15,12 @@ import numpy as np
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import FaultLog, PbUtils, Request, attempt, failure
 from ge_runtime.adapters.triton import GraphModel, Outbox
+from ge_runtime.clock import SystemClock
 from ge_runtime.config.model_tensors import read_written
 from ge_runtime.errors import Abandoned, PoolFault, RequestFault, RuntimeClosed, RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.token_streams import SamplingOptions, TokenStream, TokenStreams
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.specs import PAST, DType, TensorSpec
 
 _GENERATE: Final = "generate."
 _OPTIONS: Final = {
@@ -62,6 +64,7 @@ class GenerationModel:
             RuntimeFault: The model cannot be opened, see `Runtime.open`.
         """
         self._pb_utils = pb_utils
+        self._clock = SystemClock()
         name = args["model_instance_name"]
         self._log = FaultLog(pb_utils, name)
         given = json.loads(args["model_config"])
@@ -92,7 +95,8 @@ class GenerationModel:
                 logits,
                 rows=runtime.config.rows,
                 most_tokens=runtime.config.limits[str(self._ids.dims[0])],
-                past=runtime.config.limits["past"],
+                past=runtime.config.limits[PAST],
+                clock=self._clock,
             )
             self._metrics = MetricsExporter(
                 pb_utils,
@@ -182,6 +186,7 @@ class GenerationModel:
         if ids is None or ids.ndim != 2 or len(ids) != 1:
             found = "nothing" if ids is None else f"shape {list(ids.shape)}"
             raise RequestFault(f"input '{self._ids.name}': found {found}, expected one row of ids")
+        timeout = request.timeout()  # microseconds; 0 for none
         return TokenStream(
             sequence=next(self._numbers),
             prompt=ids,
@@ -190,6 +195,7 @@ class GenerationModel:
             is_cancelled=answers.is_cancelled,
             emit=answers.emit,
             fail=answers.fail,
+            deadline=self._clock.now() + timeout * 1e-6 if timeout else math.inf,
         )
 
 

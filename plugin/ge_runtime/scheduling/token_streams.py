@@ -6,6 +6,7 @@ token. New streams join at the next step, and finished or cancelled ones leave.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ge_runtime.errors import BlocksTaken, Cancelled, RequestFault
+from ge_runtime.clock import Clock, SystemClock
+from ge_runtime.errors import BlocksTaken, RequestFault
 from ge_runtime.scheduling.request_batch import Answer, Caller
 from ge_runtime.scheduling.sequences import SequenceId, SequenceStep
 from ge_runtime.specs import Array, Tensors
@@ -72,6 +74,8 @@ class TokenStream:
     """Receives each token, and whether it is the last. It must not raise."""
     fail: Callable[[Exception], None]
     """Receives the error that ends the stream. It must not raise."""
+    deadline: float = math.inf
+    """Seconds on the clock of the streams, after which the stream ends with an error."""
     past: int = 0
     """The number of executed tokens."""
     count: int = 0
@@ -96,7 +100,15 @@ class TokenStreams:
     """The streams of one model. For one thread."""
 
     def __init__(
-        self, runtime: Decodes, ids: str, logits: str, *, rows: int, most_tokens: int, past: int
+        self,
+        runtime: Decodes,
+        ids: str,
+        logits: str,
+        *,
+        rows: int,
+        most_tokens: int,
+        past: int,
+        clock: Clock | None = None,
     ) -> None:
         """Create an empty batch of streams.
 
@@ -108,7 +120,9 @@ class TokenStreams:
             most_tokens: Largest number of tokens of a request. Longer prompts are executed in
                 several steps.
             past: Largest number of tokens before a request.
+            clock: The clock of the deadlines; by default the machine's.
         """
+        self._clock = clock or SystemClock()
         self._runtime = runtime
         self._ids = ids
         self._logits = logits
@@ -134,10 +148,14 @@ class TokenStreams:
 
     def step(self) -> None:
         """Execute all streams once."""
+        now = self._clock.now()
         for streams in (self._active, self._waiting):
-            for stream in [own for own in streams if own.is_cancelled()]:
-                streams.remove(stream)
-                self._end(stream, Cancelled("the request was cancelled"))
+            for stream in tuple(streams):
+                caller = Caller(deadline=stream.deadline, is_cancelled=stream.is_cancelled)
+                reason = caller.abandonment(now, ask=True)
+                if reason is not None:
+                    streams.remove(stream)
+                    self._end(stream, reason)
         while self._waiting and len(self._active) < self._rows:
             self._active.append(self._waiting.popleft())
         if not self._active:

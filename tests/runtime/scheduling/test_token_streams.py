@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ge_runtime.errors import BlocksTaken, Cancelled, RequestFault
+from ge_runtime.errors import BlocksTaken, Cancelled, Expired, RequestFault
 from ge_runtime.scheduling.token_streams import SamplingOptions, TokenStream, TokenStreams
+from ge_runtime.testing import ManualClock
 
 WORDS = 5
 
@@ -102,6 +103,21 @@ def test_cancelled_streams_free_their_states_before_the_next_step():
     streams.step()
     assert not streams.busy
     assert len(runtime.steps) == 2
+
+
+def test_a_stream_past_its_deadline_ends_before_the_next_step():
+    runtime, clock = Successors(), ManualClock()
+    streams = streams_on(runtime, clock=clock)
+    clients = [Client(at, [0]) for at in range(2)]
+    clients[0].stream.deadline = clock.now() + 1
+    for client in clients:
+        streams.add(client.stream)
+    streams.step()
+    clock.advance(2)
+    streams.step()
+    assert isinstance(clients[0].error, Expired)
+    assert runtime.ended == [0]
+    assert list(runtime.steps[-1]) == [1]
 
 
 def test_long_prompts_are_executed_in_parts_and_past_their_limit_a_stream_ends():
