@@ -12,6 +12,7 @@ from triton_replay.__main__ import main
 from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
 from triton_replay.comparing.paired import STATISTICS
+from triton_replay.wire.grpc_messages import framed, messages
 
 
 @pytest.fixture
@@ -41,6 +42,20 @@ def test_show_counts_requests_by_target_and_status(capture, capsys):
         "not recorded: 5 requests that were not sampled",
     ]
     assert err == ""
+
+
+def test_show_counts_calls_by_model(tmp_path, capsys):
+    writer = CaptureWriter.create(tmp_path / "a.trc")
+    writer.write([Opening("localhost:8001", "2026-01-01T00:00:00", "0.1.0", {})])
+    for number, name in enumerate(("m", "n", "m")):
+        body = framed([messages.ModelInferRequest(model_name=name)])
+        target = "/inference.GRPCInferenceService/ModelInfer"
+        sent = Request(number, 0, 0, 0, "POST", target, (), len(body), body, protocol="grpc")
+        writer.write([sent])
+    writer.close()
+    assert main(["show", str(tmp_path / "a.trc")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[-1]) for row in rows] == [("2", "m"), ("1", "n")]
 
 
 def test_show_gives_json_lines(capture, capsys):

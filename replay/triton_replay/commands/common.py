@@ -82,7 +82,7 @@ def make_folder(path: Path) -> None:
 def parse_header(text: str, option: str) -> tuple[str, str]:
     """Parse `NAME:VALUE`. Raise ReplayError, with `option`, if it is invalid."""
     name, separator, value = text.partition(":")
-    if not separator or not name.strip() or "\n" in text or "\r" in text:
+    if not separator or not name.strip() or re.search("[\r\n\u0100-\U0010ffff]", text):
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
     return name.strip(), value.strip()
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import signal
 from pathlib import Path
+from typing import Final
 
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
@@ -17,11 +18,14 @@ from triton_replay.commands.common import (
     print_message,
     run_loop,
 )
-from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
 from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player, Target
+
+MAX_WAITING: Final = 2**30
+"""Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +105,13 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     # What the recording kept is kept again, so that the targets of both captures are equal.
     kept = capture.opening.settings.get("keep_headers")
     kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
-    recorder = Recorder(writer, clock, redaction=Redaction(kept=kept), on_end=end_early)
+    recorder = Recorder(
+        writer,
+        clock,
+        redaction=Redaction(kept=kept),
+        max_waiting=MAX_WAITING,
+        on_end=end_early,
+    )
     player = Player(plan, target, clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -123,6 +133,9 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
         raise ServerUnreachable(
             f"{names}: {lost} of {len(plan.steps)} requests have no response: {reasons}"
         )
+    if recorder.counts:
+        lost = recorder.counts.total()
+        raise CaptureIncomplete(f"{given.output}: {', '.join(recorder.counts)}: {lost} are missing")
 
 
 async def _play(player: Player, stop: asyncio.Event) -> bool:

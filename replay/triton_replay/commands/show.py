@@ -10,6 +10,7 @@ from pathlib import Path
 from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
 from triton_replay.commands.common import print_message, print_result
+from triton_replay.wire.grpc_messages import is_inference, model_of_call
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,9 @@ def _table(capture: Capture) -> list[str]:
     groups: defaultdict[tuple[str, str, str], list[Exchange]] = defaultdict(list)
     for exchange in capture.exchanges:
         request = exchange.request
-        groups[request.method, request.target, exchange.status].append(exchange)
+        model = model_of_call(request.body) if is_inference(request.target) else ""
+        target = f"{request.target} {model}".rstrip()
+        groups[request.method, target, exchange.status].append(exchange)
     lines.append(f"{'requests':>8}  {'status':>6}  {'median ms':>9}  target")
     for (method, target, status), members in sorted(groups.items(), key=lambda g: -len(g[1])):
         times = sorted(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, sequence_of
+from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, inflate, json_of, sequence_of
 from triton_replay.wire.grpc_messages import (
     is_inference,
     model_of_call,
@@ -175,8 +175,9 @@ def _why_not(exchange: Exchange) -> str:
 
 
 def _content(request: Request, body: Body) -> bytes:
-    """Return a body, without compression if that is possible."""
-    if request.protocol == "grpc":
-        with contextlib.suppress(NotUnderstood):
+    """Return a body, without compression and binary data if that is possible."""
+    with contextlib.suppress(NotUnderstood):
+        if request.protocol == "grpc":
             return b"".join(split_messages(body))
+        return json_of(request.headers, inflate(request.headers, body))
     return bytes(body)

@@ -52,8 +52,8 @@ def test_a_record_is_read_as_written(record):
     assert decode_record(memoryview(meta), memoryview(body)) == record
 
 
-#: Any text in one line.
-LINE = st.text(st.characters(exclude_characters="\r\n\0"))
+#: Any text that HTTP can send in one line.
+LINE = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"))
 
 
 @pytest.mark.brute_force
@@ -133,7 +133,13 @@ TAG = "<script>alert(1)</script>"
     [
         *((REQUEST, name, TAG) for name in ("number", "connection", "at", "end", "body_size")),
         *((REQUEST, "number", value) for value in (True, 1.5, -1, 2**63, None, [1])),
-        *((REQUEST, name, value) for name in ("method", "target") for value in (1, "a\r\nb", "\0")),
+        *(
+            (REQUEST, name, value)
+            for name in ("method", "target")
+            for value in (1, "a\r\nb", "\0", "/\u0142")
+        ),
+        (REQUEST, "protocol", "ftp"),
+        (REQUEST, "headers", [["a", "\u0142"]]),
         *((REQUEST, name, 1) for name in ("protocol", "redacted", "headers")),
         (REQUEST, "headers", [["a", "b\r\nc: d"]]),
         (REQUEST, "headers", [["a", 1]]),
@@ -145,10 +151,12 @@ TAG = "<script>alert(1)</script>"
         (RESPONSE, "parts", TAG),
         (RESPONSE, "trailers", {}),
         (RESPONSE, "ended", None),
+        (RESPONSE, "ended", "early"),
         (CLOSING, "counts", {"sampled": TAG}),
         (CLOSING, "counts", []),
         (OPENING, "settings", []),
         (OPENING, "server", 7),
+        (OPENING, "server", "half of a pair \ud800"),
     ],
 )
 def test_a_field_of_another_type_is_reported(record, field, value):

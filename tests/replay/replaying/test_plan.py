@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,20 @@ def test_only_grpc_calls_that_change_the_server_are_executed_alone():
         *(call(0, "ModelReady"), call(1, "RepositoryModelLoad"), call(2), call(3, "ServerLive")),
     ]
     assert [step.after for step in plan.plan_replay(calls, 1).steps] == [(), (0,), (1,), (1,)]
+
+
+def test_requests_with_shared_memory_are_skipped():
+    region = {"inputs": [{"name": "x", "parameters": {"shared_memory_region": "r"}}]}
+    inside = infer(0, **region)
+    packed = gzip.compress(inside.body)
+    gzipped = replace(
+        infer(1), headers=(("Content-Encoding", "gzip"),), body=packed, body_size=len(packed)
+    )
+    length = (("Inference-Header-Content-Length", str(len(infer(2).body))),)
+    binary = infer(2).body + b"shared_memory_region"  # the bytes of a tensor
+    tensor = replace(infer(2), headers=length, body=binary, body_size=len(binary))
+    found = plan_replay([inside, gzipped, tensor], 1)
+    assert [step.exchange.request.number for step in found.steps] == [2]
 
 
 def test_calls_with_shared_memory_are_skipped():
