@@ -36,9 +36,9 @@ def test_show_counts_requests_by_target_and_status(capture, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"{capture}: 4 requests to localhost:8000 in 2.0 s from 2026-01-01T00:00:00",
-        "requests  status  median ms  target",
-        "       3     200       2.00  POST /v2/models/m/infer",
-        "       1    none          -  GET /v2",
+        "requests  status  median ms   service  target",
+        "       3     200       2.00      2.00  POST /v2/models/m/infer",
+        "       1    none          -         -  GET /v2",
         "not recorded: 5 requests that were not sampled",
     ]
     assert err == ""

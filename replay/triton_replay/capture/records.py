@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from triton_replay.errors import CaptureUnreadable
@@ -134,6 +134,8 @@ class Closing:
     """Either "stopped", or why the recording ended early."""
     counts: Mapping[str, int]
     """Numbers of requests that are not in the capture, by reason."""
+    lateness: Mapping[str, int] = field(default_factory=dict)
+    """For a replay: `requests` with a due time, the `late` ones, `largest` delay in nanoseconds."""
 
 
 Record = Opening | Request | StreamMessage | Response | Closing
@@ -165,15 +167,15 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
         CaptureUnreadable: The record is unknown, or a field is invalid.
     """
     try:
-        text = bytes(meta)
-        fields = json.loads(text)
-        if b"\\ud" in text:
+        data = bytes(meta)
+        fields = json.loads(data)
+        if b"\\ud" in data:
             # Raises UnicodeEncodeError for half of a pair, which cannot be printed.
             json.dumps(fields, ensure_ascii=False).encode()
         kind = _KINDS[fields.pop("kind")]
-        for field in dataclasses.fields(kind):
-            if field.name in fields:
-                fields[field.name] = _checked(field.name, fields[field.name], str(field.type))
+        for one in dataclasses.fields(kind):
+            if one.name in fields:
+                fields[one.name] = _checked(one.name, fields[one.name], str(one.type))
         if kind in (Request, StreamMessage, Response):
             fields["body"] = body
         return kind(**fields)

@@ -45,6 +45,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="factor of the recorded speed, or max: without pauses; default: 1",
     )
     add(
+        "--loop",
+        choices=("auto", "open", "closed"),
+        default="auto",
+        help="open: requests at their recorded times; closed: each after the previous response of "
+        "its connection and the recorded think time; auto: closed if the recorded clients sent "
+        "nine of ten requests right after a response; default: auto",
+    )
+    add(
         "--header",
         metavar="NAME:VALUE",
         action="append",
@@ -76,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
     capture = read_capture(given.capture)
     if capture.complaint:
         print_message(capture.complaint)
-    plan = plan_replay(capture.exchanges, speed)
+    plan = plan_replay(capture.exchanges, speed, given.loop)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
@@ -94,6 +102,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     server = target.http if "http" in protocols else target.grpc
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
+    settings["loop"] = "closed" if plan.closed else "open"
     writer.write([opening(server, settings)])
     clock = clock_from_now()
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -122,7 +131,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
             done = outcome.statuses.total() + outcome.unanswered.total()
             cut_short = f"interrupted after {done} of {len(plan.steps)} requests"
     finally:
-        recorder.close(cut_short)
+        recorder.close(cut_short, outcome.lateness)
     _report(plan, outcome, clock() / 1e9, given.output)
     if outcome.unanswered:
         lost = outcome.unanswered.total()
@@ -153,14 +162,19 @@ async def _play(player: Player, stop: asyncio.Event) -> bool:
 
 def _report(plan: Plan, outcome: Outcome, seconds: float, output: Path) -> None:
     answers = ", ".join(f"{count} with {status}" for status, count in outcome.statuses.items())
-    print_message(f"{len(plan.steps)} requests in {seconds:.1f} s, responses: {answers or 'none'}")
+    loop = "closed" if plan.closed else "open"
+    print_message(
+        f"{len(plan.steps)} requests in {seconds:.1f} s ({loop} loop), responses: "
+        f"{answers or 'none'}"
+    )
     print_message(f"responses in {output}")
     for reason, count in plan.left_out.items():
         print_message(f"not sent: {count} {reason}")
-    if outcome.latest > 10_000_000:
+    late = outcome.lateness
+    if late["late"]:
         print_message(
-            f"requests were sent up to {outcome.latest / 1e6:.0f} ms late: this machine is too "
-            "busy for the load, so the latencies include its delays"
+            f"{late['late']} of {late['requests']} requests were sent 10 to "
+            f"{late['largest'] / 1e6:.0f} ms late: this machine is too busy for the load"
         )
 
 

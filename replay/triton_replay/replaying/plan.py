@@ -39,8 +39,14 @@ _READ_ONLY: Final = (
 """Path suffixes of gRPC calls that do not change the server."""
 
 
+FOLLOWING: Final = 10
+"""Smallest number of requests after others that shows whether a load is a closed loop."""
+AT_ONCE: Final = 1_000_000
+"""Nanoseconds after a response within which a client has not waited for anything else."""
+
+
 class Step(NamedTuple):
-    """One request, sent at `due`, but not before the steps in `after` have their responses."""
+    """One request, sent when it is due, but not before the steps in `after` have responses."""
 
     exchange: Exchange
     lane: int
@@ -49,6 +55,8 @@ class Step(NamedTuple):
     """Nanoseconds after the start of the replay; 0 for as soon as possible."""
     after: tuple[int, ...]
     """Indexes of earlier steps that must be complete."""
+    think: int | None = None
+    """Nanoseconds after the lane's previous response at which the request is due, not `due`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Plan:
     steps: tuple[Step, ...]
     left_out: Mapping[str, int]
     """Numbers of requests that cannot be sent, by reason."""
+    closed: bool = False
+    """True if requests follow the previous response of their lane."""
 
     @property
     def lanes(self) -> dict[int, list[int]]:
@@ -68,12 +78,14 @@ class Plan:
         return found
 
 
-def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
+def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = "open") -> Plan:
     """Plan a replay.
 
     Args:
         exchanges: The recorded requests.
         speed: Factor of the recorded speed; None for as fast as possible.
+        loop: "open" sends at the recorded times, "closed" after the previous response of the lane
+            and the recorded think time, "auto" as the recorded clients did.
     """
     left_out: Counter[str] = Counter()
     sendable: list[Exchange] = []
@@ -104,7 +116,42 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
             since_change.append(index)
         due = 0 if speed is None else round((request.at - first) / speed)
         steps.append(Step(exchange, lanes.of(exchange), due, tuple(sorted(after - {-1}))))
-    return Plan(tuple(steps), left_out)
+    thinks = _think_times(steps)
+    closed = loop == "closed" or (loop == "auto" and _is_closed_loop(thinks))
+    if closed and speed is not None:
+        steps = [
+            step._replace(think=round(thinks[index][0] / speed)) if index in thinks else step
+            for index, step in enumerate(steps)
+        ]
+    return Plan(tuple(steps), left_out, closed)
+
+
+def _think_times(steps: Iterable[Step]) -> dict[int, tuple[int, int]]:
+    """Return the recorded think time before each request, and the previous request's latency.
+
+    Returns:
+        Nanoseconds by index, without the first request of each lane. The latency is 0 if there
+        was no response.
+    """
+    found = {}
+    previous: dict[int, tuple[int, int]] = {}
+    for index, step in enumerate(steps):
+        request, response = step.exchange.request, step.exchange.response
+        if step.lane in previous:
+            at, end = previous[step.lane]
+            found[index] = max(request.at - end, 0), end - at
+        previous[step.lane] = request.at, response.end if response else request.end
+    return found
+
+
+def _is_closed_loop(thinks: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether nine of ten requests follow the previous response at once."""
+    following = [(think, latency) for think, latency in thinks.values() if latency]
+    if len(following) < FOLLOWING:
+        return False
+    latencies = sorted(latency for _, latency in following)
+    at_once = max(AT_ONCE, latencies[len(latencies) // 2] // 10)
+    return sum(think <= at_once for think, _ in following) >= 0.9 * len(following)
 
 
 class _Lanes:

@@ -5,6 +5,7 @@ import json
 import zlib
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,44 @@ def test_gaps_are_divided_by_the_speed():
     assert [step.due for step in plan_replay(requests, 4).steps] == [0, 50, 100]
     assert [step.due for step in plan_replay(requests, None).steps] == [0, 0, 0]
     assert [step.exchange.request.number for step in plan_replay(requests, None).steps] == [0, 1, 2]
+
+
+def exchanges(gap, took, connections=2):
+    """Return 20 requests of each connection, each `gap` after the previous response."""
+    return [
+        Exchange(
+            infer(number * connections + lane, at=number * (took + gap), connection=lane),
+            Response(0, 0, number * (took + gap) + took, 200, (), 0),
+        )
+        for number in range(20)
+        for lane in range(connections)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gap", "took", "closed"),
+    [
+        (900_000, 300_000, True),
+        (1_100_000, 300_000, False),
+        (9_000_000, 100_000_000, True),
+        (11_000_000, 100_000_000, False),
+        (0, 0, False),  # a generated load, without responses
+    ],
+)
+def test_a_closed_loop_is_found_by_its_think_times(gap, took, closed):
+    found = plan.plan_replay(exchanges(gap, took), 1, "auto")
+    assert found.closed == closed
+    assert [step.think for step in found.steps[:4]] == [None, None, *[gap if closed else None] * 2]
+    few = exchanges(gap, took)[:11]
+    assert not plan.plan_replay(few, 1, "auto").closed
+
+
+def test_think_times_are_divided_by_the_speed():
+    recorded = exchanges(gap=800, took=100, connections=1)
+    for speed, think in ((1, 800), (4, 200), (None, None)):
+        found = plan.plan_replay(recorded, speed, "closed")
+        assert (found.closed, found.steps[1].think) == (True, think)
+    assert not plan.plan_replay(recorded, 1, "open").closed
 
 
 def test_each_connection_is_a_lane():

@@ -22,7 +22,7 @@ def infer(number, connection=0, headers=(), body=b"{}"):
     return Request(number, connection, at, at, "POST", target, headers, len(body), body)
 
 
-def played(serve, requests, **options):
+def played(serve, requests, *, tick=1, speed=None, loop="open", **options):
     """Play requests to the server `serve(reader, writer)`; return the records and the outcome."""
 
     async def play():
@@ -37,8 +37,8 @@ def played(serve, requests, **options):
         server = await asyncio.start_server(one, "127.0.0.1", 0)
         address = Address(*server.sockets[0].getsockname())
         records = []
-        clock = itertools.count(1).__next__
-        plan = plan_replay([Exchange(request, None) for request in requests], None)
+        clock = itertools.count(tick, tick).__next__
+        plan = plan_replay([Exchange(request, None) for request in requests], speed, loop)
         target = Target(address, address, **options)
         player = Player(plan, target, clock, records.append)
         outcome = await asyncio.wait_for(player.play(), 60)
@@ -135,25 +135,33 @@ def test_a_request_times_out_and_the_next_one_is_sent():
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
 
-def test_latency_counts_from_the_due_time():
+def timed(loop):
+    """Play three requests to a slow server; return the requests, the responses and the outcome."""
+
     async def serve(reader, writer):
         while True:
             await read_request(reader)
             writer.write(OK)
 
-    async def play():
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        address = Address(*server.sockets[0].getsockname())
-        records = []
-        # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
-        clock = itertools.count(0, 1_000_000).__next__
-        plan = plan_replay([Exchange(infer(n), None) for n in range(3)], 1)
-        await Player(plan, Target(address, address), clock, records.append).play()
-        server.close()
-        return [record for record in records if isinstance(record, Request)]
+    # An answer takes a million ticks, the gap between requests 1,000.
+    requests = [infer(number) for number in range(3)]
+    records, outcome = played(serve, requests, tick=1_000_000, speed=1, loop=loop)
+    return records[::2], records[1::2], outcome
 
-    with contextlib.suppress(asyncio.CancelledError):
-        first, second, third = uvloop.run(play())
+
+def test_latency_counts_from_the_due_time():
+    (first, second, third), _, outcome = timed("open")
     assert (second.at, third.at) == (1000, 2000)
     assert second.end > 1_000_000
     assert first.at == first.end
+    assert outcome.lateness == {"requests": 0, "late": 0, "largest": 0}
+
+
+def test_a_closed_loop_waits_for_the_response_and_the_think_time():
+    requests, responses, outcome = timed("closed")
+    assert all(request.at == request.end for request in requests)
+    dues = [response.end + 1000 for response in responses[:2]]
+    delays = [request.at - due for request, due in zip(requests[1:], dues, strict=True)]
+    assert list(outcome.delays) == delays
+    outcome.delays.extend([9_999_999, 10_000_000, 30_000_000])
+    assert outcome.lateness == {"requests": 5, "late": 2, "largest": 30_000_000}
