@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="open: requests at their recorded times; closed: each after the previous response of "
         "its connection and the recorded think time; auto: closed if the recorded clients sent "
-        "nine of ten requests right after a response; default: auto",
+        "three of four requests right after a response; default: auto",
     )
     add(
         "--header",

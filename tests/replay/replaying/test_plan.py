@@ -78,6 +78,16 @@ def test_a_closed_loop_is_found_by_its_think_times(gap, took, closed):
     assert not plan.plan_replay(few, 1, "auto").closed
 
 
+@pytest.mark.parametrize(("quick", "closed"), [(13, True), (12, False)])
+def test_three_of_four_requests_of_a_closed_loop_follow_at_once(quick, closed):
+    both = exchanges(0, 1000, 1)[:quick] + exchanges(10**9, 1000, 1)[:5]
+    requests = [
+        replace(one, request=replace(one.request, connection=int(number >= quick)))
+        for number, one in enumerate(both)
+    ]
+    assert plan.plan_replay(requests, 1, "auto").closed == closed
+
+
 def test_think_times_are_divided_by_the_speed():
     recorded = exchanges(gap=800, took=100, connections=1)
     for speed, think in ((1, 800), (4, 200), (None, None)):
