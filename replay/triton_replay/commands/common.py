@@ -18,6 +18,7 @@ from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
 from triton_replay.errors import FileUnwritable, ReplayError
 
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
 _CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
 
 
@@ -85,6 +86,19 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
     if not separator or not name.strip() or re.search("[\r\n\u0100-\U0010ffff]", text):
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
     return name.strip(), value.strip()
+
+
+def parse_size(text: str, option: str) -> int:
+    """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
+    found = _SIZE.fullmatch(text.strip())
+    size = 0
+    if found is not None:
+        size = round(
+            float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ")
+        )
+    if not 0 < size < 2**63:
+        raise ReplayError(f"{option}: found {text!r}, expected a size such as 500MB or 1GiB")
+    return size
 
 
 def print_message(line: str) -> None:

@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.files import CaptureWriter
-from triton_replay.commands.common import clock_from_now, opening, print_message, run_loop
+from triton_replay.commands.common import (
+    clock_from_now,
+    opening,
+    parse_size,
+    print_message,
+    run_loop,
+)
 from triton_replay.errors import ReplayError
 from triton_replay.recording.grpc_tap import GrpcTap
 from triton_replay.recording.http_tap import HttpTap
@@ -44,7 +50,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help=server_help)
     add("--grpc-listen", metavar="HOST:PORT", help="address for clients over gRPC")
     add("--grpc-server", metavar="HOST:PORT", help="the server's address for gRPC")
-    add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
+    add(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="the capture; must not exist; the suffix .gz or .zst compresses it",
+    )
     add("--seconds", type=float, help="duration; default: until Ctrl-C or SIGTERM")
     add(
         "--sample",
@@ -62,6 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="largest body to record; of a larger one only the size is; default: 16 MiB",
     )
     add("--max-capture", metavar="BYTES", type=int, help="size at which the recording ends")
+    rotate_help = "size, such as 1GiB, from which another file continues the capture"
+    add("--rotate", metavar="SIZE", help=rotate_help)
     add(
         "--redact-header",
         metavar="NAME",
@@ -119,7 +133,8 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
     clock = clock_from_now()
     for front, option in zip(fronts, ("--server", "--grpc-server"), strict=False):
         look_for_server(front.server, option)
-    writer = CaptureWriter.create(given.output)
+    rotate = parse_size(given.rotate, "--rotate") if given.rotate else 0
+    writer = CaptureWriter.create(given.output, rotate)
     writer.write([opening(fronts[0].server, _settings(given))])
     recorder = Recorder(
         writer,
