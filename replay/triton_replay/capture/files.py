@@ -67,6 +67,7 @@ class Capture:
     """The last record; None if the recorder was killed or is still running."""
     damage: Damage | None
     """Damage after the last valid record, or None."""
+    files: tuple[Path, ...] = ()
 
     @property
     def complaint(self) -> str:
@@ -103,7 +104,8 @@ def read_capture(path: Path) -> Capture:
     responses: dict[int, Response] = {}
     messages: defaultdict[int, list[StreamMessage]] = defaultdict(list)
     closing: Closing | None = None
-    for record in _with_later_parts(records, path, damage):
+    files = [path]
+    for record in _with_later_files(records, files, damage):
         if isinstance(record, Request):
             requests[record.number] = record
         elif isinstance(record, Response):
@@ -116,14 +118,14 @@ def read_capture(path: Path) -> Capture:
         Exchange(request, responses.get(number), tuple(messages.get(number, ())))
         for number, request in requests.items()
     )
-    return Capture(str(path), opening, exchanges, closing, damage[0] if damage else None)
+    damaged = damage[0] if damage else None
+    return Capture(str(path), opening, exchanges, closing, damaged, tuple(files))
 
 
-def _with_later_parts(
-    records: Iterator[Record], path: Path, damage: list[Damage]
+def _with_later_files(
+    records: Iterator[Record], files: list[Path], damage: list[Damage]
 ) -> Iterator[Record]:
-    """Yield the records of a file and of those that continue it."""
-    parts = {path.name}
+    """Yield the records of a file and of those that continue it, which are added to `files`."""
     while True:
         last: Record | None = None
         for last in records:
@@ -131,15 +133,15 @@ def _with_later_parts(
         if not isinstance(last, Closing) or not last.reason.startswith(CONTINUED):
             return
         name = Path(last.reason.removeprefix(CONTINUED)).name
-        part = path.with_name(name or path.name)
+        following = files[0].with_name(name or files[0].name)
         try:
-            if part.name in parts:
-                raise CaptureUnreadable(f"{part}: found twice among the files of {path}")
-            records = _records(_mapped(part), str(part), damage)
+            if following in files:
+                raise CaptureUnreadable(f"{following}: found twice among the files of {files[0]}")
+            records = _records(_mapped(following), str(following), damage)
         except CaptureUnreadable as error:
             yield replace(last, reason=str(error))
             return
-        parts.add(part.name)
+        files.append(following)
 
 
 def _mapped(path: Path) -> memoryview:

@@ -22,6 +22,7 @@ from triton_replay.commands.common import (
     run_loop,
 )
 from triton_replay.commands.compare import parse_ignored
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError, ServerUnreachable
@@ -68,6 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
     add("--json", action="store_true", help="print JSON instead of the table")
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -89,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
     second = _server(given, "a2") if given.a2 else None
     headers = tuple(parse_header(text, "--header") for text in given.header)
     results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)

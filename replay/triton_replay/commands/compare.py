@@ -12,6 +12,7 @@ from pathlib import Path
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
 from triton_replay.commands.common import make_folder, print_message, print_result
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, HALF, describe, parse_tolerances
 from triton_replay.errors import CaptureIncomplete, FileUnwritable, ReplayError
@@ -49,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write the smallest request of each group to DIR, as a capture for replay",
     )
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -63,7 +65,7 @@ def run(given: argparse.Namespace) -> int:
     """
     tolerances = parse_tolerances(given.tolerance)
     ignored = parse_ignored(given.ignore)
-    a, b = read_capture(given.a), read_capture(given.b)
+    a, b = filter_of(given).apply_to_both(read_capture(given.a), read_capture(given.b))
     for capture in (a, b):
         if capture.complaint:
             print_message(capture.complaint)

@@ -18,6 +18,7 @@ from triton_replay.commands.common import (
     print_message,
     run_loop,
 )
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
@@ -66,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="time limit of a request; default: 300",
     )
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -81,7 +83,7 @@ def run(given: argparse.Namespace) -> int:
     server = parse_address(given.server, "--server")
     speed = _speed(given.speed)
     headers = tuple(parse_header(text, "--header") for text in given.header)
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
     plan = plan_replay(capture.exchanges, speed, given.loop)

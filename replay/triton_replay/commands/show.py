@@ -10,6 +10,7 @@ from pathlib import Path
 from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
 from triton_replay.commands.common import print_message, print_result
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.latencies import latencies
 from triton_replay.wire.grpc_messages import is_inference, model_of_call
 
@@ -19,11 +20,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("capture", metavar="CAPTURE", type=Path, help="the capture to print")
     json_help = "print one line of JSON for each request, without bodies"
     parser.add_argument("--json", action="store_true", help=json_help)
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; return 0. Raise ReplayError."""
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     lines = _json_lines(capture) if given.json else _table(capture)
     print_result("\n".join(lines))
     if capture.complaint:

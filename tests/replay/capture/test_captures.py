@@ -195,6 +195,7 @@ def test_a_capture_in_several_files_is_read_as_one(rotated, tmp_path):
     assert (numbers(capture), capture.complaint) == ([*range(5)], "")
     assert (capture.opening, capture.closing) == (OPENING, CLOSING)
     assert capture.exchanges[0].response.number == 0
+    assert [file.name for file in capture.files] == ["a.trc", "a.2.trc", "a.3.trc"]
     second = read_capture(tmp_path / "a.2.trc")
     assert (numbers(second), second.opening.settings["part"]) == ([2, 3, 4], 2)
 
