@@ -21,7 +21,7 @@ from triton_replay.commands.common import (
     print_result,
     run_loop,
 )
-from triton_replay.commands.compare import parse_ignored
+from triton_replay.commands.compare import add_review_options, parse_ignored, write_review
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
 from triton_replay.comparing.tolerances import parse_tolerances
@@ -29,6 +29,7 @@ from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.replaying.asking import Server, SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
 from triton_replay.reporting.ab_table import ab_document, ab_lines
+from triton_replay.reporting.review import review_of_ab
 
 _CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
 
@@ -69,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
     add("--json", action="store_true", help="print JSON instead of the table")
+    add_review_options(add)
     add_filter_options(parser)
 
 
@@ -122,7 +124,9 @@ def run(given: argparse.Namespace) -> int:
         print_result(json.dumps(ab_document(names, verdict), indent=2))
     else:
         print_result("\n".join(ab_lines(names, verdict)))
-    met = [text for text, holds in conditions if holds(verdict)]
+    held = {text: holds(verdict) for text, holds in conditions}
+    write_review(given, review_of_ab(names, verdict, held))
+    met = [text for text, holds in held.items() if holds]
     for text in met:
         print_message(f"--fail-if {text}: holds")
     return 1 if met else 0

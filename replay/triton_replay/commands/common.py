@@ -19,7 +19,10 @@ from triton_replay.capture.records import Opening
 from triton_replay.errors import FileUnwritable, ReplayError
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
-_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
+# Also characters that change the direction of text, and those that XML does not allow.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
+)
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
@@ -54,7 +57,7 @@ def package_version() -> str:
 
 def printable(text: str) -> str:
     """Escape control characters except line ends and tabs: captures could control the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_result(text: str) -> None:
@@ -76,6 +79,14 @@ def make_folder(path: Path) -> None:
     """Create a folder unless it exists. Raise FileUnwritable if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileUnwritable(path, error) from error
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file, with control characters escaped. Raise FileUnwritable if that fails."""
+    try:
+        path.write_text(printable(text), encoding="utf-8")
     except OSError as error:
         raise FileUnwritable(path, error) from error
 

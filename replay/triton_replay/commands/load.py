@@ -7,9 +7,8 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from triton_replay.commands.common import print_message, print_result
+from triton_replay.commands.common import print_message, print_result, write_file
 from triton_replay.commands.load_options import PORTS, load_options
-from triton_replay.errors import FileUnwritable
 from triton_replay.loading.levels import CONCURRENCY, Level
 from triton_replay.loading.load import Load, LoadReport
 from triton_replay.loading.windows import Measurement, Window
@@ -81,18 +80,11 @@ def _print_measurement(report: LoadReport, one: Measurement) -> None:
 
 def _write(given: argparse.Namespace, report: LoadReport) -> None:
     if given.f is not None:
-        _write_file(given.f, load_csv(report, verbose=given.verbose_csv))
+        write_file(given.f, load_csv(report, verbose=given.verbose_csv))
     if given.profile_export_file is not None:
-        _write_file(given.profile_export_file, load_export(report))
+        write_file(given.profile_export_file, load_export(report))
     if given.html is not None:
-        _write_file(given.html, load_page(report))
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileUnwritable(path, error) from error
+        write_file(given.html, load_page(report))
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:

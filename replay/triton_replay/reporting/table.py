@@ -87,6 +87,14 @@ def title_of(one: Group) -> str:
     return f"{one.kind}: {one.model}" + (f", {one.output}" if one.output else "")
 
 
+def group_text(one: Group) -> str:
+    """Return a line about a group."""
+    text = f"{title_of(one)}, {len(one.requests)} of {one.of} requests"
+    return ", ".join(filter(None, [text, one.condition])) + (
+        f"; {one.example}" if one.example else ""
+    )
+
+
 def _group_lines(number: int, one: Group) -> list[str]:
     lines = [f"{number}. {title_of(one)}", f"   {len(one.requests)} of {one.of} requests"]
     if one.condition:
