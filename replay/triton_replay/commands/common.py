@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
 from triton_replay.errors import FileUnwritable, ReplayError
+from triton_replay.reporting.hdr import hdr_lines
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
 # Also characters that change the direction of text, and those that XML does not allow.
@@ -89,6 +90,17 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(printable(text), encoding="utf-8")
     except OSError as error:
         raise FileUnwritable(path, error) from error
+
+
+def write_hdr(path: Path, times: Sequence[int]) -> None:
+    """Write latencies in nanoseconds in HdrHistogram's format; no file without latencies.
+
+    Raises:
+        FileUnwritable: The file cannot be written.
+    """
+    if len(times):
+        make_folder(path.parent)
+        write_file(path, "\n".join([*hdr_lines(times), ""]))
 
 
 def parse_header(text: str, option: str) -> tuple[str, str]:

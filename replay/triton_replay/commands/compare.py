@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
@@ -17,6 +18,7 @@ from triton_replay.commands.common import (
     print_message,
     print_result,
     write_file,
+    write_hdr,
 )
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.comparison import Comparison, compare_captures
@@ -51,6 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", action="store_true", help="print JSON instead of the table")
     add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
+    hdr_help = "write latencies to DIR, as MODEL.a.hgrm and MODEL.b.hgrm of HdrHistogram"
+    add("--hdr", metavar="DIR", type=Path, help=hdr_help)
     add_review_options(add)
     add(
         "--smallest",
@@ -85,6 +89,11 @@ def run(given: argparse.Namespace) -> int:
     if given.html is not None:
         write_file(given.html, comparison_page(comparison))
         print_message(f"page: {given.html}")
+    if given.hdr is not None:
+        for times in comparison.times:
+            name = quote(times.model, safe="")
+            write_hdr(given.hdr / f"{name}.a.hgrm", times.a)
+            write_hdr(given.hdr / f"{name}.b.hgrm", times.b)
     write_review(given, review_of_comparison(comparison))
     if given.smallest is not None:
         _write_smallest(comparison, given.smallest)

@@ -10,6 +10,7 @@ from triton_replay.capture.records import Closing, StreamMessage
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.latencies import latencies, percentiles
 from triton_replay.comparing.tolerances import parse_tolerances
+from triton_replay.reporting.hdr import hdr_lines
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_document, comparison_lines
 
@@ -60,6 +61,17 @@ def comparison(tmp_path_factory):
         for one in b.exchanges
     ]
     return compare_captures(a, replace(b, exchanges=tuple(waiting)), parse_tolerances([]))
+
+
+def test_latencies_are_written_for_the_plotter_of_hdrhistogram():
+    lines = list(hdr_lines([n * 1_000_000 for n in range(100, 0, -1)]))
+    rows = [line.split() for line in lines[2:-3]]
+    assert rows[0] == ["1.000", "0.000000000000", "1", "1.00"]
+    assert rows[5] == ["50.000", "0.500000000000", "50", "2.00"]
+    assert rows[-1] == ["100.000", "1.000000000000", "100"]
+    assert all(int(row[2]) == float(row[0]) for row in rows)
+    assert lines[-2] == "#[Max     =      100.000, Total count    =          100]"
+    assert list(hdr_lines([5_000_000]))[2].split() == ["5.000", "1.000000000000", "1"]
 
 
 def test_service_times_are_shown_beside_response_times(comparison):

@@ -27,6 +27,7 @@ def captures(tmp_path):
 def compared(captures, folder, name):
     files = folder / "a.md", folder / "a.xml"
     words = [captures["a"], captures[name], f"--markdown={files[0]}", f"--junit={files[1]}"]
+    words.append(f"--hdr={folder / 'hdr'}")
     code = main(["compare", *map(str, words)])
     return code, files[0].read_text(), ElementTree.fromstring(files[1].read_text())
 
@@ -43,6 +44,7 @@ def test_a_comparison_is_a_comment_and_a_test_suite(captures, tmp_path, capsys):
     assert line == f"* `{case.find('failure').text}`"
     assert dict(suites.attrib) == {"tests": "1", "failures": "1"}
     assert "14 of 30 requests" in line
+    assert sorted(path.name for path in (tmp_path / "hdr").iterdir()) == ["m.a.hgrm", "m.b.hgrm"]
 
 
 def test_a_comparison_without_difference_has_no_failure(captures, tmp_path, capsys):
