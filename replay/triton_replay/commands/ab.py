@@ -89,8 +89,8 @@ def run(given: argparse.Namespace) -> int:
     for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")
-    a, b = _server(given, "a"), _server(given, "b")
-    second = _server(given, "a2") if given.a2 else None
+    a, b = parse_server(given, "a"), parse_server(given, "b")
+    second = parse_server(given, "a2") if given.a2 else None
     headers = tuple(parse_header(text, "--header") for text in given.header)
     results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
     capture = filter_of(given).apply(read_capture(given.capture))
@@ -143,7 +143,8 @@ async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results
         print_message(f"interrupted after {results.requests} of {len(steps)} requests")
 
 
-def _server(given: argparse.Namespace, name: str) -> Server:
+def parse_server(given: argparse.Namespace, name: str) -> Server:
+    """Return the addresses in the options `--NAME` and `--NAME-grpc`. Raise ReplayError."""
     http = parse_address(getattr(given, name), f"--{name}")
     grpc = getattr(given, f"{name}_grpc")
     following = Address(http.host, http.port + 1)

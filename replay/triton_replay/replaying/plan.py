@@ -90,7 +90,7 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = 
     left_out: Counter[str] = Counter()
     sendable: list[Exchange] = []
     for exchange in sorted(exchanges, key=lambda one: (one.request.at, one.request.number)):
-        reason = _why_not(exchange)
+        reason = why_not_sent(exchange)
         if reason:
             left_out[reason] += 1
         else:
@@ -104,7 +104,7 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = 
     for index, exchange in enumerate(sendable):
         request = exchange.request
         after = {last_change}
-        sequence = _sequence_of(request)
+        sequence = sequence_key(request)
         if sequence is not None:
             after.add(by_sequence.get(sequence, -1))
             by_sequence[sequence] = index
@@ -183,7 +183,7 @@ class _Lanes:
         return self._count - 1
 
 
-def _sequence_of(request: Request) -> tuple[str, str] | None:
+def sequence_key(request: Request) -> tuple[str, str] | None:
     """Return the model and the correlation id of a request in a sequence, otherwise None."""
     if request.protocol == "grpc":
         if not is_inference(request.target):
@@ -199,7 +199,7 @@ def _sequence_of(request: Request) -> tuple[str, str] | None:
 
 def in_sequence(request: Request) -> bool:
     """Return whether a request has a correlation id, so that its model keeps state."""
-    return _sequence_of(request) is not None
+    return sequence_key(request) is not None
 
 
 def changes_the_server(request: Request) -> bool:
@@ -209,7 +209,8 @@ def changes_the_server(request: Request) -> bool:
     return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])
 
 
-def _why_not(exchange: Exchange) -> str:
+def why_not_sent(exchange: Exchange) -> str:
+    """Return why a recorded request cannot be sent, or ""."""
     request = exchange.request
     sent = [request.body, *(message.body for message in exchange.messages if message.sent)]
     if not request.whole or not all(message.whole for message in exchange.messages if message.sent):
