@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from triton_replay.comparing.latencies import Percentile
+from triton_replay.comparing.latencies import MANY, Percentile
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport
 from triton_replay.loading.statistics import COLUMNS, ServerSide
@@ -36,6 +36,8 @@ def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
     deviation = f"standard deviation {one.deviation / 1000:.0f} usec"
     yield f"    Avg latency: {one.mean / 1000:.0f} usec ({deviation})"
     for found in one.percentiles:
+        if found.percent == _NOT_IN_CSV and one.count < MANY:
+            continue
         yield f"    p{found.percent} latency: {found.value // 1000} usec {_interval(found)}"
     for name, times in (
         ("Last response", one.streams.last),
