@@ -126,7 +126,8 @@ class Shadow:
         """Accept a record without waiting; drop and count it if the memory is used."""
         size = len(record.body) + _OVERHEAD
         if self._bytes_put - self._bytes_freed + size > self._memory:
-            self._loop.call_soon_threadsafe(self._lose, record.number)
+            is_request = isinstance(record, Request)
+            self._loop.call_soon_threadsafe(self._lose, record.number, is_request)
             return
         self._bytes_put += size
         self._loop.call_soon_threadsafe(self._take, record, size)
@@ -209,17 +210,19 @@ class Shadow:
             return "requests of sequences whose start was not sent to B"
         return why_not_sent(Exchange(request, None))
 
-    def _lose(self, number: int) -> None:
+    def _lose(self, number: int, is_request: bool) -> None:
         """Forget a request of which a record was dropped."""
-        self.counts["records that exceeded --memory, because B is too slow"] += 1
         pair = self._pairs.get(number)
-        if pair is None:
-            # The dropped request may belong to any sequence. B cannot continue it.
+        if is_request:
+            # It may belong to any sequence. B cannot continue that one.
             self._open.clear()
-        elif pair.is_queued:
+        elif pair is None or pair.is_lost:
+            return
+        self.counts["requests that exceeded --memory, because B is too slow"] += 1
+        if pair is not None:
             pair.is_lost = True
-        else:
-            self._forget(pair)
+            if not pair.is_queued:
+                self._forget(pair)
 
     async def _work(self) -> None:
         with contextlib.ExitStack() as stack:

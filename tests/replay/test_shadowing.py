@@ -169,11 +169,21 @@ def test_memory_is_bounded_while_b_does_not_answer(b):
     with shadow(b, in_flight=1, memory=100_000) as sent:
         for number in range(30):
             sent.exchange(number, padding=10_000)  # never waits
-    reason = "records that exceeded --memory, because B is too slow"
-    assert sent.shadow.counts == {reason: 60 - 8}
+    reason = "requests that exceeded --memory, because B is too slow"
+    assert sent.shadow.counts == {reason: 26}
     assert sent.shadow.compared == {"m": 4}
     assert [number for number, _ in b.bodies] == [0, 1, 2, 3]
     assert sent.shadow._bytes_freed == sent.shadow._bytes_put
+
+
+def test_a_request_whose_response_is_lost_is_not_compared(b):
+    b.gate.clear()
+    with shadow(b, in_flight=1, memory=20_000) as sent:
+        for number in range(3):
+            sent.exchange(number, answer=bytes(30_000))
+    assert sent.shadow.counts == {"requests that exceeded --memory, because B is too slow": 3}
+    assert [number for number, _ in b.bodies] in ([0], [])
+    assert (sent.shadow.compared, sent.shadow._bytes_freed) == ({}, sent.shadow._bytes_put)
 
 
 def test_a_sequence_is_not_continued_after_a_lost_record(b):
