@@ -11,6 +11,7 @@ from support.servers import free_ports
 from triton_replay.__main__ import main
 from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.commands import replay
 from triton_replay.comparing.paired import STATISTICS
 from triton_replay.wire.grpc_messages import framed, messages
 
@@ -132,6 +133,18 @@ def test_a_replay_keeps_what_the_recording_kept(tmp_path, kept, target):
         assert main(["replay", str(path), f"--server={server}", f"--output={output}"]) == 0
     (exchange,) = read_capture(output).exchanges
     assert exchange.request.target == target
+
+
+def test_a_replay_reports_responses_that_could_not_be_written(
+    capture, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(replay, "MAX_WAITING", 10)
+    output = tmp_path / "b.trc"
+    with serving() as server:
+        words = [str(capture), f"--server={server}", "--speed=max", "--model=/v2"]
+        assert main(["replay", *words, f"--output={output}"]) == 5
+    assert f"{output}: records for which the disk was too slow: 1 are" in capsys.readouterr().err
+    assert read_capture(output).opening.settings["loop"] == "open"
 
 
 @pytest.mark.brute_force

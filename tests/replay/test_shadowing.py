@@ -274,7 +274,7 @@ def test_the_command_forwards_to_a_and_stores_differences(tmp_path, capsys, b):
     with serving() as a:
         where = [f"--server={a}", f"--b={to}", f"--listen=127.0.0.1:{port}"]
         words = ["shadow", *where, f"--output={folder}", "--memory=1MB"]
-        assert main([*words, "--ignore=model_name", "--between=0:"]) == 1
+        assert main([*words, "--ignore=model_name", "--between=0:", "--rotate=1"]) == 1
         thread.join()
         assert bodies == [ANSWER] * 3
         assert main(words) == 2  # the captures exist

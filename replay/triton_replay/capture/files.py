@@ -272,7 +272,7 @@ class CaptureWriter:
             whole = bisect.bisect(ends, self.size)
             self.requests += sum(isinstance(record, Request) for record in written[:whole])
         is_full = self._rotate and self.size - self._start >= self._rotate
-        if is_full and not isinstance(written[-1], Closing):
+        if is_full and not isinstance(written[-1], Opening | Closing):
             self._begin_part()
 
     def sync(self) -> None:

@@ -81,6 +81,16 @@ def test_service_times_are_shown_beside_response_times(comparison):
     assert "<td>p99 service<td" in comparison_page(comparison)
 
 
+@pytest.mark.parametrize(("loop", "alike"), [("closed", False), ("open", True)])
+def test_replays_of_different_loops_have_different_loads(comparison, loop, alike):
+    a, b = (
+        replace(one, opening=replace(one.opening, settings={"speed": "1", "loop": each}))
+        for one, each in ((comparison.a, loop), (comparison.b, "open"))
+    )
+    text = "\n".join(comparison_lines(replace(comparison, a=a, b=b)))
+    assert ("A and B have different loads" in text) != alike
+
+
 @pytest.mark.parametrize("late", [1, 2])
 def test_a_late_replay_has_no_latencies(comparison, late):
     counts = {"requests": 100, "late": late, "largest": 32_000_000}

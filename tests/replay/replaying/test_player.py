@@ -135,6 +135,22 @@ def test_a_request_times_out_and_the_next_one_is_sent():
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
 
+def test_a_passed_deadline_is_an_outcome():
+    class Client:
+        async def open(self):
+            """Do nothing."""
+
+        async def send(self, exchange):
+            return Response(exchange.request.number, 9, 9, 0, (), 0, ended="client")
+
+    address, records = Address("h", 1), []
+    plan = plan_replay([Exchange(infer(0), None)], None)
+    player = Player(plan, Target(address, address), lambda: 5, records.append)
+    assert asyncio.run(player._send(Client(), plan.steps[0], 0, 0)) == 9
+    assert player.outcome.statuses == {"deadline exceeded": 1}
+    assert not player.outcome.unanswered
+
+
 def timed(loop):
     """Play three requests to a slow server; return the requests, the responses and the outcome."""
 
