@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from triton_replay.addresses import look_for_server
+from triton_replay.addresses import Address, look_for_server
 from triton_replay.capture.files import CaptureWriter, Exchange
-from triton_replay.capture.records import Request
 from triton_replay.commands.ab import parse_server
 from triton_replay.commands.common import (
     clock_from_now,
@@ -32,12 +33,11 @@ from triton_replay.commands.record import (
     settings_of,
     wait_for_end,
 )
-from triton_replay.comparing.differences import Difference, compare_answers, model_of
+from triton_replay.comparing.differences import compare_answers, model_of
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import CaptureIncomplete, ReplayError
 from triton_replay.recording.recorder import Recorder, Selection
-from triton_replay.replaying.asking import Server
-from triton_replay.shadowing import Differ, Shadow
+from triton_replay.shadowing import Shadow
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,109 +77,88 @@ def run(given: argparse.Namespace) -> int:
     if len(fronts) > 1:
         look_for_server(server.grpc, "--b-grpc")
     tolerances, ignored = parse_tolerances(given.tolerance), parse_ignored(given.ignore)
+    selected = filter_of(given)
+    selection = Selection(given.sample, given.seed, given.max_body)
+    clock = clock_from_now()
+    recorders = _recorders(given, {"a.trc": fronts[0].server, "b.trc": server.http}, clock)
+    shadow = Shadow(
+        server,
+        lambda a, b: compare_answers(model_of(a.request), a, b, tolerances, ignored),
+        lambda request: selected.keeps(Exchange(request, None)) and selection.takes(request),
+        *(recorder.put for recorder in recorders.values()),
+        on_difference=lambda one: print_message(
+            f"differs: {_title(one.model, one.kind, one.output)}; {one.detail}"
+        ),
+        headers=tuple(parse_header(text, "--header") for text in given.header),
+        timeout=given.timeout,
+        clock=clock,
+        in_flight=given.in_flight,
+        memory=parse_size(given.memory, "--memory"),
+    )
+    for recorder in recorders.values():
+        recorder.start()
+    shadow.start()
+    failures: list[CaptureIncomplete] = []
+    try:
+        run_loop(_serve(given, fronts, shadow, clock))
+    finally:
+        shadow.close()
+        for path, recorder in recorders.items():
+            try:
+                recorder.close()
+            except CaptureIncomplete as error:
+                failures.append(error)
+            if not shadow.compared and not recorder.recorded:
+                path.unlink()  # the capture is empty
+    print_result("\n".join(_report(shadow, [recorder.counts for recorder in recorders.values()])))
+    if failures:
+        raise failures[0]
+    return 1 if shadow.differing else 0
 
-    def differ(a: Exchange, b: Exchange) -> list[Difference]:
-        return compare_answers(model_of(a.request), a, b, tolerances, ignored)
 
-    return _Command(given, fronts, server, differ).run()
-
-
-class _Command:
-    """One run of the command."""
-
-    def __init__(
-        self, given: argparse.Namespace, fronts: list[Front], server: Server, differ: Differ
-    ) -> None:
-        self._given = given
-        self._listening = False
-        self._fronts = fronts
-        self._clock = clock_from_now()
-        headers = tuple(parse_header(text, "--header") for text in given.header)
-        memory = parse_size(given.memory, "--memory")
-        self._selection = Selection(given.sample, given.seed, given.max_body)
-        self._filter = filter_of(given)
-        make_folder(given.output)
-        self._paths = [given.output / "a.trc", given.output / "b.trc"]
-        for path in self._paths:
-            if path.exists():
-                raise ReplayError(f"--output: {path} exists. Use another folder")
-        recorders = []
-        for path, address in zip(self._paths, (fronts[0].server, server.http), strict=True):
-            writer = CaptureWriter.create(path, rotation_of(given))
-            settings = {**settings_of(given), "shadow_of": str(fronts[0].server)}
-            writer.write([opening(address, settings)])
-            recorders.append(
-                Recorder(
-                    writer,
-                    self._clock,
-                    redaction=redaction_of(given),
-                    max_capture=given.max_capture,
-                    on_end=lambda reason: print_message(f"no more differences stored: {reason}"),
-                )
-            )
-        self._recorders = recorders
-        self._shadow = Shadow(
-            server,
-            differ,
-            self._keeps,
-            *(recorder.put for recorder in recorders),
-            on_difference=lambda one: print_message(
-                f"differs: {_title(one.model, one.kind, one.output)}; {one.detail}"
-            ),
-            headers=headers,
-            timeout=given.timeout,
-            clock=self._clock,
-            in_flight=given.in_flight,
-            memory=memory,
+def _recorders(
+    given: argparse.Namespace, servers: Mapping[str, Address], clock: Callable[[], int]
+) -> dict[Path, Recorder]:
+    """Create the captures of differences."""
+    make_folder(given.output)
+    found = {}
+    for name in servers:
+        if (given.output / name).exists():
+            raise ReplayError(f"--output: {given.output / name} exists. Use another folder")
+    for name, address in servers.items():
+        path = given.output / name
+        writer = CaptureWriter.create(path, rotation_of(given))
+        writer.write([opening(address, {**settings_of(given), "shadow_of": given.server})])
+        found[path] = Recorder(
+            writer,
+            clock,
+            redaction=redaction_of(given),
+            max_capture=given.max_capture,
+            on_end=lambda reason: print_message(f"no more differences are stored: {reason}"),
         )
+    return found
 
-    def _keeps(self, request: Request) -> bool:
-        return self._filter.keeps(Exchange(request, None)) and self._selection.takes(request)
 
-    def run(self) -> int:
-        for recorder in self._recorders:
-            recorder.start()
-        self._shadow.start()
-        failures: list[CaptureIncomplete] = []
-        try:
-            run_loop(self._serve())
-        finally:
-            self._shadow.close()
-            for recorder, path in zip(self._recorders, self._paths, strict=True):
-                try:
-                    recorder.close()
-                except CaptureIncomplete as error:
-                    failures.append(error)
-                if not self._listening:
-                    path.unlink()  # the capture is empty
-        code = self._report()
-        if failures:
-            raise failures[0]
-        return code
+async def _serve(
+    given: argparse.Namespace, fronts: list[Front], shadow: Shadow, clock: Callable[[], int]
+) -> None:
+    async with listening_proxies(given, fronts, shadow, clock) as addresses:
+        for front, bound in zip(fronts, addresses, strict=True):
+            print_message(f"shadowing {front.server} at {bound}, differences in {given.output}")
+        await wait_for_end(given.seconds)
 
-    async def _serve(self) -> None:
-        proxies = listening_proxies(self._given, self._fronts, self._shadow, self._clock)
-        async with proxies as addresses:
-            for front, bound in zip(self._fronts, addresses, strict=True):
-                print_message(
-                    f"shadowing {front.server} at {bound}, differences in {self._given.output}"
-                )
-            self._listening = True
-            await wait_for_end(self._given.seconds)
 
-    def _report(self) -> int:
-        shadow = self._shadow
-        lines = [f"{'compared':>8}  {'differ':>8}  model"]
-        for model, count in shadow.compared.most_common():
-            lines.append(f"{count:>8}  {shadow.differing[model]:>8}  {model}")
-        for (model, kind, output), count in shadow.kinds.most_common():
-            lines.append(f"{count} times {_title(model, kind, output)}")
-        for reason, count in shadow.counts.items():
-            lines.append(f"not compared: {count} {reason}")
-        for reason, count in (self._recorders[0].counts + self._recorders[1].counts).items():
-            lines.append(f"not stored: {count} {reason}")
-        print_result("\n".join(lines))
-        return 1 if shadow.differing else 0
+def _report(shadow: Shadow, not_stored: Sequence[Counter[str]]) -> Iterator[str]:
+    yield f"{'compared':>8}  {'differ':>8}  model"
+    for model, count in shadow.compared.most_common():
+        yield f"{count:>8}  {shadow.differing[model]:>8}  {model}"
+    for kind, count in shadow.kinds.most_common():
+        yield f"{count} times {_title(*kind)}"
+    for reason, count in shadow.counts.items():
+        yield f"not compared: {count} {reason}"
+    for counts in not_stored:
+        for reason, count in counts.items():
+            yield f"not stored: {count} {reason}"
 
 
 def _title(model: str, kind: str, output: str) -> str:

@@ -9,6 +9,7 @@ from math import ceil, floor, sqrt
 from typing import Final
 
 from triton_replay.capture.files import Exchange
+from triton_replay.wire.bodies import header
 
 _Z: Final = 1.959964
 """Half width of the interval that holds 95 % of a normal distribution, in standard deviations."""
@@ -65,10 +66,21 @@ def latencies(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies
 
 
 def arrivals_of(exchange: Exchange) -> list[int]:
-    """Return the arrival times of the responses of a stream, in nanoseconds."""
+    """Return the arrival times of the responses to one request of a stream, in nanoseconds.
+
+    Returns:
+        No times for a gRPC stream with several requests, whose responses belong to any of them.
+    """
     if exchange.request.protocol == "grpc":
-        return [message.at for message in exchange.messages if not message.sent]
-    return [at for at, _ in exchange.response.parts] if exchange.response else []
+        if any(message.sent for message in exchange.messages):
+            return []
+        return [message.at for message in exchange.messages]
+    response = exchange.response
+    if response is None or not header(response.headers, "content-type").startswith(
+        "text/event-stream"
+    ):
+        return []
+    return [at for at, _ in response.parts]
 
 
 def percentiles(times: Iterable[int]) -> tuple[Percentile, ...]:

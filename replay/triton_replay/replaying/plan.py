@@ -118,12 +118,11 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = 
         steps.append(Step(exchange, lanes.of(exchange), due, tuple(sorted(after - {-1}))))
     thinks = _think_times(steps)
     closed = loop == "closed" or (loop == "auto" and _is_closed_loop(thinks))
-    if closed and speed is not None:
-        steps = [
-            step._replace(think=round(thinks[index][0] / speed)) if index in thinks else step
-            for index, step in enumerate(steps)
-        ]
-    return Plan(tuple(steps), left_out, closed)
+    if speed is None or not closed:
+        return Plan(tuple(steps), left_out)
+    for index, (think, _) in thinks.items():
+        steps[index] = steps[index]._replace(think=round(think / speed))
+    return Plan(tuple(steps), left_out, closed=True)
 
 
 def _think_times(steps: Iterable[Step]) -> dict[int, tuple[int, int]]:

@@ -35,10 +35,13 @@ def test_service_times_count_from_the_sending_of_a_request():
 
 
 def test_streams_have_times_of_the_first_and_between_the_responses():
-    messages = [StreamMessage(0, sent, at, 0) for sent, at in ((False, 7), (True, 8), (False, 19))]
-    call = exchange(0, waited=5, messages=tuple(messages), protocol="grpc")
-    events = exchange(1, waited=5, parts=((15, 1), (18, 2), (38, 3)))
-    found = latencies([call, events, exchange(2)])[1]
+    messages = tuple(StreamMessage(0, False, at, 0) for at in (7, 19))
+    call = exchange(0, waited=5, messages=messages, protocol="grpc")
+    several = exchange(*(1, 5), messages=(*messages, StreamMessage(0, True, 8, 0)), protocol="grpc")
+    chunks = exchange(2, waited=5, parts=((15, 1), (18, 2), (38, 3)))
+    kind = (("Content-Type", "text/event-stream"),)
+    events = replace(chunks, response=replace(chunks.response, headers=kind))
+    found = latencies([call, several, chunks, events, exchange(3)])[1]
     assert values_of(found.first) == [2, 10, 10, 10]
     assert values_of(found.between) == [12, 20, 20, 20]
 
