@@ -216,7 +216,7 @@ class Shadow:
         if is_request:
             # It may belong to any sequence. B cannot continue that one.
             self._open.clear()
-        elif pair is None or pair.is_lost:
+        elif pair is None:
             return
         self.counts["requests that exceeded --memory, because B is too slow"] += 1
         if pair is not None:

@@ -175,6 +175,23 @@ def test_a_compressed_capture_on_a_full_disk_keeps_whole_writes(tmp_path):
     assert (numbers(capture), capture.complaint) == ([REQUEST.number], "")
 
 
+def test_a_full_disk_keeps_whole_records_of_a_later_file(tmp_path):
+    path = tmp_path / "a.trc"
+    writer = CaptureWriter.create(path, rotate=100)
+    writer.write([OPENING])
+    writer.write([REQUEST])
+    writer._file.close()
+    with FullDisk(tmp_path / "a.2.trc", "r+") as disk:
+        disk.seek(0, os.SEEK_END)
+        writer._file, disk.room = disk, 50
+        with pytest.raises(CaptureIncomplete, match="No space left on device"):
+            writer.write([RESPONSE])
+        disk.room = 10_000
+        writer.write([CLOSING])
+    capture = read_capture(path)
+    assert (numbers(capture), capture.damage, capture.closing) == ([7], None, CLOSING)
+
+
 @pytest.fixture
 def rotated(tmp_path):
     """Return the first of the three files of a capture."""

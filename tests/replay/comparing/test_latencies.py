@@ -37,11 +37,14 @@ def test_service_times_count_from_the_sending_of_a_request():
 def test_streams_have_times_of_the_first_and_between_the_responses():
     messages = tuple(StreamMessage(0, False, at, 0) for at in (7, 19))
     call = exchange(0, waited=5, messages=messages, protocol="grpc")
-    several = exchange(*(1, 5), messages=(*messages, StreamMessage(0, True, 8, 0)), protocol="grpc")
+    several = exchange(
+        1, waited=1, messages=(*messages, StreamMessage(0, True, 8, 0)), protocol="grpc"
+    )
     chunks = exchange(2, waited=5, parts=((15, 1), (18, 2), (38, 3)))
     kind = (("Content-Type", "text/event-stream"),)
     events = replace(chunks, response=replace(chunks.response, headers=kind))
-    found = latencies([call, several, chunks, events, exchange(3)])[1]
+    single = exchange(3, messages=messages[:1], protocol="grpc")
+    found = latencies([call, several, chunks, events, single, exchange(4)])[1]
     assert values_of(found.first) == [2, 10, 10, 10]
     assert values_of(found.between) == [12, 20, 20, 20]
 
@@ -71,6 +74,7 @@ def test_latencies_are_written_for_the_plotter_of_hdrhistogram():
     rows = [line.split() for line in lines[2:-3]]
     assert rows[0] == ["1.000", "0.000000000000", "1", "1.00"]
     assert rows[5] == ["50.000", "0.500000000000", "50", "2.00"]
+    assert [float(row[1]) for row in rows[4:8]] == pytest.approx([0.4, 0.5, 0.55, 0.6])
     assert rows[-1] == ["100.000", "1.000000000000", "100"]
     assert all(int(row[2]) == float(row[0]) for row in rows)
     assert lines[-2] == "#[Max     =      100.000, Total count    =          100]"

@@ -88,6 +88,12 @@ def test_three_of_four_requests_of_a_closed_loop_follow_at_once(quick, closed):
     assert plan.plan_replay(requests, 1, "auto").closed == closed
 
 
+def test_pipelined_requests_have_no_think_time():
+    answer = Response(0, 0, 500, 200, (), 0)
+    found = plan.plan_replay([Exchange(infer(n, at=n * 100), answer) for n in (0, 1)], 1, "closed")
+    assert [step.think for step in found.steps] == [None, 0]
+
+
 def test_think_times_are_divided_by_the_speed():
     recorded = exchanges(gap=800, took=100, connections=1)
     for speed, think in ((1, 800), (4, 200), (None, None)):

@@ -13,6 +13,7 @@ from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
 from triton_replay.replaying.player import Player, Target
 
+SEQUENCE = b'{"parameters": {"sequence_id": 7}}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -171,6 +172,25 @@ def test_latency_counts_from_the_due_time():
     assert second.end > 1_000_000
     assert first.at == first.end
     assert outcome.lateness == {"requests": 0, "late": 0, "largest": 0}
+
+
+def test_a_closed_loop_counts_latency_from_the_sending_after_other_connections():
+    answered = asyncio.Event()
+
+    async def serve(reader, writer):
+        while True:
+            _, body = await read_request(reader)
+            if body == SEQUENCE[:-1] + b" }":
+                await answered.wait()
+            writer.write(OK)
+            answered.set()
+
+    first, other = infer(0), infer(1, connection=1, body=SEQUENCE[:-1] + b" }")
+    last = infer(2, body=SEQUENCE)  # of the same sequence as `other`
+    options = {"tick": 1_000_000, "speed": 1, "loop": "closed"}
+    records, _ = played(serve, [first, other, last], **options)
+    sent = {record.number: record for record in records if isinstance(record, Request)}
+    assert sent[2].at == sent[2].end
 
 
 def test_a_closed_loop_waits_for_the_response_and_the_think_time():
