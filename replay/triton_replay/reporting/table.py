@@ -109,7 +109,7 @@ def _group_lines(number: int, one: Group) -> list[str]:
 def _latency_lines(comparison: Comparison) -> list[str]:
     late = late_sides(comparison)
     if late:
-        return ["no latencies, because this machine did not send the requests in time:", *late]
+        return ["no latencies, because the replaying machine sent requests late:", *late]
     lines = [
         "latency in ms, 95 % intervals in brackets; requests per second",
         f"{'':24} {'A':>22} {'B':>22}     B/A",
