@@ -256,7 +256,7 @@ class Shadow:
         self._bytes_freed -= size  # kept until A has answered
         end = exchange.response.end if exchange.response else self._clock()
         sent = max(end - latency, 0)
-        return replace(exchange, request=replace(pair.request, at=sent, end=sent))
+        return replace(exchange, request=replace(exchange.request, at=sent, end=sent))
 
     def _finish(self, pair: _Pair) -> None:
         """Compare the responses once both are complete."""
