@@ -239,11 +239,11 @@ class Runtime:
                     self._idle.notify_all()
         for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
-        if self.config.states.growth is not None:
+        if sequences is not None:
             for step, answer in zip(steps, answers, strict=True):
-                # Later requests must not continue without the first one.
+                # The state is 0 now. Later requests must not continue without the first one.
                 if step is not None and step.starts and isinstance(answer, Exception):
-                    self.end_sequence(step.sequence)
+                    sequences.drop(step.sequence)
         self._finish(answers, originals)
         return answers
 
@@ -307,7 +307,7 @@ class Runtime:
         if resident is not None:
             gauges["resident_bytes"] = resident
         if parts.sequences is not None:
-            gauges |= parts.sequences.gauges()
+            gauges |= parts.sequences.gauges(self._clock.now())
         if parts.pool is not None:
             gauges["workspace_leased_bytes"] = parts.pool.pool.stats().leased
         if parts.histogram is not None:

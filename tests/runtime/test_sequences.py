@@ -101,6 +101,9 @@ def test_a_request_of_several_rows_is_refused_and_keeps_the_state(opened):
     (refused,) = runtime.infer([{"x": np.ones((2, 3), np.float32)}], [step(1)])
     assert str(refused) == "found 2 rows in a request of a sequence, expected 1"
     assert ask(runtime, 4, 1) == 12
+    # Without its first request a sequence does not continue, neither from 0 nor from before.
+    runtime.infer([{"x": np.ones((2, 3), np.float32)}], [step(1, starts=True)])
+    assert isinstance(ask(runtime, 4, 1), RequestFault)
 
 
 def test_a_failed_execution_does_not_change_the_state(opened, monkeypatch):
