@@ -195,6 +195,8 @@ def test_an_idle_sequence_returns_its_blocks(graph, tmp_path):
     assert isinstance(runtime.infer([request([1])], [of(1)])[0], RequestFault)
     clock.seconds = 30.0  # a sequence with a request is not idle
     assert "logits" in runtime.infer([request([1])], [of(2)])[0]
+    clock.seconds = 41.0
+    assert runtime.gauges()["state_blocks_used"] == 0  # without another request
     runtime.close()
 
 

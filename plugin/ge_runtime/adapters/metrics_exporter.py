@@ -179,6 +179,8 @@ class MetricsExporter:
         with self._arming:
             self._timer = None  # before the export, so that later counts start the next timer
         self.export()
+        if self._shown.get("state_blocks_used"):
+            self.note()  # idle sequences end without a request
 
     def _export(self) -> None:
         counts = self._read_counts()

@@ -83,10 +83,16 @@ class SequenceStates:
         """Return the number of sequences whose state is kept."""
         return len(self._places)
 
-    def gauges(self) -> dict[str, float]:
-        """Return the metrics of blocks; empty if no state grows."""
-        if self._pool is None:
+    def gauges(self, now: float = 0.0) -> dict[str, float]:
+        """Return the metrics of blocks; empty if no state grows.
+
+        Args:
+            now: Seconds on the caller's clock; sequences that are idle for too long are dropped.
+        """
+        if self._pool is None or self._growth is None:
             return {}
+        with self._lock:
+            self._drop_idle(self._busy, now - self._growth.idle_s)
         return {"state_blocks": self._pool.count, "state_blocks_used": self._pool.used}
 
     def find(

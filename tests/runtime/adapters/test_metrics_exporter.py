@@ -18,14 +18,19 @@ def metrics():
 
 
 @pytest.fixture
-def exporter(pb_utils, metrics, timers):
+def gauges():
+    return {"total_bytes": 7}
+
+
+@pytest.fixture
+def exporter(pb_utils, metrics, gauges, timers):
     return MetricsExporter(
         pb_utils,
         model="m",
         version="1",
         instance="m_0",
         counts=metrics.snapshot,
-        gauges=lambda: {"total_bytes": 7},
+        gauges=lambda: gauges,
     )
 
 
@@ -57,6 +62,18 @@ def test_unchanged_gauges_are_not_sent_again(pb_utils, exporter, monkeypatch):
     monkeypatch.setattr(pb_utils.metric("total_bytes"), "set", pytest.fail)
     exporter.export()
     assert pb_utils.metric("total_bytes").number == 7
+
+
+def test_used_blocks_are_exported_until_idle_sequences_have_ended(
+    pb_utils, gauges, exporter, timers
+):
+    gauges["state_blocks_used"] = 2
+    exporter.note()
+    timers[0].fire()
+    gauges["state_blocks_used"] = 0
+    timers[1].fire()
+    assert pb_utils.metric("state_blocks_used").number == 0
+    assert len(timers) == 2
 
 
 def test_closing_exports_the_remaining_counts(pb_utils, metrics, exporter, timers):
