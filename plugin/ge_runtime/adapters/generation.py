@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, Final
@@ -68,13 +68,8 @@ class GenerationModel:
         name = args["model_instance_name"]
         self._log = FaultLog(pb_utils, name)
         given = json.loads(args["model_config"])
-        config, logits = graph_config(given)
+        config, logits, self._defaults = graph_config(given)
         self._batched = bool(given.get("max_batch_size"))
-        self._defaults = {
-            option: kind(text)
-            for option, kind in _OPTIONS.items()
-            if (text := _texts(given).get(f"default.{option}")) is not None
-        }
         (output,) = given["output"]
         self._output, self._dtype = output["name"], DType.of_config(output["data_type"]).numpy
         version_dir = Path(args["model_repository"]) / args["model_version"]
@@ -189,7 +184,7 @@ class GenerationModel:
         timeout = request.timeout()  # microseconds; 0 for none
         return TokenStream(
             sequence=next(self._numbers),
-            prompt=ids,
+            ids=ids,
             others=tensors,
             options=options,
             is_cancelled=answers.is_cancelled,
@@ -229,8 +224,10 @@ class _Answers:
         self._outbox.put(self, failure(model._pb_utils, error))
 
 
-def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the configuration of the graph, and the name of the output with logits.
+def graph_config(
+    model_config: Mapping[str, Any],
+) -> tuple[dict[str, Any], str, dict[str, float]]:
+    """Return the graph's configuration, its output with logits, and the defaults of options.
 
     Args:
         model_config: The configuration of a model that streams tokens. Its requests have token
@@ -257,7 +254,14 @@ def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if len(declared) != 1 or not DType.of_config(declared[0]["data_type"]).is_integer:
         expected = "one of integers, [1]: the token of a response"
         raise RuntimeFault(f"output: found {len(declared)} output(s); expected {expected}")
-    rows = int(parameters.get("rows") or model_config.get("max_batch_size") or _ROWS)
+    for own in model_config.get("input") or ():
+        if own["name"] in _OPTIONS and not _is_number(own):
+            found = f"{own['data_type'].removeprefix('TYPE_')} of dims {own['dims']}"
+            expected = "a number of dims [1]: it is an option of a stream"
+            raise RuntimeFault(f"input '{own['name']}': found {found}; expected {expected}")
+    rows = _number("rows", parameters.get("rows") or model_config.get("max_batch_size") or _ROWS)
+    if rows < 1:
+        raise RuntimeFault(f"parameter 'rows': found {rows}; expected at least 1")
     own = {
         key: text
         for key, text in parameters.items()
@@ -266,15 +270,51 @@ def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     own[f"axes.{name}"] = spec.axes[0]
     dims = [dim if isinstance(dim, int) else -1 for dim in spec.dims]
     oldest = {"max_candidate_sequences": rows}
-    return {
-        "name": model_config.get("name", ""),
-        "max_batch_size": rows,
-        "input": [own for own in model_config.get("input") or () if own["name"] not in _OPTIONS],
-        "output": [{"name": name, "data_type": spec.dtype.config_name, "dims": dims}],
-        "instance_group": model_config.get("instance_group") or [],
-        "sequence_batching": {"oldest": oldest, "max_sequence_idle_microseconds": _NEVER_IDLE},
-        "parameters": {key: {"string_value": text} for key, text in own.items()},
-    }, name
+    return (
+        {
+            "name": model_config.get("name", ""),
+            "max_batch_size": rows,
+            "input": [
+                own for own in model_config.get("input") or () if own["name"] not in _OPTIONS
+            ],
+            "output": [{"name": name, "data_type": spec.dtype.config_name, "dims": dims}],
+            "instance_group": model_config.get("instance_group") or [],
+            "sequence_batching": {"oldest": oldest, "max_sequence_idle_microseconds": _NEVER_IDLE},
+            "parameters": {key: {"string_value": text} for key, text in own.items()},
+        },
+        name,
+        _defaults(parameters),
+    )
+
+
+def _is_number(declared: Mapping[str, Any]) -> bool:
+    """Return whether an option of config.pbtxt has a type and dims that can be read."""
+    dtype = DType.of_config(declared["data_type"])
+    whole = _OPTIONS[declared["name"]] is int
+    is_number = dtype.is_integer or (not whole and dtype.numpy.kind == "f")
+    return is_number and [int(dim) for dim in declared["dims"]] == [1]
+
+
+def _defaults(parameters: Mapping[str, str]) -> dict[str, float]:
+    """Return the options of requests that lack them. Raises RuntimeFault for a wrong value."""
+    keys = {f"default.{name}": name for name in _OPTIONS}
+    found = {
+        name: _number(key, parameters[key], _OPTIONS[name])
+        for key, name in keys.items()
+        if key in parameters
+    }
+    try:
+        SamplingOptions(**found).check()
+    except RequestFault as fault:
+        raise RuntimeFault(f"parameters 'default.<option>': {fault}") from None
+    return found
+
+
+def _number(key: str, text: object, kind: Callable[[Any], Any] = int) -> Any:  # noqa: ANN401
+    try:
+        return kind(text)
+    except ValueError:
+        raise RuntimeFault(f"parameter '{key}': found '{text}'; expected a number") from None
 
 
 def _texts(model_config: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ge_runtime.clock import Clock, SystemClock
-from ge_runtime.errors import BlocksTaken, RequestFault
+from ge_runtime.errors import BlocksTaken, EngineFault, RequestFault
 from ge_runtime.scheduling.request_batch import Answer, Caller
 from ge_runtime.scheduling.sequences import SequenceId, SequenceStep
 from ge_runtime.specs import Array, Tensors
@@ -48,14 +48,21 @@ class SamplingOptions:
         Args:
             logits: Floats, [vocabulary].
             rng: Used only with a temperature.
+
+        Raises:
+            EngineFault: The largest logit is NaN or infinite.
         """
+        most = int(logits.argmax())  # that of NaN, if there is one
+        if not np.isfinite(logits[most]):
+            raise EngineFault(f"logits: found {logits[most]}, expected finite numbers")
         if self.temperature == 0 or self.top_k == 1:
-            return int(logits.argmax())
+            return most
         kept = np.arange(len(logits))
         if 0 < self.top_k < len(logits):
             kept = np.sort(np.argpartition(logits, -self.top_k)[-self.top_k :])
-        scaled = logits[kept].astype(np.float64) / self.temperature
-        sums = np.exp(scaled - scaled.max()).cumsum()
+        differences = logits[kept].astype(np.float64) - float(logits[most])
+        with np.errstate(over="ignore"):  # a tiny temperature chooses the largest logit
+            sums = np.exp(differences / self.temperature).cumsum()
         return int(kept[np.searchsorted(sums, rng.random() * sums[-1], side="right")])
 
 
@@ -64,8 +71,8 @@ class TokenStream:
     """One request for tokens."""
 
     sequence: SequenceId
-    prompt: Array
-    """Token ids, [1, tokens], that were not executed yet."""
+    ids: Array
+    """Token ids, [1, tokens]: those of the prompt, then the generated ones."""
     others: Tensors
     """The other inputs of the graph, [1, *dims], the same in each step."""
     options: SamplingOptions
@@ -131,6 +138,8 @@ class TokenStreams:
         self._past = past
         self._active: list[TokenStream] = []
         self._waiting: deque[TokenStream] = deque()
+        self._full = False
+        """True from a step without enough free blocks until a stream ends."""
 
     @property
     def busy(self) -> bool:
@@ -140,27 +149,18 @@ class TokenStreams:
     def add(self, stream: TokenStream) -> None:
         """Add a stream, which joins at the next step with a free row."""
         most = self._past + self._most_tokens
-        if not 1 <= stream.prompt.shape[1] <= most:
-            found = f"input '{self._ids}': found {stream.prompt.shape[1]} tokens"
+        if not 1 <= stream.ids.shape[1] <= most:
+            found = f"input '{self._ids}': found {stream.ids.shape[1]} tokens"
             stream.fail(RequestFault(f"{found}, expected 1 to {most} (limit.past, limit.tokens)"))
             return
         self._waiting.append(stream)
 
     def step(self) -> None:
         """Execute all streams once."""
-        now = self._clock.now()
-        for streams in (self._active, self._waiting):
-            for stream in tuple(streams):
-                caller = Caller(deadline=stream.deadline, is_cancelled=stream.is_cancelled)
-                reason = caller.abandonment(now, ask=True)
-                if reason is not None:
-                    streams.remove(stream)
-                    self._end(stream, reason)
-        while self._waiting and len(self._active) < self._rows:
-            self._active.append(self._waiting.popleft())
+        self._end_abandoned()
         if not self._active:
             return
-        chunks = [stream.prompt[:, : self._most_tokens] for stream in self._active]
+        chunks = [self._next_ids(stream) for stream in self._active]
         answers = self._runtime.infer(
             [
                 {**stream.others, self._ids: chunk}
@@ -169,13 +169,57 @@ class TokenStreams:
             [Caller(sequence=SequenceStep(own.sequence, not own.past)) for own in self._active],
         )
         streams, self._active = self._active, []
+        refused = False
         for stream, chunk, answer in zip(streams, chunks, answers, strict=True):
-            if isinstance(answer, BlocksTaken) and not stream.past and len(streams) > 1:
-                self._waiting.appendleft(stream)  # until another stream ends
+            if isinstance(answer, BlocksTaken) and len(streams) > 1:
+                refused = True
+                self._active.append(stream)
             elif isinstance(answer, Exception):
                 self._end(stream, answer)
             else:
-                self._advance(stream, chunk.shape[1], answer[self._logits])
+                try:
+                    self._advance(stream, chunk.shape[1], answer[self._logits])
+                except Exception as error:  # concerns this stream alone
+                    self._end(stream, error)
+        if refused and len(self._active) == len(streams):  # no stream has freed blocks
+            self._full = True
+            self._postpone(self._active.pop())
+
+    def _end_abandoned(self) -> None:
+        """End streams that are late or cancelled, and let waiting ones join.
+
+        A waiting stream is asked for cancellation when it joins: asking takes time.
+        """
+        now = self._clock.now()
+        for stream in [own for own in self._waiting if own.deadline < now]:
+            self._waiting.remove(stream)
+            self._end_if_abandoned(stream, now)
+        self._active = [own for own in self._active if not self._end_if_abandoned(own, now)]
+        while self._waiting and len(self._active) < self._rows and not self._full:
+            stream = self._waiting.popleft()
+            if not self._end_if_abandoned(stream, now):
+                self._active.append(stream)
+
+    def _end_if_abandoned(self, stream: TokenStream, now: float) -> bool:
+        caller = Caller(deadline=stream.deadline, is_cancelled=stream.is_cancelled)
+        reason = caller.abandonment(now, ask=True)
+        if reason is None:
+            return False
+        self._end(stream, reason)
+        return True
+
+    def _next_ids(self, stream: TokenStream) -> Array:
+        """Return the token ids of the next request: not too many, and the rest has space."""
+        rest, count = stream.ids.shape[1] - stream.past, self._most_tokens
+        if rest > count:
+            count = min(count, self._past - stream.past)
+        return stream.ids[:, stream.past : stream.past + count]
+
+    def _postpone(self, stream: TokenStream) -> None:
+        """Free the blocks of a stream, whose tokens are executed again after another's end."""
+        self._runtime.end_sequence(stream.sequence)
+        stream.past = 0
+        self._waiting.appendleft(stream)
 
     def end_all(self, error: Exception) -> None:
         """End all streams with an error."""
@@ -187,8 +231,7 @@ class TokenStreams:
     def _advance(self, stream: TokenStream, executed: int, logits: Array) -> None:
         """Continue a stream after the execution of its next tokens."""
         stream.past += executed
-        stream.prompt = stream.prompt[:, executed:]
-        if stream.prompt.size:
+        if stream.past < stream.ids.shape[1]:
             self._active.append(stream)
             return
         options = stream.options
@@ -200,12 +243,17 @@ class TokenStreams:
             or stream.past > self._past
         )
         if last:  # before the answer, so that a client's next request finds the blocks free
-            self._runtime.end_sequence(stream.sequence)
-        else:
-            stream.prompt = np.full((1, 1), token, stream.prompt.dtype)
-            self._active.append(stream)
+            self._free(stream)
         stream.emit(token, last)
+        if not last:
+            new = np.full((1, 1), token, stream.ids.dtype)
+            stream.ids = np.concatenate([stream.ids, new], axis=1)
+            self._active.append(stream)
 
     def _end(self, stream: TokenStream, error: Exception) -> None:
-        self._runtime.end_sequence(stream.sequence)
+        self._free(stream)
         stream.fail(error)
+
+    def _free(self, stream: TokenStream) -> None:
+        self._runtime.end_sequence(stream.sequence)
+        self._full = False

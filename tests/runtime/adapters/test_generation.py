@@ -205,12 +205,27 @@ def test_an_unloaded_model_ends_all_streams(tmp_path):
         assert len(sender.sent) == 70 or response.error().code() is TritonError.UNAVAILABLE
 
 
+def with_parameter(key, text):
+    own = streaming_config()["parameters"]
+    return {"parameters": {**own, key: {"string_value": text}}}
+
+
+def option(kind, size=1):
+    return {"name": "top_k", "data_type": f"TYPE_{kind}", "dims": [size]}
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"model_transaction_policy": {}}, "decoupled: False; expected one, and"),
         ({"output": []}, "output: found 0 output(s); expected one of integers"),
         ({"parameters": {"generate.logits": {"string_value": "31"}}}, "found '31'; expected"),
+        (with_parameter("rows", "many"), "parameter 'rows': found 'many'; expected a number"),
+        (with_parameter("rows", "-1"), "parameter 'rows': found -1; expected at least 1"),
+        (with_parameter("default.top_k", "x"), "'default.top_k': found 'x'; expected a number"),
+        (with_parameter("default.seed", "-2"), "input 'seed': found -2, expected at least 0"),
+        ({"input": [option("FP32")]}, "input 'top_k': found FP32 of dims [1]; expected a number"),
+        ({"input": [option("INT32", 2)]}, "input 'top_k': found INT32 of dims [2]; expected"),
     ],
 )
 def test_faults_of_the_configuration(change, error):

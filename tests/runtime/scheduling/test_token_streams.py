@@ -11,10 +11,14 @@ WORDS = 5
 
 
 class Successors:
-    """A decoder after whose tokens the next number follows; records each step."""
+    """A decoder after whose tokens the next number follows; records each step.
 
-    def __init__(self, blocks=100):
-        self.steps, self.ended, self.running, self.blocks = [], [], set(), blocks
+    Sequences share blocks of one token. A broken decoder has no number after 4.
+    """
+
+    def __init__(self, blocks=100, *, broken=False):
+        self.steps, self.ended, self.running = [], [], {}
+        self.blocks, self.broken = blocks, broken
         self.others = []
 
     def infer(self, requests, callers):
@@ -29,16 +33,19 @@ class Successors:
 
     def _answer(self, request, caller):
         sequence = caller.sequence.sequence
-        if sequence not in self.running and len(self.running) == self.blocks:
+        size = self.running.get(sequence, 0) + request["ids"].shape[1]
+        if size + sum(self.running.values()) - self.running.get(sequence, 0) > self.blocks:
             return BlocksTaken("full")
-        self.running.add(sequence)
+        self.running[sequence] = size
         logits = np.zeros((1, request["ids"].shape[1], WORDS), np.float32)
         logits[0, -1, (request["ids"][0, -1] + 1) % WORDS] = 1
+        if request["ids"][0, -1] == 4 and self.broken:
+            logits[0, -1, 2] = np.nan
         return {"logits": logits}
 
     def end_sequence(self, sequence):
         self.ended.append(sequence)
-        self.running.discard(sequence)
+        self.running.pop(sequence, None)
 
 
 class Client:
@@ -130,24 +137,75 @@ def test_long_prompts_are_executed_in_parts_and_past_their_limit_a_stream_ends()
     assert [step[1][0] for step in runtime.steps] == [[0, 1, 2], [3], [4]]
     assert client.tokens == [(4, False), (0, True)]
     assert runtime.others == [7, 7, 7]  # other inputs are the same in each step
+    # The largest prompt; the last request of each prompt begins within the limit.
+    for past, parts in ((4, [3, 1, 3]), (5, [3, 2, 3]), (6, [3, 3, 3])):
+        runtime = Successors()
+        streams = streams_on(runtime, past=past)
+        client = Client(1, [0] * (past + 3))
+        streams.add(client.stream)
+        while streams.busy:
+            streams.step()
+        assert [len(step[1][0]) for step in runtime.steps] == parts
+        assert client.tokens == [(1, True)]
 
 
-def test_a_stream_without_free_blocks_waits_for_another_to_end():
-    runtime = Successors(blocks=1)
-    streams = streams_on(runtime)
-    clients = [Client(at, [at], max_tokens=2) for at in range(2)]
+@pytest.mark.parametrize("blocks", range(6, 20))
+def test_streams_without_free_blocks_are_executed_again_after_others(blocks):
+    runtime = Successors(blocks=blocks)
+    streams = streams_on(runtime, rows=4)
+    clients = [Client(at, [at, 1 + at], max_tokens=5) for at in range(6)]
     for client in clients:
         streams.add(client.stream)
     while streams.busy:
         streams.step()
-    assert [client.tokens for client in clients] == [
-        [(1, False), (2, True)],
-        [(2, False), (3, True)],
+        assert len(runtime.steps) < 80
+    for at, client in enumerate(clients):
+        expected = [(at + 2 + step) % WORDS for step in range(5)]
+        assert client.tokens == [(token, token is expected[-1]) for token in expected]
+    assert runtime.running == {}
+
+
+def test_a_postponed_stream_starts_again_when_another_has_ended():
+    runtime = Successors(blocks=5)
+    streams = streams_on(runtime, rows=3)
+    for at in range(3):
+        streams.add(Client(at, [at], max_tokens=4).stream)
+    while streams.busy:
+        streams.step()
+    assert [list(step) for step in runtime.steps] == [
+        [0, 1, 2],  # a block each
+        [0, 1, 2],  # the last finds none
+        [0, 1],  # nor does the second
+        [0],
+        [1, 2],  # these continue with all their tokens
+        [1, 2],  # neither finds a block
+        [1],
+        [2],
+        [2],
     ]
-    runtime.running, alone = {"another model's"}, Client(3, [0])
+
+
+def test_a_stream_that_finds_no_blocks_alone_ends():
+    runtime = Successors(blocks=1)
+    runtime.running["another model's"] = 1
+    streams, alone = streams_on(runtime), Client(3, [0])
     streams.add(alone.stream)
     streams.step()
     assert isinstance(alone.error, BlocksTaken)
+
+
+def test_logits_that_are_not_finite_end_their_stream_alone():
+    runtime = Successors(broken=True)
+    streams = streams_on(runtime)
+    clients = [Client(1, [3], temperature=1e-320), Client(2, [0], temperature=1e-320, max_tokens=4)]
+    for client in clients:
+        streams.add(client.stream)
+    while streams.busy:
+        streams.step()
+    assert clients[0].tokens == [(4, False)]
+    assert str(clients[0].error) == "logits: found nan, expected finite numbers"
+    assert clients[1].tokens == [(1, False), (2, False), (3, False), (4, True)]
+    assert runtime.running == {}
 
 
 @pytest.mark.parametrize("prompt", [[], [0] * 12])
