@@ -2,18 +2,22 @@
 
     python -m benchmarks.decoding                     GPT-2's sizes, 1, 4 and 16 streams
     python -m benchmarks.decoding --size tiny
+    python -m benchmarks.decoding --servers reference triton    over HTTP, from generate_stream
 
 The graph has random weights. Streams have prompts of unequal lengths. Turns of both ways alternate.
-The last columns compare the logits of a stream alone with those in company, and count executions in
-which rows were copied.
+The last columns compare the logits of a stream alone with those of the streams together, and count
+executions in which rows were copied. Over HTTP, the CPU time is the server's.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.load import cpu_us, starter
 from ge_runtime import Caller, Runtime
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.scheduling.state_group import StateGroup
@@ -55,13 +60,12 @@ class Recorded:
         self._runtime.end_sequence(sequence)
 
 
-def opened(folder: Path, sizes: DecoderSizes, rows: int, past: int) -> Runtime:
-    """Write the decoder, and open it."""
-    (folder / "1").mkdir()
+def written(folder: Path, sizes: DecoderSizes, past: int) -> dict[str, str]:
+    """Write the decoder, and return its parameters."""
+    (folder / "1").mkdir(parents=True)
     onnx.save(decoder_model(sizes), folder / "1" / "model.onnx")
     parameters = {
         "axes.input_ids": "tokens",
-        "axes.logits": "tokens",
         "limit.tokens": str(LONGEST_PROMPT),
         "limit.total.tokens": str(LONGEST_PROMPT),
         "limit.past": str(past),
@@ -74,6 +78,12 @@ def opened(folder: Path, sizes: DecoderSizes, rows: int, past: int) -> Runtime:
     for layer in range(sizes.layers):
         for part in ("key", "value"):
             parameters[f"state.past_key_values.{layer}.{part}"] = f"present.{layer}.{part}"
+    return parameters
+
+
+def opened(folder: Path, sizes: DecoderSizes, rows: int, past: int) -> Runtime:
+    """Write the decoder, and open it."""
+    parameters = {**written(folder, sizes, past), "axes.logits": "tokens"}
     config = {
         "name": "decoder",
         "max_batch_size": rows,
@@ -113,6 +123,57 @@ def decode(runtime: Any, given: Sequence[np.ndarray[Any, Any]], tokens: int, row
     return len(found)
 
 
+STREAMING = """backend: "python"
+input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+output { name: "token" data_type: TYPE_INT64 dims: [ 1 ] }
+model_transaction_policy { decoupled: true }
+"""
+MODEL = """
+import triton_python_backend_utils as pb_utils
+from ge_runtime.adapters.generation import GenerationModel
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._graph = GenerationModel(args, pb_utils)
+
+    def execute(self, requests):
+        return self._graph.execute(requests)
+
+    def finalize(self):
+        self._graph.close()
+"""
+
+
+def streamed(address: str, prompt: np.ndarray[Any, Any], tokens: int) -> int:
+    """Return the number of tokens that a server streams."""
+    connection = http.client.HTTPConnection(address)
+    body = json.dumps({"input_ids": prompt[0].tolist(), "max_tokens": tokens})
+    connection.request("POST", "/v2/models/decoder/generate_stream", body)
+    events = connection.getresponse().read()
+    connection.close()
+    return events.count(b'"token":')
+
+
+def serve(name: str, repository: Path, given: argparse.Namespace) -> None:
+    """Print a line for each number of streams."""
+    sizes = SIZES[given.size]
+    with starter(name)(repository, allow_metrics=False) as server:
+        for count in given.streams:
+            own, rates, costs = prompts(count, sizes.vocabulary), [], []
+            for _ in range(given.turns):
+                start, before = time.perf_counter(), cpu_us(server.process.pid)
+                with ThreadPoolExecutor(count) as pool:
+                    parts = [pool.submit(streamed, server.http, one, given.tokens) for one in own]
+                tokens = sum(part.result() for part in parts)
+                if tokens != count * given.tokens:
+                    raise SystemExit(f"{name}: {tokens} tokens, expected {count * given.tokens}")
+                rates.append(tokens / (time.perf_counter() - start))
+                costs.append((cpu_us(server.process.pid) - before) / tokens * 1e-3)
+            print(f"{name:9}  {count:7}  {median(rates):8.1f}  {median(costs):12.2f}", flush=True)
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
@@ -120,8 +181,24 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=32, help="generated by each stream")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--servers", choices=["reference", "triton"], nargs="+", default=[])
     given = parser.parse_args()
     sizes, most = SIZES[given.size], max(given.streams)
+    if given.servers:
+        with tempfile.TemporaryDirectory() as folder:
+            parameters = written(Path(folder, "decoder"), sizes, LONGEST_PROMPT + given.tokens)
+            parameters["generate.logits"] = f"FP32[tokens, {sizes.vocabulary}]"
+            parameters["rows"] = str(most)
+            lines = [
+                f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}\n'
+                for key, text in parameters.items()
+            ]
+            Path(folder, "decoder", "config.pbtxt").write_text(STREAMING + "".join(lines))
+            Path(folder, "decoder", "1", "model.py").write_text(MODEL)
+            print("server     streams  tokens/s  CPU ms/token")
+            for name in given.servers:
+                serve(name, Path(folder), given)
+        return
     gathered: list[object] = []
     gather = StateGroup._gather
 
