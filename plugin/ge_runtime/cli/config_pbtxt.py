@@ -91,6 +91,26 @@ def read_model_config(path: Path) -> dict[str, object]:
         raise ConfigFault(folder, [f"{file.name}: {error}"]) from error
 
 
+def read_graph_config(path: Path) -> dict[str, object]:
+    """Return the configuration of a model's graph.
+
+    It is that of the model, unless the model streams tokens. See `read_model_config`.
+
+    Raises:
+        RuntimeFault: The parameters of a model that streams tokens are wrong.
+    """
+    config = read_model_config(path)
+    parameters = config.get("parameters")
+    if not isinstance(parameters, Mapping) or not any(
+        key.startswith("generate.") for key in parameters
+    ):
+        return config
+    # Only loaded for such models.
+    from ge_runtime.adapters.generation import graph_config
+
+    return graph_config(config)[0]
+
+
 def read_runtime_config(path: Path) -> RuntimeConfig:
     """Return the runtime's settings in the configuration of the model at `path`.
 
@@ -101,7 +121,7 @@ def read_runtime_config(path: Path) -> RuntimeConfig:
         ConfigFault: The configuration cannot be read or is not valid.
         OSError: The file cannot be opened.
     """
-    config = read_model_config(path)
+    config = read_graph_config(path)
     # Read before RuntimeConfig.parse, which needs this list to accept an output of BYTES.
     outputs, parameters = config.get("output"), config.get("parameters")
     passes = parameters if isinstance(parameters, Mapping) else {}

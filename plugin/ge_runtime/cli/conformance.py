@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from ge_runtime.cli.command import EXIT_NO, Command, add_model, whole
-from ge_runtime.cli.config_pbtxt import read_model_config
+from ge_runtime.cli.config_pbtxt import read_graph_config
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.errors import ConfigFault
 from ge_runtime.testing.conformance import DEFAULT_ROUNDS, check
@@ -111,7 +111,7 @@ def _run(given: argparse.Namespace) -> int:
         raise ConfigFault(inspection.config.model, inspection.faults)
     report = check(
         inspection.version_dir,
-        read_model_config(given.folder),
+        read_graph_config(given.folder),
         derived=[spec.name for spec in inspection.config.derived],
         seed=given.seed,
         rounds=given.rounds,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.cli.command import EXIT_NO, Command, add_model
-from ge_runtime.cli.config_pbtxt import ensure_model, read_model_config, read_runtime_config
+from ge_runtime.cli.config_pbtxt import ensure_model, read_graph_config, read_runtime_config
 from ge_runtime.cli.tensor_matches import TENSOR_HEADER, TensorMatch, inputs_of, outputs_of
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
@@ -172,7 +172,7 @@ def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> Run
         return config.with_resident_as_computed()
     derived += [spec.name for spec in config.derived]
     # Parsed again, because other rules apply to outputs of the model's code.
-    parsed = RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
+    parsed = RuntimeConfig.parse(read_graph_config(folder), cores=1, derived=derived)
     return parsed.with_resident_as_computed()
 
 
