@@ -104,7 +104,7 @@ class GenerationModel:
         except BaseException:
             runtime.close()
             raise
-        # One for each stream that is decoded: a client that does not read delays no other client.
+        # As many as streams that are decoded: a client that does not read delays few others.
         self._outboxes = [Outbox(pb_utils, f"{name}_{row}") for row in range(runtime.config.rows)]
         self._numbers = itertools.count(1)
         self._changed = Condition()

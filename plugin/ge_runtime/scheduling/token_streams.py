@@ -157,7 +157,7 @@ class TokenStreams:
 
     def step(self) -> None:
         """Execute all streams once."""
-        self._end_abandoned()
+        self._update_active()
         if not self._active:
             return
         chunks = [self._next_ids(stream) for stream in self._active]
@@ -185,7 +185,7 @@ class TokenStreams:
             self._full = True
             self._postpone(self._active.pop())
 
-    def _end_abandoned(self) -> None:
+    def _update_active(self) -> None:
         """End streams that are late or cancelled, and let waiting ones join.
 
         A waiting stream is asked for cancellation when it joins: asking takes time.
