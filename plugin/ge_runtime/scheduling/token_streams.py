@@ -169,10 +169,10 @@ class TokenStreams:
             [Caller(sequence=SequenceStep(own.sequence, not own.past)) for own in self._active],
         )
         streams, self._active = self._active, []
-        refused = False
+        refused = []
         for stream, chunk, answer in zip(streams, chunks, answers, strict=True):
             if isinstance(answer, BlocksTaken) and len(streams) > 1:
-                refused = True
+                refused.append(stream)
                 self._active.append(stream)
             elif isinstance(answer, Exception):
                 self._end(stream, answer)
@@ -184,6 +184,11 @@ class TokenStreams:
         if refused and len(self._active) == len(streams):  # no stream has freed blocks
             self._full = True
             self._postpone(self._active.pop())
+            # Refused streams that have not started would be refused again.
+            while len(self._active) > 1 and self._active[-1] in refused:
+                if self._active[-1].past:
+                    break
+                self._postpone(self._active.pop())
 
     def _update_active(self) -> None:
         """End streams that are late or cancelled, and let waiting ones join.

@@ -185,6 +185,17 @@ def test_a_postponed_stream_starts_again_when_another_has_ended():
     ]
 
 
+def test_streams_that_find_no_blocks_at_their_start_wait_together():
+    runtime = Successors(blocks=2)
+    streams = streams_on(runtime, rows=4)
+    for at in range(4):
+        streams.add(Client(at, [at], max_tokens=2).stream)
+    while streams.busy:
+        streams.step()
+    # The last two find none, then neither of the others finds another one.
+    assert [list(step) for step in runtime.steps[:4]] == [[0, 1, 2, 3], [0, 1], [0], [1, 2, 3]]
+
+
 def test_a_stream_that_finds_no_blocks_alone_ends():
     runtime = Successors(blocks=1)
     runtime.running["another model's"] = 1
