@@ -56,8 +56,8 @@ class Recorded:
             own.append(answer["logits"][0, -1].copy())
         return answers
 
-    def end_sequence(self, sequence: int | str) -> None:
-        self._runtime.end_sequence(sequence)
+    def end_sequence(self, sequence: int | str, *, departed: bool = False) -> None:
+        self._runtime.end_sequence(sequence, departed=departed)
 
 
 def written(folder: Path, sizes: DecoderSizes, past: int) -> dict[str, str]:

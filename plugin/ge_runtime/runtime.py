@@ -387,8 +387,13 @@ class Runtime:
         sequences.reserve(own, block.sizes)
         return block
 
-    def end_sequence(self, sequence: SequenceId) -> None:
-        """End a sequence without a request, and free its states. Safe from any thread."""
+    def end_sequence(self, sequence: SequenceId, *, departed: bool = False) -> None:
+        """End a sequence without a request, and free its states. Safe from any thread.
+
+        departed: whether its caller does not wait any more, which is counted.
+        """
+        if departed:
+            self._counts.add(Counts(departed=1))
         if self._parts.sequences is not None:
             self._parts.sequences.drop(sequence)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ge_runtime.clock import Clock, SystemClock
-from ge_runtime.errors import BlocksTaken, EngineFault, RequestFault
+from ge_runtime.errors import Abandoned, BlocksTaken, EngineFault, RequestFault
 from ge_runtime.scheduling.request_batch import Answer, Caller
 from ge_runtime.scheduling.sequences import SequenceId, SequenceStep
 from ge_runtime.specs import Array, Tensors
@@ -99,7 +99,7 @@ class Decodes(Protocol):
     def infer(self, requests: Sequence[Any], callers: Sequence[Caller]) -> list[Answer]:
         """Execute requests of sequences."""
 
-    def end_sequence(self, sequence: SequenceId) -> None:
+    def end_sequence(self, sequence: SequenceId, *, departed: bool = False) -> None:
         """Free the states of a sequence."""
 
 
@@ -256,9 +256,9 @@ class TokenStreams:
             self._active.append(stream)
 
     def _end(self, stream: TokenStream, error: Exception) -> None:
-        self._free(stream)
+        self._free(stream, departed=isinstance(error, Abandoned))
         stream.fail(error)
 
-    def _free(self, stream: TokenStream) -> None:
-        self._runtime.end_sequence(stream.sequence)
+    def _free(self, stream: TokenStream, *, departed: bool = False) -> None:
+        self._runtime.end_sequence(stream.sequence, departed=departed)
         self._full = False

@@ -193,6 +193,7 @@ def test_a_client_that_disappears_frees_its_blocks_within_a_step(tmp_path):
         assert sender.ended.wait(30)
         assert len(sender.sent) == 70
     assert model._runtime.gauges()["state_blocks_used"] == 0
+    assert model._runtime.counts().departed == 1
     model.close()
 
 

@@ -43,7 +43,7 @@ class Successors:
             logits[0, -1, 2] = np.nan
         return {"logits": logits}
 
-    def end_sequence(self, sequence):
+    def end_sequence(self, sequence, *, departed=False):
         self.ended.append(sequence)
         self.running.pop(sequence, None)
 
