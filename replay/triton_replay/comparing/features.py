@@ -1,0 +1,445 @@
+"""Features of a model's requests on which a difference may depend.
+
+All features are known before the response: they come from the request, and from the times of
+capture A. The times of B would be effects: a slow B has more requests in flight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_replay.capture.records import Request
+from triton_replay.wire.answers import Array, Tensor, inputs_of
+from triton_replay.wire.bodies import INFERENCE, NotUnderstood, read_body
+from triton_replay.wire.grpc_messages import (
+    STREAMING,
+    inputs_of_message,
+    is_inference,
+    parameters_of,
+    read_requests,
+)
+
+SEQUENCE: Final = "earlier requests of the sequence"
+CONNECTION: Final = "earlier requests of the connection"
+OVERLAP: Final = "requests in flight"
+EARLIER: Final = "all earlier requests"
+EQUAL: Final = "earlier equal requests"
+PREVIOUS: Final = "the previous request"
+
+ABSENT: Final = "absent"
+_PERIODS: Final = range(2, 9)
+"""Servers behind a load balancer, or instances of a model, that may take turns."""
+_MOST_VALUES: Final = 4096
+"""An input with a tensor of more distinct values has no conditions on single values."""
+_MOST_PAIRS: Final = 2_000_000
+"""Limit of the pairs of a request and a value, for large captures."""
+_MOST_NEGATED: Final = 10
+"""A property with more texts has no conditions that exclude one of them."""
+_SHOWN: Final = 40
+_MEANINGLESS_HEADERS: Final = {
+    *("content-length", "inference-header-content-length", "host", "content-type", "te", "date"),
+    *("connection", "grpc-timeout", "traceparent", "x-request-id", "accept"),
+}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A numeric feature; conditions on it are ranges."""
+
+    name: str
+    values: NDArray[np.float64]
+    """The number of each request, NaN without one."""
+    needs: str = ""
+    """Other requests that are needed to reproduce a difference that depends on this."""
+
+    @cached_property
+    def ranked(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """The distinct numbers in ascending order, and the rank of each request's number."""
+        known = ~np.isnan(self.values)
+        distinct, ranks = np.unique(self.values[known], return_inverse=True)
+        codes = np.full(len(self.values), len(distinct), np.intp)
+        codes[known] = ranks
+        return distinct, codes
+
+
+@dataclass(frozen=True)
+class Values:
+    """A feature whose conditions are the presence of one of several values."""
+
+    name: str
+    texts: Sequence[str]
+    """The condition of each value."""
+    rows: NDArray[np.intp]
+    """Indexes of requests, with `codes`: the pairs of a request and a value that it has."""
+    codes: NDArray[np.intp]
+    needs: str = ""
+
+
+Feature = Numbers | Values
+
+
+@dataclass(frozen=True)
+class Content:
+    """The properties of one request's content."""
+
+    labels: dict[str, str]
+    """Texts by name of a property, such as "parameter priority"."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Numbers by name of a property, such as "rows"."""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    """Conditions that hold for the inputs, by name of a property."""
+    sequence: str = ""
+    key: bytes = b""
+    """Equal for requests with equal inputs, parameters and headers; empty if not readable."""
+
+
+def most_values(count: int) -> int:
+    """Return how many distinct values of an input are considered in `count` requests."""
+    return min(_MOST_VALUES, _MOST_PAIRS // count)
+
+
+def content_of(request: Request, most: int = _MOST_VALUES) -> Content:
+    """Parse a request.
+
+    Args:
+        request: The request. If its body is not readable, it has no inputs and no parameters.
+        most: The result of `most_values`.
+    """
+    path = request.target.partition("?")[0]
+    labels = {
+        f"header {name}": value
+        for name, value in ((name.lower(), value) for name, value in request.headers)
+        if name not in _MEANINGLESS_HEADERS
+    }
+    grpc = request.protocol == "grpc"
+    labels["protocol"] = "gRPC" if grpc else "HTTP"
+    if not request.whole:
+        return Content(labels)
+    try:
+        if grpc and is_inference(path):
+            labels["kind of call"] = "stream" if path.endswith(STREAMING) else "single"
+            inputs, found = _of_call(request)
+        elif route := INFERENCE.match(path):
+            labels["kind of call"] = route["verb"]
+            inputs, found = _of_http(request)
+            found["model version"] = route["version"] or ABSENT
+        else:
+            return Content(labels)
+    except NotUnderstood:
+        return Content(labels)
+    labels |= found
+    sequence = found.get("parameter sequence_id", "")
+    content = Content(
+        labels,
+        sequence="" if sequence in ('""', "0") else sequence,
+        key=_digest(f"{path} {sorted(labels.items())}", inputs),
+    )
+    _describe(inputs, content, most)
+    return content
+
+
+def _digest(text: str, inputs: Mapping[str, Tensor]) -> bytes:
+    digest = blake2b(text.encode(), digest_size=16)
+    for name, one in inputs.items():
+        digest.update(f"{name} {one.datatype} {one.shape}".encode())
+        values = one.values
+        digest.update(
+            repr(values.tolist()).encode() if values.dtype == object else values.tobytes()
+        )
+    return digest.digest()
+
+
+def _of_call(request: Request) -> tuple[Mapping[str, Tensor], dict[str, str]]:
+    messages = read_requests(request.body)
+    if not messages:
+        return {}, {}
+    one = messages[0]
+    labels = _parameter_labels(parameters_of(one))
+    labels["request id"] = "given" if one.id else ABSENT
+    labels["model version"] = one.model_version or ABSENT
+    labels["form of the inputs"] = "raw" if one.raw_input_contents else "typed"
+    labels["requested outputs"] = ", ".join(each.name for each in one.outputs) or ABSENT
+    for each in one.outputs:
+        labels |= _parameter_labels(parameters_of(each), f" of output {each.name}")
+    return inputs_of_message(one), labels
+
+
+def _of_http(request: Request) -> tuple[Mapping[str, Tensor], dict[str, str]]:
+    body = read_body(request.headers, request.body)
+    document = body.document
+    if "inputs" not in document:  # the generate extension
+        parameters = {name: value for name, value in document.items() if not isinstance(value, str)}
+        return inputs_of(body), _parameter_labels(parameters)
+    labels = _parameter_labels(document.get("parameters"))
+    labels["request id"] = "given" if document.get("id") else ABSENT
+    labels["form of the inputs"] = "binary" if len(body.binary) else "JSON"
+    outputs = document.get("outputs")
+    outputs = [one for one in outputs if isinstance(one, dict)] if type(outputs) is list else []
+    labels["requested outputs"] = ", ".join(str(one.get("name")) for one in outputs) or ABSENT
+    for one in outputs:
+        labels |= _parameter_labels(one.get("parameters"), f" of output {one.get('name')}")
+    return inputs_of(body), labels
+
+
+def _parameter_labels(parameters: object, suffix: str = "") -> dict[str, str]:
+    if not isinstance(parameters, dict):
+        return {}
+    return {f"parameter {name}{suffix}": json.dumps(value) for name, value in parameters.items()}
+
+
+def features_of(
+    requests: Sequence[Request],
+    contents: Sequence[Content],
+    positions: Sequence[int],
+    spans: Sequence[tuple[int, int]] | None,
+) -> list[Feature]:
+    """Return the features of one model's requests that have at least two values.
+
+    Args:
+        requests: The requests, in the order of sending.
+        contents: Their contents.
+        positions: Their positions among the requests of all models, from 0.
+        spans: Nanoseconds in A at which each request and its response ended; None if A and B were
+            not sent the requests at recorded times.
+    """
+    found = [
+        *_of_inputs(contents),
+        *_of_labels([one.labels for one in contents]),
+        *_of_order(requests, contents, positions, spans),
+    ]
+    seen = set()
+    kept = []
+    for one in found:
+        # The same information by another name would be an ambiguous cause.
+        if isinstance(one, Numbers):
+            distinct = len(np.unique(one.values)) > 1
+            key: Hashable = one.values.tobytes()
+        else:
+            distinct = len(one.texts) > 0
+            key = (one.texts[0], one.rows.tobytes()) if len(one.texts) == 1 else one.name
+        if distinct and key not in seen:
+            seen.add(key)
+            kept.append(one)
+    return kept
+
+
+# -- inputs
+
+
+def _describe(inputs: Mapping[str, Tensor], content: Content, most: int) -> None:
+    """Add the properties of inputs to a content."""
+    first = {tensor.shape[:1] for tensor in inputs.values()}
+    if len(first) == 1 and () not in first:
+        content.numbers["rows"] = first.pop()[0]
+    for name, tensor in inputs.items():
+        content.labels[f"input {name}"] = "given"
+        content.labels[f"datatype of {name}"] = tensor.datatype
+        for axis, size in enumerate(tensor.shape):
+            content.numbers[f"size of axis {axis} of {name}"] = size
+        content.numbers[f"number of elements of {name}"] = tensor.values.size
+        if tensor.values.size:
+            for what, number in _numbers_in(tensor.values):
+                content.numbers[f"{what} of {name}"] = number
+            for group, value in _values_in(tensor.values):
+                texts = content.values.setdefault(f"{group} {name}", [])
+                if len(texts) <= most:
+                    texts.append(f"{name} contains {value}")
+
+
+def _of_inputs(contents: Sequence[Content]) -> Iterator[Feature]:
+    count = len(contents)
+    names = dict.fromkeys(name for one in contents for name in one.numbers)
+    for name in sorted(names, key=lambda name: (name != "rows", not name.startswith("size"))):
+        yield Numbers(name, np.array([one.numbers.get(name, np.nan) for one in contents]))
+    most = most_values(count)
+    for name in dict.fromkeys(name for one in contents for name in one.values):
+        values = [one.values.get(name, []) for one in contents]
+        if max(map(len, values)) <= most:
+            pairs = ((row, text) for row, texts in enumerate(values) for text in texts)
+            yield _values(name, pairs, count)
+
+
+def _numbers_in(values: Array) -> Iterator[tuple[str, float]]:
+    if values.dtype == object:
+        sizes = [len(one) for one in values.flat if isinstance(one, bytes)]
+        if sizes:
+            yield "bytes of the longest element", max(sizes)
+            yield "bytes of the shortest element", min(sizes)
+    elif values.dtype.kind in "fiu":
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if finite.size:
+            least, most = float(finite.min()), float(finite.max())
+            yield "smallest value", least
+            yield "largest value", most
+            yield "largest magnitude", max(-least, most)
+
+
+def _values_in(values: Array) -> Iterator[tuple[str, str]]:
+    """Yield what the values contain, each with the name of its group."""
+    if values.dtype == object:
+        elements = {one for one in values.flat if isinstance(one, bytes)}
+        if not all(one.isascii() for one in elements):
+            yield "alphabet of", "text that is not ASCII"
+        texts = {one.decode("utf-8", "replace") for one in elements}
+        yield from (("element of", f"the element {_short(text)}") for text in texts)
+        words = {word for text in texts for word in text.split()}
+        yield from (("word of", f"the word {_short(word)}") for word in words)
+        return
+    if values.dtype.kind == "f":
+        sizes = np.abs(values)
+        if np.isnan(values).any():
+            yield "NaN in", "NaN"
+        if np.isinf(values).any():
+            yield "infinity in", "an infinity"
+        if ((sizes > 0) & (sizes < np.finfo(values.dtype).tiny)).any():
+            yield "subnormal in", "subnormal numbers"
+    if values.dtype.kind in "fi" and (values < 0).any():
+        yield "sign of", "negative numbers"
+    if values.dtype.kind == "f":
+        # Whole numbers may have a meaning; other floats rarely occur twice.
+        values = values[np.isfinite(values) & (values == np.floor(values))]
+    distinct = np.unique(values).tolist()
+    yield from (("value of", f"{one:g}" if type(one) is float else str(one)) for one in distinct)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+
+
+# -- labels: texts of which a request has one by name
+
+
+def _of_labels(labels: Sequence[Mapping[str, str]]) -> Iterator[Feature]:
+    count = len(labels)
+    for name in dict.fromkeys(name for one in labels for name in one):
+        texts = [one.get(name, ABSENT) for one in labels]
+        if len(set(texts)) < 2:
+            continue
+        pairs = [(row, f"{name} is {_plain(text)}") for row, text in enumerate(texts)]
+        every = sorted(set(texts))
+        if 2 < len(every) <= _MOST_NEGATED:
+            pairs += [
+                (row, f"{name} is not {_plain(text)}")
+                for row, own in enumerate(texts)
+                for text in every
+                if text != own
+            ]
+        needs = SEQUENCE if name == "parameter sequence_id" else ""
+        yield _values(name, pairs, count, needs)
+        numbers = np.array([_number(text) for text in texts])
+        if name.startswith("parameter ") and len(np.unique(numbers[~np.isnan(numbers)])) > 2:
+            yield Numbers(name, numbers, needs)
+
+
+def _plain(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _values(name: str, pairs: Iterable[tuple[int, str]], count: int, needs: str = "") -> Values:
+    """Return a feature without values that no request or all requests have."""
+    rows_of: defaultdict[str, dict[int, None]] = defaultdict(dict)
+    for row, text in pairs:
+        rows_of[text][row] = None
+    kept = {text: list(rows) for text, rows in rows_of.items() if 0 < len(rows) < count}
+    rows = [row for rows in kept.values() for row in rows]
+    codes = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept.values()])
+    return Values(name, tuple(kept), np.array(rows, np.intp), codes.astype(np.intp), needs)
+
+
+# -- connection, sequence, order and time
+
+
+def _of_order(
+    requests: Sequence[Request],
+    contents: Sequence[Content],
+    positions: Sequence[int],
+    spans: Sequence[tuple[int, int]] | None,
+) -> Iterator[Feature]:
+    count = len(requests)
+    yield from _of_labels([{"connection": str(one.connection)} for one in requests])
+    yield Numbers("step of the sequence", _ordinals(sequence_runs(contents)), SEQUENCE)
+    on_connection = _ordinals([one.connection for one in requests])
+    yield Numbers("position on the connection", on_connection, CONNECTION)
+    seen = _ordinals([None if one.sequence else one.key or None for one in contents]) > 1
+    repeats = [(int(row), "the request repeats an earlier one") for row in np.flatnonzero(seen)]
+    yield _values("repetition", repeats, count, EQUAL)
+    yield Numbers("position in the capture", np.array(positions, np.float64) + 1, EARLIER)
+    pairs = [
+        (row, f"it is every {_nth(period)} request of the model, from the {_nth(row % period + 1)}")
+        for period in _PERIODS
+        for row in range(count)
+    ]
+    yield _values("period", pairs, count, EARLIER)
+    if spans is None:
+        return
+    times = np.array(spans, np.float64).reshape(-1, 2)
+    yield Numbers("requests of the model in flight", in_flight(times), OVERLAP)
+    arrivals = np.array([one.at for one in requests], np.float64) / 1e6
+    for whose, keys in (
+        ("model", [0] * count),
+        ("connection", [one.connection for one in requests]),
+    ):
+        yield Numbers(
+            f"milliseconds since the {whose}'s previous request",
+            _gaps(keys, arrivals),
+            PREVIOUS,
+        )
+
+
+def sequence_runs(contents: Sequence[Content]) -> list[tuple[str, int] | None]:
+    """Return for each request its sequence, with a number for the uses of its id; or None."""
+    uses: Counter[str] = Counter()
+    found: list[tuple[str, int] | None] = []
+    for one in contents:
+        uses[one.sequence] += one.labels.get("parameter sequence_start") == "true"
+        found.append((one.sequence, uses[one.sequence]) if one.sequence else None)
+    return found
+
+
+def in_flight(spans: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each span, shape [count, 2], the number of spans that overlap it, with itself."""
+    starts, ends = spans[:, 0], np.maximum(spans[:, 0], spans[:, 1])
+    begun = np.searchsorted(np.sort(starts), ends, side="right")
+    over = np.searchsorted(np.sort(ends), starts, side="left")
+    return np.asarray(begun - over, np.float64)
+
+
+def _ordinals(keys: Sequence[Hashable]) -> NDArray[np.float64]:
+    """Return how often each key has occurred, from 1; NaN for None."""
+    counts: defaultdict[Hashable, int] = defaultdict(int)
+    found = np.full(len(keys), np.nan)
+    for row, key in enumerate(keys):
+        if key is not None:
+            counts[key] += 1
+            found[row] = counts[key]
+    return found
+
+
+def _gaps(keys: Sequence[Hashable], at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time since the previous occurrence of each key; NaN for the first."""
+    last: dict[Hashable, Any] = {}
+    found = np.full(len(keys), np.nan)
+    for row, key in enumerate(keys):
+        found[row] = at[row] - last.get(key, np.nan)
+        last[key] = at[row]
+    return found
+
+
+def _nth(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
