@@ -30,6 +30,7 @@ _SAME: Final = 0.8
 _CHANCE: Final = 0.05
 """Largest probability by chance that requests meet the condition of others."""
 _MOSTLY: Final = 0.9
+"""Share that counts as almost all."""
 _OUTLIERS: Final = 0.2
 """Share of the requests of a cause that need not meet its condition."""
 _MOST_PAIRS: Final = 100
@@ -187,7 +188,9 @@ class _Model:
         """Yield the causes of one cluster, those with a condition first."""
         equal = self._equal(keys, requests)
         rest, found = requests, list[_Cause]()
-        for condition in find_conditions(self._features, requests, equal):
+        # Some small outputs are free of rounding by chance.
+        by_chance = {family for family, _ in keys} == {_ROUNDING} and _is_few(equal, requests)
+        for condition in () if by_chance else find_conditions(self._features, requests, equal):
             found.append(_Cause(keys, rest & condition.holds, equal, condition))
             rest = rest & ~condition.holds
         if found and rest.sum() <= _OUTLIERS * requests.sum():
@@ -218,7 +221,9 @@ class _Model:
             for row in rows
         }
         kind = _kind_of([{each.kind for each in differences} for differences in found.values()])
-        condition = "always" if not cause.equal.any() else ""
+        condition = ""
+        if _is_few(cause.equal, cause.requests):
+            condition = "almost always" if cause.equal.any() else "always"
         needs: frozenset[str] = frozenset()
         if cause.condition is not None:
             condition, needs = _described(cause, cause.condition), cause.condition.needs
@@ -328,6 +333,10 @@ def _are_one(one: _Cause, other: _Cause) -> bool:
         return inside and comb(held, count) / comb(total, count) < _CHANCE
     rare = all(each.requests.sum() < each.equal.sum() for each in (one, other))
     return sizes and rare and one.is_partial and other.is_partial
+
+
+def _is_few(few: Mask, many: Mask) -> bool:
+    return bool(few.sum() <= (1 - _MOSTLY) * (few | many).sum())
 
 
 def _within(one: Mask, other: Mask) -> bool:
