@@ -120,6 +120,7 @@ WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
             call(parameters(ms=2)),
             ["field"],
         ),
+        (stream(answer(), answer(WRONG_ROW)), stream(answer(WRONG_ROW), answer()), ["order"]),
         (stream(answer(), answer()), stream(answer()), ["stream responses missing"]),
         (stream(answer()), stream("lost"), ["error text", "field", "output missing"]),
     ],
