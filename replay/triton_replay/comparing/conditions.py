@@ -26,6 +26,10 @@ CHANCE: Final = 0.001
 """Largest probability of a condition by chance, over all conditions tried."""
 LEAST: Final = 5
 """Least number of differing and of equal requests that are evidence."""
+_MOST_EQUAL: Final = 0.5
+"""Largest share of the equal requests for which a condition may hold."""
+_SMALL: Final = 0.1
+"""A smaller share of the differing requests is no cause of its own."""
 _SAME_GAIN: Final = 1e-9
 _MOST_TESTS: Final = 3
 _MOST_CONDITIONS: Final = 4
@@ -62,7 +66,7 @@ class Condition:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What a request needs besides itself to reproduce the difference."""
+        """The other requests that reproduce the difference, by name."""
         return frozenset(test.needs for test in self.tests if test.needs)
 
     def joined(self, test: Test) -> Condition:
@@ -70,11 +74,31 @@ class Condition:
         return Condition((*self.tests, test), self.holds & test.holds)
 
 
-def find_conditions(features: Sequence[Feature], differs: Mask, equal: Mask) -> list[Condition]:
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a model.
+
+    Args:
+        features: Their features.
+        keys: For each one a number that equal requests have in common.
+    """
+
+    features: Sequence[Feature]
+    keys: NDArray[np.intp]
+
+    def once(self, chosen: Mask) -> Mask:
+        """Return the first ones of equal requests among those chosen."""
+        rows = np.flatnonzero(chosen)
+        kept = np.zeros(len(chosen), bool)
+        kept[rows[np.unique(self.keys[rows], return_index=True)[1]]] = True
+        return kept
+
+
+def find_conditions(requests: Requests, differs: Mask, equal: Mask) -> list[Condition]:
     """Return conditions that together cover the differing requests.
 
     Args:
-        features: Features of all requests.
+        requests: All requests.
         differs: Requests that differ.
         equal: Requests that do not; those in neither are ignored.
 
@@ -84,14 +108,19 @@ def find_conditions(features: Sequence[Feature], differs: Mask, equal: Mask) -> 
     found: list[Condition] = []
     rest, others = differs.copy(), equal.copy()
     while rest.sum() >= LEAST and len(found) < _MOST_CONDITIONS:
-        condition = _conjunction(features, rest, others)
+        condition = _conjunction(requests, rest, others)
         if condition is None:
             break
         found.append(condition)
         rest, others = rest & ~condition.holds, others & ~condition.holds
     if rest.sum() > _OUTLIERS * differs.sum():
         # The rest has no condition, so that only nearly exact ones are those of separate causes.
-        found = [one for one in found if _purity(one.holds, differs, equal) >= _PURE]
+        least = _SMALL * differs.sum()
+        found = [
+            one
+            for one in found
+            if _purity(one.holds, differs, equal) >= _PURE and (one.holds & differs).sum() >= least
+        ]
     return found
 
 
@@ -100,20 +129,20 @@ def _purity(holds: Mask, differs: Mask, equal: Mask) -> float:
     return float(hits / max(1, hits + (holds & equal).sum()))
 
 
-def _conjunction(features: Sequence[Feature], differs: Mask, equal: Mask) -> Condition | None:
-    first = _best(features, differs, equal)
+def _conjunction(requests: Requests, differs: Mask, equal: Mask) -> Condition | None:
+    first = _best(requests, differs, equal)
     if first is None:
         return None
     found = Condition((first,), first.holds)
     while len(found.tests) < _MOST_TESTS and (equal & found.holds).sum() >= LEAST:
-        further = _best(features, differs & found.holds, equal & found.holds)
+        further = _best(requests, differs & found.holds, equal & found.holds)
         if further is None:
             break
         joined = found.joined(further)
         if len(found.tests) == 1:
             # The first test was chosen without the second, and may now be inexact.
             within = Condition((further,), further.holds)
-            again = _best(features, differs & further.holds, equal & further.holds)
+            again = _best(requests, differs & further.holds, equal & further.holds)
             if again is not None and again.text != further.text:
                 other = within.joined(again)
                 joined = max(joined, other, key=lambda one: _information(one, differs, equal))
@@ -128,16 +157,21 @@ def _information(condition: Condition, differs: Mask, equal: Mask) -> float:
     return float(_gain(hits, others, int(differs.sum()), int(equal.sum()))[0])
 
 
-def _best(features: Sequence[Feature], differs: Mask, equal: Mask) -> Test | None:
+def _best(requests: Requests, differs: Mask, equal: Mask) -> Test | None:
     """Return the best significant test, or None."""
     many, others = int(differs.sum()), int(equal.sum())
     if min(many, others) < LEAST:
         return None
-    candidates = list(_candidates(features, differs, equal))
+    candidates = list(_candidates(requests.features, differs, equal))
     best = max(candidates, key=lambda one: one.gain - log(one.tries), default=None)
     if best is None:
         return None
     test = best.test(len(differs))
+    if (test.holds & equal).sum() > _MOST_EQUAL * others:
+        return None
+    if best.feature.of_content:
+        differs, equal = requests.once(differs), requests.once(equal)
+    many, others = int(differs.sum()), int(equal.sum())
     hits, wrong = int((test.holds & differs).sum()), int((test.holds & equal).sum())
     if hits < LEAST or others - wrong < LEAST:
         return None
@@ -281,7 +315,7 @@ def _term(found: Counts, expected: Counts) -> Counts:
 
 
 def _chance(hits: int, wrong: int, many: int, others: int) -> float:
-    """Return the probability of at least so many hits by chance: Fisher's exact test, one side."""
+    """Return the probability of `hits` or more by chance: Fisher's exact test, one side."""
     held = hits + wrong
     total = many + others
     return sum(

@@ -40,7 +40,7 @@ _PERIODS: Final = range(2, 9)
 """Servers behind a load balancer, or instances of a model, that may take turns."""
 _MOST_VALUES: Final = 4096
 """An input with a tensor of more distinct values has no conditions on single values."""
-_MOST_PAIRS: Final = 2_000_000
+_MOST_PAIRS: Final = 20_000_000
 """Limit of the pairs of a request and a value, for large captures."""
 _MOST_NEGATED: Final = 10
 """A property with more texts has no conditions that exclude one of them."""
@@ -60,6 +60,8 @@ class Numbers:
     """The number of each request, NaN without one."""
     needs: str = ""
     """Other requests that are needed to reproduce a difference that depends on this."""
+    of_content: bool = False
+    """True if equal requests have equal values, so that their repetition is no more evidence."""
 
     @cached_property
     def ranked(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -82,6 +84,7 @@ class Values:
     """Indexes of requests, with `codes`: the pairs of a request and a value that it has."""
     codes: NDArray[np.intp]
     needs: str = ""
+    of_content: bool = False
 
 
 Feature = Numbers | Values
@@ -97,9 +100,11 @@ class Content:
     """Numbers by name of a property, such as "rows"."""
     values: dict[str, list[str]] = field(default_factory=dict)
     """Conditions that hold for the inputs, by name of a property."""
+    elements: dict[str, Array] = field(default_factory=dict)
+    """Distinct elements by name of a numeric input."""
     sequence: str = ""
     key: bytes = b""
-    """Equal for requests with equal inputs, parameters and headers; empty if not readable."""
+    """Equal for requests with equal inputs and parameters; empty if not readable."""
 
 
 def most_values(count: int) -> int:
@@ -115,13 +120,8 @@ def content_of(request: Request, most: int = _MOST_VALUES) -> Content:
         most: The result of `most_values`.
     """
     path = request.target.partition("?")[0]
-    labels = {
-        f"header {name}": value
-        for name, value in ((name.lower(), value) for name, value in request.headers)
-        if name not in _MEANINGLESS_HEADERS
-    }
     grpc = request.protocol == "grpc"
-    labels["protocol"] = "gRPC" if grpc else "HTTP"
+    labels = {"protocol": "gRPC" if grpc else "HTTP"}
     if not request.whole:
         return Content(labels)
     try:
@@ -253,19 +253,38 @@ def _describe(inputs: Mapping[str, Tensor], content: Content, most: int) -> None
                 texts = content.values.setdefault(f"{group} {name}", [])
                 if len(texts) <= most:
                     texts.append(f"{name} contains {value}")
+            if tensor.values.dtype != object:
+                content.elements[name] = _elements(tensor.values)[: most + 1]
 
 
 def _of_inputs(contents: Sequence[Content]) -> Iterator[Feature]:
     count = len(contents)
     names = dict.fromkeys(name for one in contents for name in one.numbers)
     for name in sorted(names, key=lambda name: (name != "rows", not name.startswith("size"))):
-        yield Numbers(name, np.array([one.numbers.get(name, np.nan) for one in contents]))
+        numbers = np.array([one.numbers.get(name, np.nan) for one in contents], np.float64)
+        yield Numbers(name, numbers, of_content=True)
     most = most_values(count)
     for name in dict.fromkeys(name for one in contents for name in one.values):
         values = [one.values.get(name, []) for one in contents]
         if max(map(len, values)) <= most:
             pairs = ((row, text) for row, texts in enumerate(values) for text in texts)
-            yield _values(name, pairs, count)
+            yield _values(name, pairs, count, of_content=True)
+    for name in dict.fromkeys(name for one in contents for name in one.elements):
+        kind = next(one.elements[name].dtype for one in contents if name in one.elements)
+        elements = [one.elements.get(name, np.empty(0, kind)) for one in contents]
+        sizes = [len(one) for one in elements]
+        if max(sizes) <= most:
+            found, codes = np.unique(np.concatenate(elements), return_inverse=True)
+            texts = [f"{name} contains {_shown(value)}" for value in found.tolist()]
+            rows = np.repeat(np.arange(count), sizes)
+            yield Values(f"value of {name}", texts, rows, codes, of_content=True)
+
+
+def _elements(values: Array) -> Array:
+    """Return the distinct elements that may have a meaning: other floats rarely occur twice."""
+    if values.dtype.kind == "f":
+        values = values[np.isfinite(values) & (values == np.floor(values))]
+    return np.unique(values)
 
 
 def _numbers_in(values: Array) -> Iterator[tuple[str, float]]:
@@ -304,11 +323,10 @@ def _values_in(values: Array) -> Iterator[tuple[str, str]]:
             yield "subnormal in", "subnormal numbers"
     if values.dtype.kind in "fi" and (values < 0).any():
         yield "sign of", "negative numbers"
-    if values.dtype.kind == "f":
-        # Whole numbers may have a meaning; other floats rarely occur twice.
-        values = values[np.isfinite(values) & (values == np.floor(values))]
-    distinct = np.unique(values).tolist()
-    yield from (("value of", f"{one:g}" if type(one) is float else str(one)) for one in distinct)
+
+
+def _shown(value: float) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _short(text: str) -> str:
@@ -318,7 +336,9 @@ def _short(text: str) -> str:
 # -- labels: texts of which a request has one by name
 
 
-def _of_labels(labels: Sequence[Mapping[str, str]]) -> Iterator[Feature]:
+def _of_labels(
+    labels: Sequence[Mapping[str, str]], *, of_content: bool = True
+) -> Iterator[Feature]:
     count = len(labels)
     for name in dict.fromkeys(name for one in labels for name in one):
         texts = [one.get(name, ABSENT) for one in labels]
@@ -334,10 +354,10 @@ def _of_labels(labels: Sequence[Mapping[str, str]]) -> Iterator[Feature]:
                 if text != own
             ]
         needs = SEQUENCE if name == "parameter sequence_id" else ""
-        yield _values(name, pairs, count, needs)
+        yield _values(name, pairs, count, needs, of_content=of_content)
         numbers = np.array([_number(text) for text in texts])
         if name.startswith("parameter ") and len(np.unique(numbers[~np.isnan(numbers)])) > 2:
-            yield Numbers(name, numbers, needs)
+            yield Numbers(name, numbers, needs, of_content)
 
 
 def _plain(text: str) -> str:
@@ -351,7 +371,14 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def _values(name: str, pairs: Iterable[tuple[int, str]], count: int, needs: str = "") -> Values:
+def _values(
+    name: str,
+    pairs: Iterable[tuple[int, str]],
+    count: int,
+    needs: str = "",
+    *,
+    of_content: bool = False,
+) -> Values:
     """Return a feature without values that no request or all requests have."""
     rows_of: defaultdict[str, dict[int, None]] = defaultdict(dict)
     for row, text in pairs:
@@ -359,10 +386,11 @@ def _values(name: str, pairs: Iterable[tuple[int, str]], count: int, needs: str 
     kept = {text: list(rows) for text, rows in rows_of.items() if 0 < len(rows) < count}
     rows = [row for rows in kept.values() for row in rows]
     codes = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept.values()])
-    return Values(name, tuple(kept), np.array(rows, np.intp), codes.astype(np.intp), needs)
+    indexes = np.array(rows, np.intp)
+    return Values(name, tuple(kept), indexes, codes.astype(np.intp), needs, of_content)
 
 
-# -- connection, sequence, order and time
+# -- connection, headers, sequence, order and time
 
 
 def _of_order(
@@ -372,14 +400,15 @@ def _of_order(
     spans: Sequence[tuple[int, int]] | None,
 ) -> Iterator[Feature]:
     count = len(requests)
-    yield from _of_labels([{"connection": str(one.connection)} for one in requests])
+    labels = [{"connection": str(one.connection)} | _headers_of(one) for one in requests]
+    yield from _of_labels(labels, of_content=False)
     yield Numbers("step of the sequence", _ordinals(sequence_runs(contents)), SEQUENCE)
     on_connection = _ordinals([one.connection for one in requests])
     yield Numbers("position on the connection", on_connection, CONNECTION)
     seen = _ordinals([None if one.sequence else one.key or None for one in contents]) > 1
     repeats = [(int(row), "the request repeats an earlier one") for row in np.flatnonzero(seen)]
     yield _values("repetition", repeats, count, EQUAL)
-    yield Numbers("position in the capture", np.array(positions, np.float64) + 1, EARLIER)
+    yield Numbers("position in the order of sending", np.array(positions, np.float64) + 1, EARLIER)
     pairs = [
         (row, f"it is every {_nth(period)} request of the model, from the {_nth(row % period + 1)}")
         for period in _PERIODS
@@ -400,6 +429,11 @@ def _of_order(
             _gaps(keys, arrivals),
             PREVIOUS,
         )
+
+
+def _headers_of(request: Request) -> dict[str, str]:
+    headers = ((name.lower(), value) for name, value in request.headers)
+    return {f"header {name}": value for name, value in headers if name not in _MEANINGLESS_HEADERS}
 
 
 def sequence_runs(contents: Sequence[Content]) -> list[tuple[str, int] | None]:

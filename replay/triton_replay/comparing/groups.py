@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from triton_replay.capture.records import Request
-from triton_replay.comparing.conditions import Condition, Mask, find_conditions
+from triton_replay.comparing.conditions import Condition, Mask, Requests, find_conditions
 from triton_replay.comparing.differences import Difference
 from triton_replay.comparing.features import (
     CONNECTION,
@@ -115,7 +115,7 @@ class _Cause:
 
     @property
     def is_partial(self) -> bool:
-        """True if some requests have the differences, and no condition tells which."""
+        """True if only some requests have the differences, without a condition."""
         return self.condition is None and bool(self.equal.any())
 
 
@@ -146,7 +146,12 @@ class _Model:
         self._runs = sequence_runs(self._contents)
         spans = [one.span for one in self._compared if one.span is not None]
         self._spans = spans if len(spans) == len(requests) else None
-        self._features = features_of(requests, self._contents, indexes, self._spans)
+        numbers: dict[bytes, int] = {}
+        keys = [one.key or str(row).encode() for row, one in enumerate(self._contents)]
+        self._requests = Requests(
+            features_of(requests, self._contents, indexes, self._spans),
+            np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.intp),
+        )
         levels = (
             min((_level(_family(each.kind)) for each in one.differences), default=_NO_LEVEL)
             for one in self._compared
@@ -190,7 +195,7 @@ class _Model:
         rest, found = requests, list[_Cause]()
         # Some small outputs are free of rounding by chance.
         by_chance = {family for family, _ in keys} == {_ROUNDING} and _is_few(equal, requests)
-        for condition in () if by_chance else find_conditions(self._features, requests, equal):
+        for condition in () if by_chance else find_conditions(self._requests, requests, equal):
             found.append(_Cause(keys, rest & condition.holds, equal, condition))
             rest = rest & ~condition.holds
         if found and rest.sum() <= _OUTLIERS * requests.sum():
@@ -206,7 +211,7 @@ class _Model:
     def _joined(self, one: _Cause, other: _Cause) -> _Cause:
         keys, requests = one.keys | other.keys, one.requests | other.requests
         equal = self._equal(keys, requests)
-        found = find_conditions(self._features, requests, equal)
+        found = find_conditions(self._requests, requests, equal)
         kept = other.condition or one.condition
         return _Cause(keys, requests, equal, found[0] if len(found) == 1 else kept)
 

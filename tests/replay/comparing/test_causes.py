@@ -410,17 +410,17 @@ FAULTS = {
     "from then on": (
         when(lambda r: r.position >= 150, scaled),
         VALUES,
-        "position in the capture is 151 or more",
+        "position in the order of sending is 151 or more",
     ),
     "at first": (
         when(lambda r: r.position < 30, lambda r: 500),
         "status",
-        "position in the capture is 30 or less",
+        "position in the order of sending is 30 or less",
     ),
     "for some time": (
         when(lambda r: 90 <= r.position < 130, scaled),
         VALUES,
-        "position in the capture is 91 to 130",
+        "position in the order of sending is 91 to 130",
     ),
     "one of four copies": (
         when(lambda r: r.position % 4 == 1, scaled),
