@@ -55,7 +55,11 @@ class Condition:
     """A conjunction of tests."""
 
     tests: tuple[Test, ...]
-    holds: Mask
+
+    @property
+    def holds(self) -> Mask:
+        """The requests for which all tests hold."""
+        return np.asarray(np.logical_and.reduce([test.holds for test in self.tests]))
 
     @property
     def text(self) -> str:
@@ -68,10 +72,6 @@ class Condition:
     def needs(self) -> frozenset[str]:
         """The other requests that reproduce the difference, by name."""
         return frozenset(test.needs for test in self.tests if test.needs)
-
-    def joined(self, test: Test) -> Condition:
-        """Return the condition that also requires another test."""
-        return Condition((*self.tests, test), self.holds & test.holds)
 
 
 @dataclass(frozen=True)
@@ -115,37 +115,23 @@ def find_conditions(requests: Requests, differs: Mask, equal: Mask) -> list[Cond
         rest, others = rest & ~condition.holds, others & ~condition.holds
     if rest.sum() > _OUTLIERS * differs.sum():
         # The rest has no condition, so that only nearly exact ones are those of separate causes.
-        least = _SMALL * differs.sum()
+        least, every = _SMALL * differs.sum(), differs | equal
         found = [
             one
             for one in found
-            if _purity(one.holds, differs, equal) >= _PURE and (one.holds & differs).sum() >= least
+            if (one.holds & differs).sum() >= max(least, _PURE * (one.holds & every).sum())
         ]
     return found
 
 
-def _purity(holds: Mask, differs: Mask, equal: Mask) -> float:
-    hits = (holds & differs).sum()
-    return float(hits / max(1, hits + (holds & equal).sum()))
-
-
 def _conjunction(requests: Requests, differs: Mask, equal: Mask) -> Condition | None:
     first = _best(requests, differs, equal)
-    if first is None:
-        return None
-    found = Condition((first,), first.holds)
-    while len(found.tests) < _MOST_TESTS and (equal & found.holds).sum() >= LEAST:
+    found = Condition((first,)) if first else None
+    while found and len(found.tests) < _MOST_TESTS:
         further = _best(requests, differs & found.holds, equal & found.holds)
         if further is None:
             break
-        joined = found.joined(further)
-        if len(found.tests) == 1:
-            # The first test was chosen without the second, and may now be inexact.
-            within = Condition((further,), further.holds)
-            again = _best(requests, differs & further.holds, equal & further.holds)
-            if again is not None and again.text != further.text:
-                other = within.joined(again)
-                joined = max(joined, other, key=lambda one: _information(one, differs, equal))
+        joined = Condition((*found.tests, further))
         if _information(joined, differs, equal) <= _information(found, differs, equal):
             break
         found = joined

@@ -12,7 +12,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final
+from itertools import count as count_from
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +29,13 @@ from triton_replay.wire.grpc_messages import (
     read_requests,
 )
 
-SEQUENCE: Final = "earlier requests of the sequence"
+# Requests that reproduce a difference, besides those of the sequence.
 CONNECTION: Final = "earlier requests of the connection"
-OVERLAP: Final = "requests in flight"
+NEIGHBORS: Final = "the previous request and those in flight"
 EARLIER: Final = "all earlier requests"
 EQUAL: Final = "earlier equal requests"
-PREVIOUS: Final = "the previous request"
 
-ABSENT: Final = "absent"
+_ABSENT: Final = "absent"
 _PERIODS: Final = range(2, 9)
 """Servers behind a load balancer, or instances of a model, that may take turns."""
 _MOST_VALUES: Final = 4096
@@ -59,7 +59,7 @@ class Numbers:
     values: NDArray[np.float64]
     """The number of each request, NaN without one."""
     needs: str = ""
-    """Other requests that are needed to reproduce a difference that depends on this."""
+    """Other requests that reproduce a difference that depends on this."""
     of_content: bool = False
     """True if equal requests have equal values, so that their repetition is no more evidence."""
 
@@ -131,7 +131,7 @@ def content_of(request: Request, most: int = _MOST_VALUES) -> Content:
         elif route := INFERENCE.match(path):
             labels["kind of call"] = route["verb"]
             inputs, found = _of_http(request)
-            found["model version"] = route["version"] or ABSENT
+            found["model version"] = route["version"] or _ABSENT
         else:
             return Content(labels)
     except NotUnderstood:
@@ -151,10 +151,8 @@ def _digest(text: str, inputs: Mapping[str, Tensor]) -> bytes:
     digest = blake2b(text.encode(), digest_size=16)
     for name, one in inputs.items():
         digest.update(f"{name} {one.datatype} {one.shape}".encode())
-        values = one.values
-        digest.update(
-            repr(values.tolist()).encode() if values.dtype == object else values.tobytes()
-        )
+        is_text = one.values.dtype == object
+        digest.update(repr(one.values.tolist()).encode() if is_text else one.values.tobytes())
     return digest.digest()
 
 
@@ -163,13 +161,10 @@ def _of_call(request: Request) -> tuple[Mapping[str, Tensor], dict[str, str]]:
     if not messages:
         return {}, {}
     one = messages[0]
-    labels = _parameter_labels(parameters_of(one))
-    labels["request id"] = "given" if one.id else ABSENT
-    labels["model version"] = one.model_version or ABSENT
+    outputs = [(each.name, parameters_of(each)) for each in one.outputs]
+    labels = _labels_of(parameters_of(one), one.id, outputs)
     labels["form of the inputs"] = "raw" if one.raw_input_contents else "typed"
-    labels["requested outputs"] = ", ".join(each.name for each in one.outputs) or ABSENT
-    for each in one.outputs:
-        labels |= _parameter_labels(parameters_of(each), f" of output {each.name}")
+    labels["model version"] = one.model_version or _ABSENT
     return inputs_of_message(one), labels
 
 
@@ -177,23 +172,27 @@ def _of_http(request: Request) -> tuple[Mapping[str, Tensor], dict[str, str]]:
     body = read_body(request.headers, request.body)
     document = body.document
     if "inputs" not in document:  # the generate extension
-        parameters = {name: value for name, value in document.items() if not isinstance(value, str)}
-        return inputs_of(body), _parameter_labels(parameters)
-    labels = _parameter_labels(document.get("parameters"))
-    labels["request id"] = "given" if document.get("id") else ABSENT
+        numbers = {name: value for name, value in document.items() if not isinstance(value, str)}
+        return inputs_of(body), _labels_of(numbers, None, [])
+    listed = document.get("outputs")
+    outputs = [one for one in listed if isinstance(one, dict)] if type(listed) is list else []
+    pairs = [(str(one.get("name")), one.get("parameters")) for one in outputs]
+    labels = _labels_of(document.get("parameters"), document.get("id"), pairs)
     labels["form of the inputs"] = "binary" if len(body.binary) else "JSON"
-    outputs = document.get("outputs")
-    outputs = [one for one in outputs if isinstance(one, dict)] if type(outputs) is list else []
-    labels["requested outputs"] = ", ".join(str(one.get("name")) for one in outputs) or ABSENT
-    for one in outputs:
-        labels |= _parameter_labels(one.get("parameters"), f" of output {one.get('name')}")
     return inputs_of(body), labels
 
 
-def _parameter_labels(parameters: object, suffix: str = "") -> dict[str, str]:
-    if not isinstance(parameters, dict):
-        return {}
-    return {f"parameter {name}{suffix}": json.dumps(value) for name, value in parameters.items()}
+def _labels_of(
+    parameters: object, id_: object, outputs: Sequence[tuple[str, object]]
+) -> dict[str, str]:
+    labels = {
+        "request id": "given" if id_ else _ABSENT,
+        "requested outputs": ", ".join(name for name, _ in outputs) or _ABSENT,
+    }
+    for suffix, found in (("", parameters), *((f" of output {name}", of) for name, of in outputs)):
+        if isinstance(found, dict):
+            labels |= {f"parameter {name}{suffix}": json.dumps(x) for name, x in found.items()}
+    return labels
 
 
 def features_of(
@@ -309,9 +308,9 @@ def _values_in(values: Array) -> Iterator[tuple[str, str]]:
         if not all(one.isascii() for one in elements):
             yield "alphabet of", "text that is not ASCII"
         texts = {one.decode("utf-8", "replace") for one in elements}
-        yield from (("element of", f"the element {_short(text)}") for text in texts)
+        yield from (("element of", f"the element {_short(text)!r}") for text in texts)
         words = {word for text in texts for word in text.split()}
-        yield from (("word of", f"the word {_short(word)}") for word in words)
+        yield from (("word of", f"the word {_short(word)!r}") for word in words)
         return
     if values.dtype.kind == "f":
         sizes = np.abs(values)
@@ -330,7 +329,7 @@ def _shown(value: float) -> str:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 # -- labels: texts of which a request has one by name
@@ -341,27 +340,22 @@ def _of_labels(
 ) -> Iterator[Feature]:
     count = len(labels)
     for name in dict.fromkeys(name for one in labels for name in one):
-        texts = [one.get(name, ABSENT) for one in labels]
+        texts = [one.get(name, _ABSENT) for one in labels]
         if len(set(texts)) < 2:
             continue
-        pairs = [(row, f"{name} is {_plain(text)}") for row, text in enumerate(texts)]
+        pairs = [(row, f"{name} is {_short(text)}") for row, text in enumerate(texts)]
         every = sorted(set(texts))
         if 2 < len(every) <= _MOST_NEGATED:
             pairs += [
-                (row, f"{name} is not {_plain(text)}")
+                (row, f"{name} is not {_short(text)}")
                 for row, own in enumerate(texts)
                 for text in every
                 if text != own
             ]
-        needs = SEQUENCE if name == "parameter sequence_id" else ""
-        yield _values(name, pairs, count, needs, of_content=of_content)
+        yield _values(name, pairs, count, of_content=of_content)
         numbers = np.array([_number(text) for text in texts])
         if name.startswith("parameter ") and len(np.unique(numbers[~np.isnan(numbers)])) > 2:
-            yield Numbers(name, numbers, needs, of_content)
-
-
-def _plain(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+            yield Numbers(name, numbers, of_content=of_content)
 
 
 def _number(text: str) -> float:
@@ -402,10 +396,10 @@ def _of_order(
     count = len(requests)
     labels = [{"connection": str(one.connection)} | _headers_of(one) for one in requests]
     yield from _of_labels(labels, of_content=False)
-    yield Numbers("step of the sequence", _ordinals(sequence_runs(contents)), SEQUENCE)
-    on_connection = _ordinals([one.connection for one in requests])
+    yield Numbers("step of the sequence", ordinals(sequence_runs(contents)))
+    on_connection = ordinals([one.connection for one in requests])
     yield Numbers("position on the connection", on_connection, CONNECTION)
-    seen = _ordinals([None if one.sequence else one.key or None for one in contents]) > 1
+    seen = ordinals([None if one.sequence else one.key or None for one in contents]) > 1
     repeats = [(int(row), "the request repeats an earlier one") for row in np.flatnonzero(seen)]
     yield _values("repetition", repeats, count, EQUAL)
     yield Numbers("position in the order of sending", np.array(positions, np.float64) + 1, EARLIER)
@@ -418,17 +412,9 @@ def _of_order(
     if spans is None:
         return
     times = np.array(spans, np.float64).reshape(-1, 2)
-    yield Numbers("requests of the model in flight", in_flight(times), OVERLAP)
-    arrivals = np.array([one.at for one in requests], np.float64) / 1e6
-    for whose, keys in (
-        ("model", [0] * count),
-        ("connection", [one.connection for one in requests]),
-    ):
-        yield Numbers(
-            f"milliseconds since the {whose}'s previous request",
-            _gaps(keys, arrivals),
-            PREVIOUS,
-        )
+    yield Numbers("requests of the model in flight", in_flight(times), NEIGHBORS)
+    gaps = np.diff([one.at / 1e6 for one in requests], prepend=np.nan)
+    yield Numbers("milliseconds since the model's previous request", gaps, NEIGHBORS)
 
 
 def _headers_of(request: Request) -> dict[str, str]:
@@ -454,25 +440,10 @@ def in_flight(spans: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(begun - over, np.float64)
 
 
-def _ordinals(keys: Sequence[Hashable]) -> NDArray[np.float64]:
+def ordinals(keys: Sequence[Hashable]) -> NDArray[np.float64]:
     """Return how often each key has occurred, from 1; NaN for None."""
-    counts: defaultdict[Hashable, int] = defaultdict(int)
-    found = np.full(len(keys), np.nan)
-    for row, key in enumerate(keys):
-        if key is not None:
-            counts[key] += 1
-            found[row] = counts[key]
-    return found
-
-
-def _gaps(keys: Sequence[Hashable], at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the time since the previous occurrence of each key; NaN for the first."""
-    last: dict[Hashable, Any] = {}
-    found = np.full(len(keys), np.nan)
-    for row, key in enumerate(keys):
-        found[row] = at[row] - last.get(key, np.nan)
-        last[key] = at[row]
-    return found
+    counts: defaultdict[Hashable, Iterator[int]] = defaultdict(lambda: count_from(1))
+    return np.array([np.nan if key is None else next(counts[key]) for key in keys], np.float64)
 
 
 def _nth(number: int) -> str:

@@ -17,11 +17,11 @@ from triton_replay.comparing.features import (
     CONNECTION,
     EARLIER,
     EQUAL,
-    OVERLAP,
-    PREVIOUS,
+    NEIGHBORS,
     content_of,
     features_of,
     most_values,
+    ordinals,
     sequence_runs,
 )
 
@@ -35,14 +35,20 @@ _OUTLIERS: Final = 0.2
 """Share of the requests of a cause that need not meet its condition."""
 _MOST_PAIRS: Final = 100
 """Most pairs of equal requests whose responses are compared."""
+_MOST_RANKED: Final = 50
+"""Most requests among which the smallest is selected."""
 _FEW_PAIRS: Final = 0.2
 """A smaller share of pairs with different responses is not the cause."""
 
 _VALUES: Final = ("values of some rows", "values", "NaN", "infinity", "order", "off by one")
 _ROUNDING: Final = "rounding"
-_STRUCTURE: Final = ("shape", "datatype", "output missing", "output in B only")
-#: Levels of kinds. A difference hides those of higher levels.
-_RESPONSE_LEVEL, _STRUCTURE_LEVEL, _VALUE_LEVEL, _ROUNDING_LEVEL, _NO_LEVEL = range(5)
+_LEVELS: Final = {
+    **dict.fromkeys(("shape", "datatype", "output missing", "output in B only"), 1),
+    **dict.fromkeys(("values", "field"), 2),
+    _ROUNDING: 3,
+}
+"""Levels of families; others have 0. A difference hides those of higher levels."""
+_EQUAL: Final = 4
 
 Key = tuple[str, str]
 """A family of kinds, and an output."""
@@ -146,14 +152,11 @@ class _Model:
         self._runs = sequence_runs(self._contents)
         spans = [one.span for one in self._compared if one.span is not None]
         self._spans = spans if len(spans) == len(requests) else None
-        numbers: dict[bytes, int] = {}
-        keys = [one.key or str(row).encode() for row, one in enumerate(self._contents)]
-        self._requests = Requests(
-            features_of(requests, self._contents, indexes, self._spans),
-            np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.intp),
-        )
+        keys = [one.key.hex() or str(row) for row, one in enumerate(self._contents)]
+        features = features_of(requests, self._contents, indexes, self._spans)
+        self._requests = Requests(features, np.unique(keys, return_inverse=True)[1])
         levels = (
-            min((_level(_family(each.kind)) for each in one.differences), default=_NO_LEVEL)
+            min((_LEVELS.get(_family(each.kind), 0) for each in one.differences), default=_EQUAL)
             for one in self._compared
         )
         self._levels = np.array(list(levels))
@@ -205,7 +208,7 @@ class _Model:
         yield from found
 
     def _equal(self, keys: frozenset[Key], requests: Mask) -> Mask:
-        level = min(_level(family) for family, _ in keys)
+        level = min(_LEVELS.get(family, 0) for family, _ in keys)
         return np.asarray(~requests & (self._levels >= level))
 
     def _joined(self, one: _Cause, other: _Cause) -> _Cause:
@@ -217,13 +220,10 @@ class _Model:
 
     def _group(self, cause: _Cause) -> Group:
         rows = [int(row) for row in np.flatnonzero(cause.requests)]
+        every = {row: self._compared[row].differences for row in rows}
         found = {
-            row: [
-                each
-                for each in self._compared[row].differences
-                if (_family(each.kind), each.output) in cause.keys
-            ]
-            for row in rows
+            row: [each for each in of_row if (_family(each.kind), each.output) in cause.keys]
+            for row, of_row in every.items()
         }
         kind = _kind_of([{each.kind for each in differences} for differences in found.values()])
         condition = ""
@@ -239,10 +239,7 @@ class _Model:
             if server:
                 kind = f"nondeterministic in {server}"
                 condition = f"responses to equal requests differ: {differing} of {pairs} pairs"
-        needed = {row: self._needed(row, needs) for row in _first_of(typical, needs)}
-        smallest = min(
-            needed, key=lambda row: (len(needed[row]), self._compared[row].request.body_size)
-        )
+        smallest, needed = self._smallest(typical, needs)
         of_kind = [each for each in found[smallest] if each.kind == kind] or found[smallest]
         return Group(
             kind=kind,
@@ -254,7 +251,7 @@ class _Model:
             smallest=self._compared[smallest].request,
             example=of_kind[0].detail,
             largest=max(each.size for differences in found.values() for each in differences),
-            reproduce=tuple(self._all[index].request.number for index in needed[smallest]),
+            reproduce=tuple(self._all[index].request.number for index in needed),
         )
 
     def _repeated(self, rows: Sequence[int]) -> tuple[str, int, int]:
@@ -282,32 +279,33 @@ class _Model:
             return "", 0, pairs
         return Counter(found).most_common(1)[0][0], len(found), pairs
 
+    def _smallest(self, rows: Sequence[int], needs: frozenset[str]) -> tuple[int, list[int]]:
+        """Return the row that needs the fewest and smallest requests, and their indexes."""
+        early = needs & {CONNECTION, EARLIER}
+        sizes = [one.request.body_size for one in self._compared]
+        steps = np.nan_to_num(ordinals(self._runs)).tolist()
+        ranked = sorted(rows, key=lambda row: (row if early else steps[row], sizes[row]))
+        needed = {row: self._needed(row, needs) for row in ranked[:_MOST_RANKED]}
+        found = min(needed, key=lambda row: (len(needed[row]), sizes[row]))
+        return found, needed[found]
+
     def _needed(self, row: int, needs: frozenset[str]) -> list[int]:
         """Return the indexes of a request and of those that it needs before it or beside it."""
-        index, own = self._indexes[row], self._all[self._indexes[row]].request
-        rows = {row}
-        if self._runs[row] is not None:
-            rows.update(each for each in range(row) if self._runs[each] == self._runs[row])
+        rows, run, key = {row}, self._runs[row], self._contents[row].key
+        if run is not None:
+            rows.update(each for each in range(row) if self._runs[each] == run)
         if EQUAL in needs:
-            key = self._contents[row].key
             rows.update(each for each in range(row) if self._contents[each].key == key)
-        if OVERLAP in needs and self._spans is not None:
+        if NEIGHBORS in needs and self._spans is not None:
             start, end = self._spans[row]
             rows.update(at for at, (a, b) in enumerate(self._spans) if a <= end and b >= start)
-        if PREVIOUS in needs and row:
-            rows.add(row - 1)
+            rows.add(max(row - 1, 0))
         indexes = {self._indexes[each] for each in rows}
-        if needs & {CONNECTION, PREVIOUS}:
-            same = [at for at in range(index) if self._all[at].request.connection == own.connection]
-            indexes.update(same if CONNECTION in needs else same[-1:])
-        if EARLIER in needs:
-            indexes.update(range(index))
+        connection = self._compared[row].request.connection
+        for index in range(self._indexes[row]) if needs & {CONNECTION, EARLIER} else ():
+            if EARLIER in needs or self._all[index].request.connection == connection:
+                indexes.add(index)
         return sorted(indexes)
-
-
-def _first_of(rows: Sequence[int], needs: frozenset[str]) -> Sequence[int]:
-    """Return the rows that may need the fewest requests."""
-    return rows[:1] if EARLIER in needs else rows
 
 
 def _described(cause: _Cause, condition: Condition) -> str:
@@ -355,14 +353,6 @@ def _alike(one: Mask, other: Mask) -> bool:
 
 def _family(kind: str) -> str:
     return "values" if kind in _VALUES else kind
-
-
-def _level(family: str) -> int:
-    if family in ("values", "field"):
-        return _VALUE_LEVEL
-    if family == _ROUNDING:
-        return _ROUNDING_LEVEL
-    return _STRUCTURE_LEVEL if family in _STRUCTURE else _RESPONSE_LEVEL
 
 
 def _kind_of(kinds: Iterable[Iterable[str]]) -> str:

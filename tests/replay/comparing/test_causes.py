@@ -318,7 +318,7 @@ FAULTS = {
     "small values": (
         when(lambda r: 0 < finite(r.x).max(initial=0) < 1, scaled),
         VALUES,
-        r"largest (value|magnitude) of x is (\S+ to )?0\.[789]\d*( or less)?",
+        r"largest (value|magnitude) of x is (\S+ to )?0\.[5-9]\d*( or less)?",
     ),
     "letters": (
         when(lambda r: any(not t.isascii() for t in r.texts), one_more),
