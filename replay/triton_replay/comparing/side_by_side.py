@@ -142,7 +142,7 @@ def _beyond_noise(
     """Return B's groups that are more frequent than A's own groups, and A's own groups."""
     beyond = []
     for one in groups:
-        count = max((len(each.requests) for each in noise if _alike(one, each)), default=0)
+        count = sum(len(each.requests) for each in noise if _alike(one, each))
         # Three standard deviations of the difference of two counts.
         if len(one.requests) > count + 3 * sqrt(2 * count):
             beyond.append(one)

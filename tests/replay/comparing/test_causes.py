@@ -15,7 +15,7 @@ from triton_replay.capture.files import Capture, CaptureWriter, Exchange, read_c
 from triton_replay.capture.records import Closing, Opening, Request, Response
 from triton_replay.comparing import groups
 from triton_replay.comparing.comparison import compare_captures
-from triton_replay.comparing.differences import compare_answers
+from triton_replay.comparing.differences import Difference, compare_answers
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.wire.answers import Tensor, wire_of
 from triton_replay.wire.bodies import tensor_body
@@ -580,6 +580,19 @@ def test_a_seeded_fault_is_one_group_with_its_kind_and_its_condition(shared, nam
     assert len(found) == len(expected)
     for kind, condition in expected:
         assert any(re.fullmatch(kind, k) and re.fullmatch(condition, c) for k, c in found), found
+
+
+def test_repetitions_of_one_request_are_no_evidence_for_its_properties():
+    """One of ten contents differs: each of its many properties would separate it."""
+    contents = [one for one in traffic(5) if not one.step and not one.repeats][:10]
+    chosen = np.random.default_rng(1).integers(10, size=200)
+    difference = Difference("values", "m", "y", "")
+    compared = [
+        groups.Compared("m", request(contents[index]), (difference,) if index == 3 else ())
+        for index in chosen
+    ]
+    (group,) = groups.group(compared)
+    assert (len(group.requests), group.condition) == ((chosen == 3).sum(), "")
 
 
 @pytest.mark.parametrize(
