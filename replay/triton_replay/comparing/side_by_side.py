@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triton_replay.capture.files import Exchange
-from triton_replay.comparing.comparison import Compared, Group, check_names, features_of, group
+from triton_replay.comparing.comparison import check_names
 from triton_replay.comparing.differences import (
     Difference,
     compare_answers,
@@ -19,8 +19,11 @@ from triton_replay.comparing.differences import (
     model_of,
     outputs_of,
 )
+from triton_replay.comparing.groups import Compared, Group, group
 from triton_replay.comparing.paired import Effect, Sample, judge
 from triton_replay.comparing.tolerances import Tolerances
+
+_NUMERIC = ("rounding", "values", "values of some rows", "off by one", "order")
 
 Asked = tuple[Exchange, int]
 """One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
@@ -90,10 +93,12 @@ class Results:
             model.failures[side].update([reason] if reason else [])
         self.answered += any(exchange.response is not None for exchange, _ in (*a, *b))
         self._outputs |= {(name, output) for output in outputs_of(first) | outputs_of(other)}
-        features = features_of(request, 1)
-        for kept, ask in ((model.answers, b[0]), (model.noise, again)):
-            if ask is not None:
-                kept.append(Compared(name, request, features, self._compare(name, first, ask[0])))
+        found = self._compare(name, first, other)
+        varies = found and len(b) > 1 and self._compare(name, other, b[1][0])
+        model.answers.append(Compared(name, request, found, varies="B" if varies else ""))
+        if again is not None:
+            noise = self._compare(name, first, again[0])
+            model.noise.append(Compared(name, request, noise))
         failed = any(failure_of(exchange) for exchange, _ in (*a, *b))
         if again is not None and not failed and not reasons["A again"]:
             model.a.append(tuple(latency for _, latency in a))
@@ -135,14 +140,21 @@ def _beyond_noise(
     groups: Sequence[Group], noise: Sequence[Group]
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """Return B's groups that are more frequent than A's own groups, and A's own groups."""
-    usual = {(one.kind, one.output): len(one.requests) for one in noise}
     beyond = []
     for one in groups:
-        count = usual.get((one.kind, one.output), 0)
+        count = sum(len(each.requests) for each in noise if _alike(one, each))
         # Three standard deviations of the difference of two counts.
         if len(one.requests) > count + 3 * sqrt(2 * count):
             beyond.append(one)
     return tuple(beyond), tuple(noise)
+
+
+def _alike(one: Group, other: Group) -> bool:
+    """Return whether two groups have a common output, and kinds that vary with the values."""
+    kinds = {one.kind, other.kind}
+    numeric = all(kind in _NUMERIC or kind.startswith("nondeterministic") for kind in kinds)
+    outputs = ({*each.output.split(", ")} for each in (one, other))
+    return (len(kinds) == 1 or numeric) and bool(set.intersection(*outputs))
 
 
 def differing(verdict: Sequence[ModelVerdict]) -> int:
