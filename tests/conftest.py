@@ -3,6 +3,7 @@
 import atexit
 import faulthandler
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -88,10 +89,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Exclude the existing objects from garbage collection.
+    """Exclude the existing objects from garbage collection, and let torch's loggers propagate.
 
-    Twenty thousand tests are a million objects, and every collection would visit them.
+    Twenty thousand tests are a million objects, and every collection would visit them. For each
+    test pytest adds handlers to all loggers that do not propagate: 0.3 ms for torch's 40.
     """
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
     session.stash[_BEFORE] = _signals()
