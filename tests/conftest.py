@@ -5,11 +5,13 @@ import faulthandler
 import gc
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -132,6 +134,16 @@ def pytest_runtest_teardown(item):
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
         pytest.fail(f"the test left the signals as {left}; expected {before}")
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """A new folder, as pytest's fixture of this name.
+
+    pytest lists all folders and replaces a link to the latest one for each test.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:22]  # with it, a socket's path is short enough
+    return Path(tempfile.mkdtemp(prefix=f"{name}_", dir=tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="module")
