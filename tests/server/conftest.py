@@ -5,8 +5,20 @@ import logging
 import signal
 
 import pytest
+from support.fork_server import ForkServer
 
+from reference_server.backends.process_host import process
 from reference_server.observability import logs
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forked_model_processes():
+    """Start model processes as forks. tests/contract/test_hosts.py starts them as a server does."""
+    server = ForkServer("import reference_server.backends.process_host.child")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", server)
+        yield
+    server.close()
 
 
 @pytest.fixture(autouse=True)
