@@ -3,6 +3,7 @@
 import faulthandler
 import logging
 import signal
+import sys
 
 import pytest
 from support.fork_server import ForkServer
@@ -14,7 +15,8 @@ from reference_server.observability import logs
 @pytest.fixture(autouse=True, scope="session")
 def forked_model_processes():
     """Start model processes as forks. tests/contract/test_hosts.py starts them as a server does."""
-    server = ForkServer("import reference_server.backends.process_host.child")
+    path = "; ".join(f"sys.path.insert(0, {each!r})" for each in reversed(sys.path) if each)
+    server = ForkServer(f"{path}; import reference_server.backends.process_host.child")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "subprocess", server)
         yield

@@ -17,12 +17,13 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 #: Forks twice for each message. The first fork waits for the second one, the program.
 _SERVER = """
-import ctypes, fcntl, json, os, signal, socket, sys
+import ctypes, fcntl, json, os, runpy, signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
 control = socket.socket(fileno=int(sys.argv[1]))
 exec(sys.argv[2])
 while True:
@@ -66,10 +67,17 @@ os.environ.update(order["environment"])
 os.chdir(order["folder"])
 command = [str(os.getppid()) if word == order["parent"] else word for word in order["command"]]
 sys.orig_argv[:] = command
-sys.argv[:] = ["-c", *command[3:]]
-code = compile(command[2], "<string>", "exec")
-del command, control, each, kept, name, number, order, program, received, status, stream, text
-exec(code)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if order["session"]:
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if command[1] == "-m":
+    sys.argv[:] = command[2:]
+    sys.path[0] = order["folder"]
+    runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+else:
+    sys.argv[:] = ["-c", *command[3:]]
+    exec(compile(command[2], "<string>", "exec"), {"__name__": "__main__"})
 """
 
 
@@ -117,10 +125,10 @@ class Fork:
 
 
 class ForkServer:
-    """Starts programs that `python -c` would run. It starts with the first of them.
+    """Starts programs that `python -c` or `python -m` would run. It starts with the first of them.
 
     Args:
-        imports: The code that imports the programs' modules.
+        imports: The code that imports the programs' modules, with the first program's environment.
     """
 
     #: What users of the module `subprocess` find here as well.
@@ -142,36 +150,52 @@ class ForkServer:
         stderr: int,
     ) -> Fork | subprocess.Popen[bytes]:
         """Start a program; a program of another Python or of another form starts as usual."""
-        if [*command[:2]] != [sys.executable, "-c"]:
+        if [*command[:2]] != [sys.executable, "-c"]:  # of an environment of its own
             return subprocess.Popen(
                 command, pass_fds=pass_fds, stdin=stdin, stdout=stdout, stderr=stderr
             )
-        self._start()
+        assert stdin == self.DEVNULL
+        return self._fork(command, [stdout, stderr], pass_fds)
+
+    def server(
+        self, command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: int
+    ) -> Fork:
+        """Start a program in a session of its own, which ends with the tests."""
+        return self._fork(command, [output, output], folder=cwd, environment=env, session=True)
+
+    def _fork(
+        self,
+        command: Sequence[str],
+        output: Sequence[int],
+        passed: Collection[int] = (),
+        *,
+        folder: str = "",
+        environment: Mapping[str, str] = os.environ,
+        session: bool = False,
+    ) -> Fork:
+        self._start(environment)
         order = {
-            "command": command,
-            "environment": dict(os.environ),
-            "folder": str(Path.cwd()),
-            "numbers": [0, 1, 2, *pass_fds],
+            "command": [*command],
+            "environment": dict(environment),
+            "folder": folder or str(Path.cwd()),
+            "numbers": [0, 1, 2, *passed],
             "parent": str(os.getpid()),
+            "session": session,
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, Path(os.devnull).open("rb") as nothing:
-            first = nothing.fileno() if stdin == self.DEVNULL else stdin
-            sent = [first, stdout, stderr, *pass_fds, theirs.fileno()]
+            sent = [nothing.fileno(), *output, *passed, theirs.fileno()]
             socket.send_fds(self._control, [json.dumps(order).encode()], sent)
         return Fork(command, ours)
 
-    def _start(self) -> None:
+    def _start(self, environment: Mapping[str, str]) -> None:
         with self._starting:
             if self._process is None:
                 self._control, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with end:
                     number = end.fileno()
                     words = [sys.executable, "-c", _SERVER, str(number), self._imports]
-                    path = os.pathsep.join(filter(None, sys.path))
-                    self._process = subprocess.Popen(
-                        words, pass_fds=[number], env=os.environ | {"PYTHONPATH": path}
-                    )
+                    self._process = subprocess.Popen(words, pass_fds=[number], env=environment)
 
     def close(self) -> None:
         """End the process that forks. Programs that still run end with it."""
