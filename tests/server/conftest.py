@@ -3,24 +3,28 @@
 import faulthandler
 import logging
 import signal
-import sys
 
 import pytest
-from support.fork_server import ForkServer
+from support.fork_server import ForkServer, path_and
 
 from reference_server.backends.process_host import process
 from reference_server.observability import logs
 
 
-@pytest.fixture(autouse=True, scope="session")
-def forked_model_processes():
-    """Start model processes as forks. tests/contract/test_hosts.py starts them as a server does."""
-    path = "; ".join(f"sys.path.insert(0, {each!r})" for each in reversed(sys.path) if each)
-    server = ForkServer(f"{path}; import reference_server.backends.process_host.child")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "subprocess", server)
-        yield
+@pytest.fixture(scope="session")
+def model_fork_server():
+    """What starts model processes as forks."""
+    server = ForkServer(path_and("import reference_server.backends.process_host.child"))
+    yield server
     server.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_model_processes(model_fork_server):
+    """Start model processes as forks. tests/contract/test_hosts.py starts them as a server does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", model_fork_server)
+        yield
 
 
 @pytest.fixture(autouse=True)

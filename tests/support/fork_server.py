@@ -124,6 +124,11 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
+def path_and(imports: str) -> str:
+    """Return code that extends `sys.path` by this process's folders, and then imports."""
+    return f"sys.path[1:1] = {[each for each in sys.path if each]!r}\n{imports}"
+
+
 class ForkServer:
     """Starts programs that `python -c` or `python -m` would run. It starts with the first of them.
 
@@ -148,14 +153,24 @@ class ForkServer:
         stdin: int,
         stdout: int,
         stderr: int,
+        cwd: str | None = None,
+        start_new_session: bool = False,
     ) -> Fork | subprocess.Popen[bytes]:
         """Start a program; a program of another Python or of another form starts as usual."""
         if [*command[:2]] != [sys.executable, "-c"]:  # of an environment of its own
             return subprocess.Popen(
-                command, pass_fds=pass_fds, stdin=stdin, stdout=stdout, stderr=stderr
+                command,
+                pass_fds=pass_fds,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                start_new_session=start_new_session,
             )
         assert stdin == self.DEVNULL
-        return self._fork(command, [stdout, stderr], pass_fds)
+        return self._fork(
+            command, [stdout, stderr], pass_fds, folder=cwd or "", session=start_new_session
+        )
 
     def server(
         self, command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: int
