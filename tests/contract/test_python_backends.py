@@ -153,7 +153,7 @@ class Row:
 
     @property
     def files(self) -> object:
-        """What decides about the answers."""
+        """Everything that decides about the answers."""
         graph = COMPLETED[self.name][0] if self.name in COMPLETED else CONTRADICTING.get(self.name)
         return PROBES.get(self.name), graph, self.name in ECHOING
 

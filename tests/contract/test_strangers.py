@@ -122,7 +122,7 @@ class Pattern:
 
     @property
     def files(self) -> object:
-        """What decides about the answer."""
+        """Everything that decides about the answer."""
         source = (MODELS / f"{self.name}.py").read_text(encoding="utf-8")
         return source, CONFIG, CONFIGS.get(self.name), FILES.get(self.name), REQUEST
 

@@ -13,7 +13,7 @@ from reference_server.observability import logs
 
 @pytest.fixture(scope="session")
 def model_fork_server():
-    """What starts model processes as forks."""
+    """Return the starter of model processes as forks."""
     server = ForkServer(path_and("import reference_server.backends.process_host.child"))
     yield server
     server.close()

@@ -251,7 +251,7 @@ with _without_client_library():
 
 
 def _fork_server(environment: Mapping[str, str]) -> ForkServer:
-    """Return what starts reference servers in such an environment.
+    """Return the starter of reference servers in such an environment.
 
     Imports are three quarters of a start's processor time. tests/stack/test_serve.py and
     tests/packaging start the program itself.

@@ -12,7 +12,7 @@ from ge_runtime.npu.service import connection, launcher
 
 @pytest.fixture(scope="session")
 def service_fork_server():
-    """What starts device services as forks."""
+    """Return the starter of device services as forks."""
     imports = "import ascend_simulator, onnxruntime, ge_runtime.npu.service.server"
     server = ForkServer(path_and(imports))
     yield server
