@@ -32,12 +32,14 @@ def verdicts(samples, at_least=0.05):
     }
 
 
+@pytest.mark.brute_force
 def test_a_server_does_not_differ_from_itself():
     random = np.random.default_rng(7)
     claims = [verdicts({f"m{i}": sample(random, 40) for i in range(5)}) for _ in range(6)]
     assert sum(map(bool, claims)) <= 1
 
 
+@pytest.mark.brute_force
 def test_a_constant_slowdown_is_found_and_a_speedup_as_well():
     random = np.random.default_rng(1)
     samples = {
@@ -55,6 +57,7 @@ def test_a_constant_slowdown_is_found_and_a_speedup_as_well():
     assert median.b == pytest.approx(median.ratio * median.a)
 
 
+@pytest.mark.brute_force
 def test_rare_stalls_are_found_in_the_tail_only():
     random = np.random.default_rng(3)
     stalls = (np.arange(2000) % 75 == 0)[:, None] * 30 * MS

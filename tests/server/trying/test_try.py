@@ -118,6 +118,7 @@ def tried(*arguments: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.brute_force
 def test_each_model_of_a_clone_answers_or_has_a_reason(tmp_path):
     clone = write(tmp_path / "clone", CLONE)
     before = contents(clone)
