@@ -6,8 +6,9 @@ import base64
 import http.client
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from triton_replay.wire.bodies import (
     JSON_LENGTH,
     Headers,
     NotUnderstood,
+    content_type,
     header,
     inflate,
     tensor_body,
@@ -114,6 +116,18 @@ class Subject:
             look_for_server(self.server, "--server")
         return reply
 
+    @cached_property
+    def infers(self) -> bool:
+        """True if the server accepts a valid inference in JSON, or in binary without JSON values.
+
+        Otherwise a refused inference proves nothing.
+        """
+        try:
+            request = self.infer()
+        except NotApplicable:
+            request = self.binary()
+        return self.send(request).status == 200
+
     def document(self, **more: object) -> dict[str, Any]:
         """Return the JSON of an inference request, with `more` as further top-level fields.
 
@@ -125,6 +139,16 @@ class Subject:
     def infer(self, **more: object) -> HttpRequest:
         """Return an inference request with the JSON of `document`. Raise NotApplicable."""
         return HttpRequest("POST", f"{self.path}/infer", json.dumps(self.document(**more)).encode())
+
+    def binary(self, **more: object) -> HttpRequest:
+        """Return an inference request with binary inputs, with `more` as top-level fields."""
+        parts = [one.raw() for one in self.inputs]
+        inputs = [
+            one.described() | {"parameters": {"binary_data_size": len(part)}}
+            for one, part in zip(self.inputs, parts, strict=True)
+        ]
+        length, body = tensor_body({"inputs": inputs, **more}, parts)
+        return HttpRequest("POST", f"{self.path}/infer", body, length)
 
 
 def inspect_server(server: Address, grpc: Address | None, model: str, timeout: float) -> Subject:
@@ -204,10 +228,15 @@ class HttpRequest:
     body: bytes = b""
     headers: Headers = ()
 
+    @property
+    def all_headers(self) -> Headers:
+        """The headers with the Content-Type."""
+        return (*content_type(self.headers), *self.headers) if self.body else self.headers
+
     def command(self, server: Address) -> str:
         """Return a shell command that sends the request."""
         words = ["curl", "-i", "-X", self.method]
-        for name, value in self.headers:
+        for name, value in self.all_headers:
             words += ["-H", f"{name}: {value}"]
         url = f"http://{server}{self.target}"
         if not self.body:
@@ -262,18 +291,10 @@ def send(server: Address, request: HttpRequest, timeout: float) -> Reply:
     connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
     try:
         body = request.body if request.body or request.method == "POST" else None
-        connection.request(request.method, request.target, body, dict(request.headers))
+        connection.request(request.method, request.target, body, dict(request.all_headers))
         response = connection.getresponse()
         return Reply(response.status, tuple(response.getheaders()), response.read())
     except (OSError, http.client.HTTPException) as error:
         return Reply(0, (), f"{type(error).__name__}: {error}".encode())
     finally:
         connection.close()
-
-
-def tensor_request(
-    target: str, document: dict[str, Any], binary: Sequence[bytes], headers: Headers = ()
-) -> HttpRequest:
-    """Return a request of the binary tensor data extension."""
-    length, body = tensor_body(document, binary)
-    return HttpRequest("POST", target, body, (*length, *headers))

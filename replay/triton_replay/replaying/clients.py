@@ -11,7 +11,7 @@ import httptools
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.wire.bodies import Body, Headers, header
+from triton_replay.wire.bodies import Body, Headers, content_type, head_lines, header
 from triton_replay.wire.grpc_channel import ActiveCall, CallFailed, GrpcCall, GrpcChannel
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
 from triton_replay.wire.http2_client import REFUSED
@@ -28,15 +28,18 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
 
     Args:
         request: The recorded request.
-        server: Host and port, for the header Host.
+        server: Host and port, for the header Host unless `headers` has it.
         headers: Headers that replace recorded ones of the same name.
     """
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
-    lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {server}"]
-    for name, value in request.headers:
-        if name.lower() not in replaced and value != REDACTED_VALUE:
-            lines.append(f"{name}: {value}")
-    lines.extend(f"{name}: {value}" for name, value in headers)
+    kept = (
+        (name, value)
+        for name, value in request.headers
+        if name.lower() not in replaced and value != REDACTED_VALUE
+    )
+    sent = (*kept, *headers)
+    kind = content_type(sent) if request.body_size else ()
+    lines = head_lines(request.method, request.target, server, (*sent, *kind))
     if request.body_size or request.method != "GET":
         lines.append(f"Content-Length: {request.body_size}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
