@@ -15,15 +15,16 @@ from typing import Final
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.files import read_capture
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_rules,
     clock_from_now,
     parse_header,
     print_message,
     print_result,
+    rules_of,
     run_loop,
 )
-from triton_replay.commands.compare import parse_ignored
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
-from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.replaying.asking import Server, SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
@@ -50,8 +51,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--in-flight", metavar="N", type=int, default=1, help="concurrent requests; default: 1")
     add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
     add("--timeout", metavar="SECONDS", type=float, default=300.0, help="limit; default: 300")
-    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
-    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add_rules(add, RULE_OPTIONS)
+    add(
+        "--learn",
+        action="store_true",
+        help="ignore what differs between two responses of A, even if it is more frequent in B",
+    )
     add(
         "--at-least",
         metavar="PERCENT",
@@ -88,10 +93,12 @@ def run(given: argparse.Namespace) -> int:
     a, b = _server(given, "a"), _server(given, "b")
     second = _server(given, "a2") if given.a2 else None
     headers = tuple(parse_header(text, "--header") for text in given.header)
-    results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
+    rules = rules_of(given)
+    results = Results(rules, learn=given.learn)
     capture = read_capture(given.capture)
     if capture.complaint:
         print_message(capture.complaint)
+    rules.names.check(capture.exchanges)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
     if not steps:
         raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
@@ -108,6 +115,7 @@ def run(given: argparse.Namespace) -> int:
         timeout=given.timeout,
         clock=clock_from_now(),
         order=random.Random(given.seed),
+        names=rules.names,
     )
     run_loop(_run(asker, steps, given.in_flight, results))
     for reason, count in left_out.items():

@@ -11,7 +11,10 @@ from pathlib import Path
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.commands.common import (
+    NAME_OPTIONS,
+    add_rules,
     clock_from_now,
+    names_of,
     opening,
     parse_header,
     print_message,
@@ -54,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="time limit of a request; default: 300",
     )
+    add_rules(add, NAME_OPTIONS)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -72,7 +76,9 @@ def run(given: argparse.Namespace) -> int:
     capture = read_capture(given.capture)
     if capture.complaint:
         print_message(capture.complaint)
-    plan = plan_replay(capture.exchanges, speed)
+    names = names_of(given)
+    names.check(capture.exchanges)
+    plan = plan_replay(map(names.renamed, capture.exchanges), speed)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import StreamMessage
+from triton_replay.capture.renaming import Names
 from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequence
 from triton_replay.wire.bodies import Headers
@@ -70,6 +71,7 @@ class SideBySide:
         timeout: Seconds until an ask fails.
         clock: Returns nanoseconds.
         order: Random numbers for the order of the asks.
+        names: Names of B that differ from those in the capture.
     """
 
     def __init__(
@@ -82,12 +84,14 @@ class SideBySide:
         timeout: float,
         clock: Callable[[], int],
         order: random.Random,
+        names: Names | None = None,
     ) -> None:
         self._servers = (a, b) if second is None else (a, b, second)
         self._headers = headers
         self._timeout = timeout
         self._clock = clock
         self._order = order
+        self._names = names or Names()
 
     async def run(self, steps: Sequence[Step], in_flight: int, put: Put) -> None:
         """Send all steps and give each result to `put`.
@@ -121,8 +125,10 @@ class SideBySide:
         order = [index for index in range(len(clients)) for _ in range(asks)]
         self._order.shuffle(order)
         found: list[list[Asked]] = [[] for _ in clients]
+        exchanges = [step.exchange] * len(clients)
+        exchanges[1] = self._names.renamed(step.exchange)
         for index in order:
-            found[index].append(await clients[index].ask(step.exchange))
+            found[index].append(await clients[index].ask(exchanges[index]))
         a, b, *others = (tuple(asked) for asked in found)
         if others:
             return a, b, others[0][0]

@@ -145,7 +145,7 @@ def exchanges_of(request, *documents):
 )
 def test_ignored_and_invented_fields_are_not_compared(request_, a, b, ignored, fields):
     pair = exchanges_of(request_, a, b)
-    differences = compare_answers("m", *pair, Tolerances(), ignored)
+    differences = compare_answers("m", *pair, Tolerances(ignored=ignored))
     assert [one.output for one in differences] == fields
 
 
