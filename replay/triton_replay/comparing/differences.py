@@ -298,7 +298,7 @@ def _compare_texts(
     for place in np.ndindex(a.shape):
         values: list[object] = [a[place], b[place]]
         with contextlib.suppress(ValueError, RecursionError):
-            values = [json.loads(text) for text in (a[place], b[place])]
+            values = [json.loads(bytes(text)) for text in (a[place], b[place])]
         for path, *both in _leaves(parent, *values):
             if not tolerance.near(*both) and not tolerances.ignores(path):
                 found[path].append(f"at {list(place)} {_detail(parent, path, *both)}")
