@@ -24,6 +24,7 @@ from triton_replay.commands.common import (
     rules_of,
     run_loop,
 )
+from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.replaying.asking import Server, SideBySide, comparable
@@ -73,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
     add("--json", action="store_true", help="print JSON instead of the table")
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -146,10 +148,16 @@ async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results
 
 
 def _server(given: argparse.Namespace, name: str) -> Server:
-    http = parse_address(getattr(given, name), f"--{name}")
+    text = getattr(given, name)
+    http = parse_address(text, f"--{name}", tls=True)
     grpc = getattr(given, f"{name}_grpc")
     following = Address(http.host, http.port + 1)
-    return Server(http, parse_address(grpc, f"--{name}-grpc") if grpc else following)
+    return Server(
+        http,
+        parse_address(grpc, f"--{name}-grpc") if grpc else following,
+        https_of(given, text),
+        grpc_tls_of(given),
+    )
 
 
 def _share(text: str) -> float:

@@ -20,6 +20,7 @@ from triton_replay.commands.common import (
     print_message,
     run_loop,
 )
+from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
@@ -58,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="time limit of a request; default: 300",
     )
     add_rules(add, NAME_OPTIONS)
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -70,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A file or an option is invalid, or no request can be sent.
         ServerUnreachable: Some requests have no response.
     """
-    server = parse_address(given.server, "--server")
+    server = parse_address(given.server, "--server", tls=True)
     speed = _speed(given.speed)
     headers = tuple(parse_header(text, "--header") for text in given.header)
     capture = read_capture(given.capture)
@@ -82,7 +84,8 @@ def run(given: argparse.Namespace) -> int:
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
-    target = Target(server, grpc_server, headers, given.timeout, speed)
+    contexts = https_of(given, given.server), grpc_tls_of(given)
+    target = Target(server, grpc_server, headers, given.timeout, speed, *contexts)
     run_loop(_replay(given, capture, plan, target))
     return 0
 

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import shlex
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,6 +94,8 @@ class Subject:
         inputs: Generated inputs.
         outputs: Datatypes by output name.
         version: A version of the model, or "" if the metadata have none.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
     """
 
     server: Address
@@ -103,6 +106,13 @@ class Subject:
     inputs: tuple[Input, ...]
     outputs: Mapping[str, str]
     version: str
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of URLs."""
+        return "https" if self.tls else "http"
 
     @property
     def path(self) -> str:
@@ -111,7 +121,7 @@ class Subject:
 
     def send(self, request: HttpRequest) -> Reply:
         """Send a request. Raise ServerUnreachable if no server listens any more."""
-        reply = send(self.server, request, self.timeout)
+        reply = send(self.server, request, self.timeout, self.tls)
         if not reply.status:
             look_for_server(self.server, "--server")
         return reply
@@ -151,7 +161,14 @@ class Subject:
         return HttpRequest("POST", f"{self.path}/infer", body, length)
 
 
-def inspect_server(server: Address, grpc: Address | None, model: str, timeout: float) -> Subject:
+def inspect_server(
+    server: Address,
+    grpc: Address | None,
+    model: str,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    grpc_tls: ssl.SSLContext | None = None,
+) -> Subject:
     """Read the metadata of a server and a model.
 
     Args:
@@ -159,17 +176,19 @@ def inspect_server(server: Address, grpc: Address | None, model: str, timeout: f
         grpc: Address for gRPC, or None.
         model: Name of the model; "" for the first ready model of the index.
         timeout: Time limit of a request, in seconds.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
 
     Raises:
         ServerUnreachable: The server does not respond.
         ReplayError: There is no ready model, or its metadata are invalid.
     """
-    found = send(server, HttpRequest("GET", "/v2"), timeout)
+    found = send(server, HttpRequest("GET", "/v2"), timeout, tls)
     if not found.status:
         raise ServerUnreachable(f"--server {server}: {found.body.decode(errors='replace')}")
     extensions = _object(found).get("extensions")
-    name = model or _first_ready(server, timeout)
-    reply = send(server, HttpRequest("GET", f"/v2/models/{name}"), timeout)
+    name = model or _first_ready(server, timeout, tls)
+    reply = send(server, HttpRequest("GET", f"/v2/models/{name}"), timeout, tls)
     try:
         metadata = _object(reply)
         return Subject(
@@ -181,14 +200,16 @@ def inspect_server(server: Address, grpc: Address | None, model: str, timeout: f
             tuple(_input(one) for one in metadata["inputs"]),
             {str(one["name"]): str(one["datatype"]) for one in metadata["outputs"]},
             str((metadata.get("versions") or [""])[-1]),
+            tls,
+            grpc_tls,
         )
     except (KeyError, TypeError, ValueError) as error:
         text = f"metadata of model {name!r}: expected inputs and outputs, found {reply.summary()}"
         raise ReplayError(text) from error
 
 
-def _first_ready(server: Address, timeout: float) -> str:
-    reply = send(server, HttpRequest("POST", "/v2/repository/index", b"{}"), timeout)
+def _first_ready(server: Address, timeout: float, tls: ssl.SSLContext | None) -> str:
+    reply = send(server, HttpRequest("POST", "/v2/repository/index", b"{}"), timeout, tls)
     try:
         models = reply.document()
         ready = [str(one["name"]) for one in models if one.get("state") == "READY"]
@@ -233,12 +254,12 @@ class HttpRequest:
         """The headers with the Content-Type."""
         return (*content_type(self.headers), *self.headers) if self.body else self.headers
 
-    def command(self, server: Address) -> str:
+    def command(self, server: Address, scheme: str = "http") -> str:
         """Return a shell command that sends the request."""
         words = ["curl", "-i", "-X", self.method]
         for name, value in self.all_headers:
             words += ["-H", f"{name}: {value}"]
-        url = f"http://{server}{self.target}"
+        url = f"{scheme}://{server}{self.target}"
         if not self.body:
             return shlex.join([*words, url])
         try:
@@ -280,15 +301,22 @@ class Reply:
         return f"{self.status or 'no response'}: {' '.join(text.split())[:160]}"
 
 
-def send(server: Address, request: HttpRequest, timeout: float) -> Reply:
+def send(
+    server: Address, request: HttpRequest, timeout: float, tls: ssl.SSLContext | None = None
+) -> Reply:
     """Send a request and return the response, or a Reply with status 0.
 
     Args:
         server: Address of the server.
         request: The request.
         timeout: Seconds for each operation of the socket.
+        tls: Context of TLS, or None.
     """
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
+    connection = (
+        http.client.HTTPSConnection(*server, timeout=timeout, context=tls)
+        if tls
+        else http.client.HTTPConnection(*server, timeout=timeout)
+    )
     try:
         body = request.body if request.body or request.method == "POST" else None
         connection.request(request.method, request.target, body, dict(request.all_headers))

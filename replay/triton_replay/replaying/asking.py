@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,10 +31,12 @@ Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
 
 
 class Server(NamedTuple):
-    """The addresses of one server."""
+    """The addresses of one server, with contexts of TLS or None."""
 
     http: Address
     grpc: Address
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
@@ -151,11 +154,12 @@ class _Clients:
             shared = (asker._headers, asker._timeout)
             client: HttpConnection | GrpcConnection
             if protocol == "grpc":
+                put = self._messages.append
                 client = GrpcConnection(
-                    server.grpc, asker._clock, self._messages.append, *shared, None
+                    server.grpc, asker._clock, put, *shared, None, server.grpc_tls
                 )
             else:
-                client = HttpConnection(server.http, asker._clock, *shared)
+                client = HttpConnection(server.http, asker._clock, *shared, server.tls)
             self._stack.callback(client.close)
             self._clients[protocol] = client
         return self._clients[protocol]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -53,12 +54,19 @@ class HttpConnection(asyncio.Protocol):
         clock: Returns nanoseconds since the start of the replay.
         headers: Headers that replace recorded ones of the same name.
         timeout: Seconds until a request fails and the connection is closed.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
-        self, server: Address, clock: Callable[[], int], headers: Headers, timeout: float
+        self,
+        server: Address,
+        clock: Callable[[], int],
+        headers: Headers,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._server = server
+        self._tls = tls
         self._clock = clock
         self._headers = headers
         self._timeout = timeout
@@ -102,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
         self._responses = self._reader()
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_connection(lambda: self, *self._server)
+            transport, _ = await loop.create_connection(lambda: self, *self._server, ssl=self._tls)
         except OSError as error:
             raise NotAnswered(f"no connection: {error.strerror or error}") from error
         self._transport = transport
@@ -177,6 +185,7 @@ class GrpcConnection:
         headers: Metadata that replace recorded ones of the same name.
         timeout: Seconds until a call is cancelled.
         speed: Factor of the speed within a stream; None sends without pauses.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
@@ -187,13 +196,14 @@ class GrpcConnection:
         headers: Headers,
         timeout: float,
         speed: float | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
         self._put = put
         self._headers = headers
         self._timeout = timeout
         self._speed = speed
-        self._channel = GrpcChannel(server)
+        self._channel = GrpcChannel(server, tls)
 
     async def open(self) -> None:
         """Connect. Raise NotAnswered if that fails."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,8 @@ class Target:
         headers: Headers of every request.
         timeout: Seconds until a request fails.
         speed: Factor of the speed within a stream; None sends without pauses.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
     """
 
     http: Address
@@ -52,6 +55,8 @@ class Target:
     headers: Headers = ()
     timeout: float = 300
     speed: float | None = None
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
 
 
 class Player:
@@ -93,7 +98,9 @@ class Player:
             await self._play_steps(indexes, self._channel(request.connection))
             return
         target = self._target
-        connection = HttpConnection(target.http, self._clock, target.headers, target.timeout)
+        connection = HttpConnection(
+            target.http, self._clock, target.headers, target.timeout, target.tls
+        )
         try:
             await self._play_steps(indexes, connection)
         finally:
@@ -103,7 +110,9 @@ class Player:
         if connection not in self._channels:
             target = self._target
             self._channels[connection] = GrpcConnection(
-                target.grpc, self._clock, self._put, target.headers, target.timeout, target.speed
+                *(target.grpc, self._clock, self._put, target.headers, target.timeout),
+                speed=target.speed,
+                tls=target.grpc_tls,
             )
         return self._channels[connection]
 

@@ -272,17 +272,20 @@ class Http2Client(Generic[C]):
             self._end(stream, (), reason)
 
 
-def call_fields(path: str, server: Address, metadata: Headers) -> list[tuple[str, str]]:
+def call_fields(
+    path: str, server: Address, metadata: Headers, scheme: str = "http"
+) -> list[tuple[str, str]]:
     """Return the header fields of a call.
 
     Args:
         path: Path of the method.
         server: The server, for the field `:authority` unless the metadata have `host`.
         metadata: Metadata of the call; names are converted to lower case.
+        scheme: Either "http" or "https".
     """
     return [
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", scheme),
         (":path", path),
         (":authority", header(metadata, "host") or str(server)),
         ("te", "trailers"),
