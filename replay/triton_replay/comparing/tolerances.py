@@ -55,6 +55,11 @@ class Tolerance:
     top_k: int | None = None
     json: bool | None = None
 
+    @property
+    def is_numeric(self) -> bool:
+        """True if there is a criterion for numeric tensors."""
+        return any(value is not None for name, value in vars(self).items() if name != "json")
+
     def near(self, a: object, b: object) -> bool:
         """Return whether two JSON values are equal, or numbers within the tolerance."""
         if not isinstance(a, int | float) or not isinstance(b, int | float):
@@ -158,12 +163,13 @@ class Tolerances:
             output: Name of the output.
             datatype: Triton's name. Without a named tolerance only floats may differ.
         """
+        default = _FLOATS.get(datatype, EXACT)
         found = self.named.get(f"{model}/{output}", self.named.get(output))
-        if found is not None:
-            return found
-        if datatype in _FLOATS:
-            return self.others or _FLOATS[datatype]
-        return self.others if self.others and self.others.json and datatype == "BYTES" else EXACT
+        if found is None and (datatype in _FLOATS or datatype == "BYTES"):
+            found = self.others
+        if found is None or not (found.json if datatype == "BYTES" else found.is_numeric):
+            return default
+        return found
 
 
 _FLOATS: Final = {"FP64": DEFAULT, "FP32": DEFAULT, "FP16": HALF, "BF16": HALF}

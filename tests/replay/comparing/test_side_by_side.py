@@ -1,4 +1,4 @@
-"""What is concluded from requests that both servers answered: failures, differences and noise."""
+"""Verdicts on requests that both servers answered: failures, differences and noise."""
 
 import dataclasses
 
