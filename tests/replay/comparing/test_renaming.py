@@ -227,7 +227,7 @@ def test_compare_learns_from_a_second_replay_of_the_first_server(tmp_path, capsy
     assert code == 1
     assert "1. field: m, parameters\n   30 of 30 requests, always" in out
     assert "version: '1' and '2'" in out
-    code, out = compared("wrong", server(5, offset=0.05))
+    code, out = compared("wrong", server(5, offset=0.03))
     assert code == 1
     assert "m, y\n   30 of 30 requests, always" in out
     assert main(["compare", str(first), str(first)]) == 0
