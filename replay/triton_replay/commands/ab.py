@@ -17,6 +17,7 @@ from triton_replay.capture.files import read_capture
 from triton_replay.commands.common import (
     RULE_OPTIONS,
     add_rules,
+    check_timeout,
     clock_from_now,
     parse_header,
     print_message,
@@ -31,7 +32,7 @@ from triton_replay.replaying.asking import Server, SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
 from triton_replay.reporting.ab_table import ab_document, ab_lines
 
-_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
+_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>(\d+(?:\.\d+)?)x")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +90,7 @@ def run(given: argparse.Namespace) -> int:
     """
     conditions = [_condition(text) for text in given.fail_if or ("differs>0", "errors>0")]
     at_least = _share(given.at_least)
+    check_timeout(given.timeout)
     for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")

@@ -96,6 +96,12 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def check_timeout(seconds: float) -> None:
+    """Raise ReplayError unless the value of `--timeout` is a number above 0."""
+    if not seconds > 0:
+        raise ReplayError(f"--timeout: found {seconds:g}, expected seconds above 0")
+
+
 def print_message(line: str) -> None:
     """Print a message to standard error."""
     print(printable(line), file=sys.stderr, flush=True)

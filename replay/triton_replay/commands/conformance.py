@@ -6,11 +6,10 @@ import argparse
 import json
 
 from triton_replay.addresses import look_for_server, parse_address
-from triton_replay.commands.common import print_result
+from triton_replay.commands.common import check_timeout, print_result
 from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.conformance.subject import inspect_server
 from triton_replay.conformance.suite import run_suite
-from triton_replay.errors import ReplayError
 from triton_replay.reporting.table import conformance_lines
 
 
@@ -30,8 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; return 1 if a required case fails, otherwise 0. Raise ReplayError."""
-    if not given.timeout > 0:
-        raise ReplayError(f"--timeout: found {given.timeout:g}, expected seconds above 0")
+    check_timeout(given.timeout)
     server = parse_address(given.server, "--server", tls=True)
     grpc = parse_address(given.grpc, "--grpc") if given.grpc else None
     look_for_server(server, "--server")

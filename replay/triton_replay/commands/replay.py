@@ -13,6 +13,7 @@ from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.commands.common import (
     NAME_OPTIONS,
     add_rules,
+    check_timeout,
     clock_from_now,
     names_of,
     opening,
@@ -74,6 +75,7 @@ def run(given: argparse.Namespace) -> int:
     """
     server = parse_address(given.server, "--server", tls=True)
     speed = _speed(given.speed)
+    check_timeout(given.timeout)
     headers = tuple(parse_header(text, "--header") for text in given.header)
     capture = read_capture(given.capture)
     if capture.complaint:
