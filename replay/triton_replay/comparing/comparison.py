@@ -93,7 +93,9 @@ def compare_captures(
     tolerances.names.check(a.exchanges)
     first, second, same = _common(a, b, tolerances.names)
     models = {number: model_of(first[number].request) for number in same}
-    answered = ((models[n], side[n]) for side in (first, second) for n in same)
+    # B may have other names.
+    sides = (first,) if tolerances.names.outputs else (first, second)
+    answered = ((models[n], side[n]) for side in sides for n in same)
     outputs = ((model, name) for model, exchange in answered for name in outputs_of(exchange))
     check_names(tolerances, outputs)
     concurrency = in_flight([_span(models[number], second[number]) for number in same])
@@ -154,16 +156,15 @@ def check_names(tolerances: Tolerances, outputs: Iterable[tuple[str, str]]) -> N
         tolerances: The tolerances.
         outputs: Model and name of outputs, repeated or not; read as far as necessary.
     """
-    mapped = tolerances.names.outputs
-    unknown = {"--tolerance": set(tolerances.named), "--map-output": set(mapped)}
+    named = {"--tolerance": tolerances.named, "--map-output": tolerances.names.outputs}
+    unknown = {option: set(names) for option, names in named.items()}
     known = set[str]()
     for model, output in outputs:
         if not any(unknown.values()):
             return
-        if output not in mapped.values():  # B's name of A's output
-            known.add(f"{model}/{output}")
-            for names in unknown.values():
-                names -= {output, f"{model}/{output}"}
+        known.add(f"{model}/{output}")
+        for names in unknown.values():
+            names -= {output, f"{model}/{output}"}
     expected = ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
     for option, names in unknown.items():
         if names:

@@ -84,7 +84,9 @@ class Results:
         for side, reason in reasons.items():
             model.failures[side].update([reason] if reason else [])
         self.answered += any(exchange.response is not None for exchange, _ in (*a, *b))
-        self._outputs |= {(name, output) for output in outputs_of(first) | outputs_of(other)}
+        # B may have other names.
+        named = (first,) if self._tolerances.names.outputs else (first, other)
+        self._outputs |= {(name, output) for one in named for output in outputs_of(one)}
         features = features_of(request, 1)
         plain = replace(self._tolerances, names=Names())
         for kept, ask, tolerances in (

@@ -16,6 +16,7 @@ from triton_replay.capture.files import Exchange, read_capture
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.capture.renaming import Names, parse_names
 from triton_replay.comparing.differences import compare_answers
+from triton_replay.comparing.side_by_side import Results
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError
 from triton_replay.wire.bodies import read_body
@@ -147,6 +148,33 @@ def test_answers_are_compared_under_the_names_of_the_first_server():
     other = found(a, answer(["1"], "z", "o", model_version="3"), rules)
     assert other == [("field", "model_name"), ("field", "model_version")]
     assert len(found(a, b, parse_tolerances(()))) == 4
+
+
+def test_swapped_outputs_are_no_noise_of_the_first_server(tmp_path, capsys):
+    def respond(y, z):
+        tensors = [
+            {"name": name, "datatype": "INT8", "shape": [1], "data": [value]}
+            for name, value in (("y", y), ("z", z))
+        ]
+        body = json.dumps({"outputs": tensors}).encode()
+        return lambda n, x: Response(n, 0, 1, 200, (), len(body), body)
+
+    a, again, b = (
+        write_capture(tmp_path / name, respond(*values), inputs(1))
+        for name, values in (("a", (1, 2)), ("again", (1, 2)), ("b", (2, 1)))
+    )
+    swapped = ["--map-output=y=z", "--map-output=z=y"]
+    assert main(["compare", str(a), str(b), f"--learn={again}", *swapped]) == 0
+    assert "second replay" not in capsys.readouterr().out
+    results = Results(parse_tolerances((), (), parse_names((), (), ["y=z", "z=y"])))
+    first, second, other = (read_capture(path).exchanges[0] for path in (a, again, b))
+    results.add([(first, 1)], [(other, 1)], (second, 1))
+    (verdict,) = results.judged(0.05)
+    assert (verdict.groups, verdict.noise) == ((), ())
+    words = ["compare", str(a), str(b), "--map-output=y=z", "--tolerance=w:abs=1"]
+    assert main(words) == 2
+    expected = "--tolerance: found w; expected outputs of the responses: m/y, m/z"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from triton_replay.addresses import Address
 from triton_replay.loading.http_server import HttpRequests, message
 from triton_replay.wire.bodies import NotUnderstood, inflate, sequence_of
 from triton_replay.wire.grpc_messages import split_messages, with_prefix
+from triton_replay.wire.http2_client import call_fields
 
 BOMB = bytes(16 * 2**20)
 ENCODERS = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -108,3 +109,6 @@ def test_a_load_sends_the_host_and_the_type_of_its_bodies(headers, binary, expec
     described = message("POST", "/x", Address("h", 1), headers, b"{}").decode().split("\r\n")
     assert described[1:3] == [expected[0], expected[1].replace("octet-stream", "json")]
     assert "Content-Type" not in message("GET", "/x", Address("h", 1), ()).decode()
+    fields = dict(call_fields("/s/m", Address("h", 1), headers))
+    assert fields[":authority"] == ("x" if headers else "h:1")
+    assert "host" not in fields
