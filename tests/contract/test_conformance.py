@@ -1,4 +1,4 @@
-"""`triton-replay conformance` on three servers; docs/replay.md shows the results."""
+"""`triton-replay conformance` on three of the servers whose results docs/replay.md shows."""
 
 import contextlib
 import json
