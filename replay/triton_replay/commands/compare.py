@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
@@ -42,7 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         metavar="DIR",
         type=Path,
-        help="write the smallest request of each group to DIR, as a capture for replay",
+        help="write the smallest request of each group to DIR, as a capture for replay, with the "
+        "requests that it depends on, such as the earlier ones of its sequence",
     )
 
 
@@ -95,16 +97,19 @@ def _write_smallest(comparison: Comparison, folder: Path) -> None:
     make_folder(folder)
     for number, group in enumerate(comparison.groups, 1):
         path = folder / f"group-{number}.trc"
-        _write_one(path, comparison.a, group.smallest.number)
-        print_message(f"{path}: request {group.smallest.number}")
+        _write_some(path, comparison.a, group.reproduce)
+        before = len(group.reproduce) - 1
+        with_others = f" and {before} that it depends on" if before else ""
+        print_message(f"{path}: request {group.smallest.number}{with_others}")
 
 
-def _write_one(path: Path, capture: Capture, number: int) -> None:
-    exchange = next(e for e in capture.exchanges if e.request.number == number)
+def _write_some(path: Path, capture: Capture, numbers: Sequence[int]) -> None:
     settings = {**capture.opening.settings, "request_of": capture.name}
-    opening = dataclasses.replace(capture.opening, settings=settings)
-    records: list[Record] = [opening, exchange.request, *exchange.messages]
-    if exchange.response is not None:
-        records.append(exchange.response)
+    records: list[Record] = [dataclasses.replace(capture.opening, settings=settings)]
+    exchanges = {exchange.request.number: exchange for exchange in capture.exchanges}
+    for exchange in map(exchanges.__getitem__, numbers):
+        records += [exchange.request, *exchange.messages]
+        if exchange.response is not None:
+            records.append(exchange.response)
     with contextlib.closing(CaptureWriter.create(path)) as writer:
         writer.write([*records, Closing(0, "stopped", {})])

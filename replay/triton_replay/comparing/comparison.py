@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb
 from typing import Final
 
 from triton_replay.capture.files import Capture, Exchange
-from triton_replay.capture.records import Request
 from triton_replay.capture.renaming import Names
 from triton_replay.comparing.differences import (
     Difference,
@@ -18,13 +16,11 @@ from triton_replay.comparing.differences import (
     model_of,
     outputs_of,
 )
+from triton_replay.comparing.groups import Compared, Group, group
 from triton_replay.comparing.latencies import Latencies, latencies
 from triton_replay.comparing.noise import Noise, measure_noise
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
-from triton_replay.wire.answers import read_inputs
-from triton_replay.wire.bodies import INFERENCE, NotUnderstood
-from triton_replay.wire.grpc_messages import inputs_of_call, is_inference
 
 _NAMES_SHOWN: Final = 20
 
@@ -98,16 +94,25 @@ def compare_captures(
     answered = ((models[n], side[n]) for side in sides for n in same)
     outputs = ((model, name) for model, exchange in answered for name in outputs_of(exchange))
     check_names(tolerances, outputs)
-    concurrency = in_flight([_span(models[number], second[number]) for number in same])
-    noise = measure_noise(_self_differences(a, again, tolerances) if again is not None else ())
+    same.sort(key=lambda number: (first[number].request.at, number))
+    plain = replace(tolerances, names=Names())
+
+    def varies(index: int, again: int) -> str:
+        one, other = same[index], same[again]
+        return " and ".join(
+            name
+            for name, side in (("A", first), ("B", second))
+            if compare_answers(models[one], side[one], side[other], plain)
+        )
+
+    noise = measure_noise(_self_differences(a, again, plain) if again is not None else ())
     found = noise.beyond(
         [compare_answers(models[n], first[n], second[n], tolerances) for n in same], learn=True
     )
-    compared = []
-    for number, concurrent, differences in zip(same, concurrency, found, strict=True):
-        request = first[number].request
-        features = features_of(request, concurrent)
-        compared.append(Compared(models[number], request, features, differences))
+    compared = [
+        Compared(models[number], first[number].request, differences, _span(first[number]))
+        for number, differences in zip(same, found, strict=True)
+    ]
     return Comparison(
         a=a,
         b=b,
@@ -115,7 +120,7 @@ def compare_captures(
         differing=sum(bool(one.differences) for one in compared),
         only_a=len(first) - len(same),
         only_b=len(second) - len(same),
-        groups=tuple(group(compared)),
+        groups=tuple(group(compared, varies)),
         times=tuple(_times(models, first, second)),
         noise=noise,
     )
@@ -143,10 +148,9 @@ def _self_differences(
     a: Capture, again: Capture, tolerances: Tolerances
 ) -> Iterator[list[Difference]]:
     first, second, same = _common(a, again, Names())
-    plain = replace(tolerances, names=Names())
     for number in same:
         one = first[number]
-        yield compare_answers(model_of(one.request), one, second[number], plain)
+        yield compare_answers(model_of(one.request), one, second[number], tolerances)
 
 
 def check_names(tolerances: Tolerances, outputs: Iterable[tuple[str, str]]) -> None:
@@ -180,9 +184,9 @@ def _same_request(a: Exchange, b: Exchange) -> bool:
     )
 
 
-def _span(model: str, exchange: Exchange) -> tuple[str, int, int]:
+def _span(exchange: Exchange) -> tuple[int, int]:
     end = exchange.response.end if exchange.response else exchange.request.end
-    return model, exchange.request.end, end
+    return exchange.request.end, end
 
 
 def _times(
@@ -212,160 +216,3 @@ def _summary(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies]
     times = tuple(max(end - at, 0) for at, end in spans)
     last = max((end for _, end in spans), default=0)
     return times, latencies(times, last - min((at for at, _ in spans), default=0))
-
-
-# -- groups: for each kind of difference, model and output, each property of a request (rows, sizes,
-# lengths, requests in flight) is tested as a condition "at least n" and "at most n". A condition is
-# reported if it holds for so few other requests that chance is an unlikely explanation.
-
-CHANCE: Final = 0.01
-"""A condition is reported if its probability by chance, over all properties, is below this."""
-ROWS: Final = "rows"
-IN_FLIGHT: Final = "requests of the model in flight"
-
-Features = Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A request in both captures, with its properties and differences."""
-
-    model: str
-    request: Request
-    features: Features
-    differences: tuple[Difference, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Requests with the same kind of difference."""
-
-    kind: str
-    model: str
-    output: str
-    condition: str
-    """Condition under which the difference occurs, or ""."""
-    requests: tuple[int, ...]
-    """Numbers of the requests."""
-    of: int
-    """Number of compared requests of this model."""
-    smallest: Request
-    example: str
-    """The difference of the smallest request."""
-    largest: float
-
-
-def features_of(request: Request, in_flight: int) -> Features:
-    """Return the properties of an inference request that a difference may depend on.
-
-    Args:
-        request: The request.
-        in_flight: Concurrent requests of its model, itself included.
-
-    Returns:
-        Values by property; empty for other requests.
-    """
-    found: dict[str, int] = {}
-    try:
-        if request.protocol == "grpc" and is_inference(request.target):
-            inputs = inputs_of_call(request.body)
-        elif INFERENCE.match(request.target.partition("?")[0]):
-            inputs = read_inputs(request.headers, request.body)
-        else:
-            return {}
-    except NotUnderstood:
-        return {}
-    for name, tensor in inputs.items():
-        if tensor.shape:
-            found.setdefault(ROWS, tensor.shape[0])
-        for axis, size in enumerate(tensor.shape[1:], 1):
-            found[f"size of axis {axis} of {name}"] = size
-        if tensor.datatype == "BYTES" and tensor.values.size:
-            found[f"bytes of an element of {name}"] = max(map(len, tensor.values.flat))
-    return found | {IN_FLIGHT: in_flight}
-
-
-def in_flight(spans: Sequence[tuple[str, int, int]]) -> list[int]:
-    """Return for each (model, start, end) the number of overlapping ones of its model.
-
-    Each one counts itself.
-    """
-    events = defaultdict(list)
-    for index, (model, first, last) in enumerate(spans):
-        events[model].append((first, 0, index))
-        events[model].append((max(first, last), 1, index))
-    counts = [0] * len(spans)
-    for of_model in events.values():
-        open_now: set[int] = set()
-        for _, ends, index in sorted(of_model):
-            if ends:
-                open_now.discard(index)
-            else:
-                open_now.add(index)
-                for other in open_now:
-                    counts[other] += 1 if other != index else len(open_now)
-    return counts
-
-
-def group(compared: Sequence[Compared]) -> list[Group]:
-    """Return all groups, the largest first."""
-    members: defaultdict[tuple[str, str, str], dict[int, Difference]] = defaultdict(dict)
-    for index, one in enumerate(compared):
-        for difference in one.differences:
-            key = difference.model, difference.kind, difference.output
-            members[key].setdefault(index, difference)
-    by_model: defaultdict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(compared):
-        by_model[one.model].append(index)
-    groups = []
-    for (model, kind, output), found in members.items():
-        all_of_model = [compared[index] for index in by_model[model]]
-        differing = [compared[index] for index in found]
-        smallest = min(found, key=lambda index: compared[index].request.body_size)
-        groups.append(
-            Group(
-                kind=kind,
-                model=model,
-                output=output,
-                condition=_condition(differing, all_of_model),
-                requests=tuple(compared[index].request.number for index in found),
-                of=len(all_of_model),
-                smallest=compared[smallest].request,
-                example=found[smallest].detail,
-                largest=max(difference.size for difference in found.values()),
-            )
-        )
-    return sorted(groups, key=lambda one: (-len(one.requests), one.model, one.kind, one.output))
-
-
-def _condition(differing: Sequence[Compared], all_of_model: Sequence[Compared]) -> str:
-    """Return the condition that holds for all differing requests and the fewest others."""
-    if len(differing) == len(all_of_model):
-        return "always"
-    names = [
-        name for name in differing[0].features if all(name in one.features for one in differing)
-    ]
-    best = (len(all_of_model), "")
-    for name in names:
-        values = [one.features[name] for one in differing]
-        others = [one.features.get(name, 0) for one in all_of_model]
-        for least, text in ((True, _at_least), (False, _at_most)):
-            bound = min(values) if least else max(values)
-            meeting = sum(value >= bound if least else value <= bound for value in others)
-            # Probability that a random selection lies entirely among those that meet it.
-            chance = comb(meeting, len(values)) / comb(len(others), len(values))
-            if 2 * len(names) * chance < CHANCE and meeting < best[0]:
-                best = meeting, f"{text(name, bound)}: {len(values)} of {meeting}"
-    return best[1]
-
-
-def _at_least(name: str, bound: int) -> str:
-    if name == ROWS and bound > 1:
-        return f"only when batched, {bound} rows or more"
-    if name == IN_FLIGHT:
-        return f"only with {bound} or more {name}"
-    return f"only where {name} is {bound} or more"
-
-
-def _at_most(name: str, bound: int) -> str:
-    return f"only where {name} is {bound} or less"

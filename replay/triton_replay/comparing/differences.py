@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
@@ -28,6 +28,8 @@ from triton_replay.wire.grpc_messages import (
 
 ROUNDING = 1e-2
 """Differences up to this share of a tensor's largest value count as rounding (FP16, TF32, BF16)."""
+_COUNTS = 2048
+"""Differences of whole numbers up to this are no rounding: FP16 has all of them."""
 _VOLATILE = (
     "/stats",
     "/metrics",
@@ -166,9 +168,18 @@ def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> It
         for one, other in zip(first, second, strict=False)
     ]
     invented = any(x.fields.get("id") != y.fields.get("id") for x, y in pairs) and not _has_id(a)
+    found: list[Difference] = []
     for one, other in pairs:
-        yield from _compare_fields(model, one, other, tolerances, invented_id=invented)
-        yield from _compare_outputs(model, one, other, tolerances)
+        found += _compare_fields(model, one, other, tolerances, invented_id=invented)
+        found += _compare_outputs(model, one, other, tolerances)
+    if found and len(first) > 1 and len(first) == len(second):
+        contents = [
+            [_content(answer, tolerances, invented_id=invented) for answer in side]
+            for side in zip(*pairs, strict=True)
+        ]
+        if contents[0] != contents[1] and Counter(contents[0]) == Counter(contents[1]):
+            found = [Difference("order", model, "", f"{len(first)} responses of a stream")]
+    yield from found
 
 
 def _is_complete(exchange: Exchange) -> bool:
@@ -258,6 +269,22 @@ def _leaves(path: str, a: object, b: object) -> Iterator[tuple[str, object, obje
         yield path, a, b
 
 
+def _content(answer: Answer, tolerances: Tolerances, *, invented_id: bool) -> str:
+    """Return the compared fields and tensors of a response as text."""
+    fields = (
+        (path, value)
+        for name, field in answer.fields.items()
+        for path, value, _ in _leaves(name, field, None)
+        if not tolerances.ignores(path) and not (invented_id and name == "id")
+    )
+    tensors = (
+        (name, one.datatype, one.values.tolist())
+        for name, one in answer.tensors.items()
+        if not tolerances.ignores(f"outputs.{name}")
+    )
+    return repr((sorted(fields), sorted(tensors)))
+
+
 def _compare_outputs(
     model: str, a: Answer, b: Answer, tolerances: Tolerances
 ) -> Iterator[Difference]:
@@ -310,33 +337,57 @@ def _compare_texts(
 def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Difference:
     place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
     count = f"{int(wrong.sum())} of {wrong.size} elements"
+    kind, rows = _kind_of_values(a, b, wrong), ""
+    if wrong.ndim > 1 and kind != "rounding":
+        by_row: Array = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
+        if not by_row.all():
+            kind = "values of some rows" if kind == "values" else kind
+            rows = f"; {int(by_row.sum())} of {len(by_row)} rows"
     if a.dtype.kind not in "fiu":
-        detail = f"{count}, at {list(place)} {_short(a[place])} and {_short(b[place])}"
-        return Difference("values", model, name, detail)
-    wide_a = a.astype(np.float64)
+        detail = f"{count}, at {list(place)} {_short(a[place])} and {_short(b[place])}{rows}"
+        return Difference(kind, model, name, detail)
     with np.errstate(invalid="ignore"):
         distances = distance(a, b)
-    finite = np.isfinite(distances)
-    largest = float(distances[finite].max(initial=0.0))
-    if (wrong & finite).any():
-        place = tuple(
-            int(x)
-            for x in np.unravel_index(
-                int(np.argmax(np.where(wrong & finite, distances, -1.0))), distances.shape
-            )
+    shown = wrong & np.isfinite(distances)
+    largest = float(distances[shown].max(initial=0.0))
+    if shown.any() and kind not in ("NaN", "infinity"):
+        at = int(np.argmax(np.where(shown, distances, -1.0)))
+        place = tuple(int(axis) for axis in np.unravel_index(at, distances.shape))
+    detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}{rows}"
+    scale = float(np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=0.0))
+    relative = largest / scale if scale and (shown == wrong).all() else inf
+    return Difference(kind, model, name, detail, largest, relative)
+
+
+def _kind_of_values(a: Array, b: Array, wrong: Array) -> str:
+    one, other = a[wrong], b[wrong]
+    if a.dtype.kind not in "fiu":
+        return "order" if _reordered(one, other) else "values"
+    if a.dtype.kind == "f":
+        for kind, found in (("NaN", np.isnan), ("infinity", np.isinf)):
+            if (found(one) != found(other)).any():
+                return kind
+    if not (np.isfinite(one) & np.isfinite(other)).all():
+        return "values"
+    if _reordered(one, other):
+        return "order"
+    distances = distance(one, other)
+    if a.dtype.kind in "iu":
+        largest_value = max(
+            abs(int(extreme(x))) for x in (one, other) for extreme in (np.min, np.max)
         )
-    detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}"
-    scale = float(np.abs(wide_a[np.isfinite(wide_a)]).max(initial=0.0))
-    relative = largest / scale if scale and (finite | ~wrong).all() else inf
-    rows: Array = np.ones(1, bool)
-    if wrong.ndim > 1:
-        rows = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
-    if a.dtype.kind == "f" and relative <= ROUNDING:
-        return Difference("rounding", model, name, detail, largest, relative)
-    if not rows.all():
-        detail += f"; {int(rows.sum())} of {len(rows)} rows"
-        return Difference("values of some rows", model, name, detail, largest, relative)
-    return Difference("values", model, name, detail, largest, relative)
+        return "off by one" if largest_value > 1 and (distances == 1).all() else "values"
+    size = np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=0.0)
+    whole = all((x == np.floor(x)).all() for x in (one, other)) and size <= _COUNTS
+    return "rounding" if distances.max() <= ROUNDING * size and not whole else "values"
+
+
+def _reordered(a: Array, b: Array) -> bool:
+    """Return whether the arrays have the same values, in another order."""
+    try:
+        return len(a) > 1 and bool((np.sort(a) == np.sort(b)).all())
+    except TypeError:  # values of several types
+        return False
 
 
 def _text(exchange: Exchange) -> str:

@@ -10,7 +10,8 @@ from typing import Final
 
 from triton_replay.comparing.differences import Difference
 
-_VALUES: Final = frozenset(("rounding", "values", "values of some rows"))
+_VALUES: Final = frozenset(("rounding", "values", "values of some rows", "off by one", "order"))
+"""Kinds that vary with the values. They count as one."""
 _FAILURES: Final = ("status", "error text", "text", "no complete response")
 _MARGIN: Final = 2
 """Factor for values, because the largest seen difference is not the largest possible one."""
@@ -82,4 +83,5 @@ def _counts(found: Iterable[Sequence[Difference]]) -> Counter[Key]:
 
 
 def _key(one: Difference) -> Key:
-    return one.model, one.kind, one.output, one.path
+    kind = "values" if one.kind in _VALUES else one.kind
+    return one.model, kind, one.output, one.path

@@ -11,11 +11,14 @@ import numpy as np
 
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.renaming import Names
-from triton_replay.comparing.comparison import Compared, Group, check_names, features_of, group
+from triton_replay.comparing.comparison import check_names
 from triton_replay.comparing.differences import compare_answers, failure_of, model_of, outputs_of
+from triton_replay.comparing.groups import Compared, Group, group
 from triton_replay.comparing.noise import measure_noise
 from triton_replay.comparing.paired import Effect, Sample, judge
 from triton_replay.comparing.tolerances import Tolerances
+
+_NUMERIC = ("rounding", "values", "values of some rows", "off by one", "order")
 
 Asked = tuple[Exchange, int]
 """One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
@@ -87,15 +90,13 @@ class Results:
         # B may have other names.
         named = (first,) if self._tolerances.names.outputs else (first, other)
         self._outputs |= {(name, output) for one in named for output in outputs_of(one)}
-        features = features_of(request, 1)
         plain = replace(self._tolerances, names=Names())
-        for kept, ask, tolerances in (
-            (model.answers, b[0], self._tolerances),
-            (model.noise, again, plain),
-        ):
-            if ask is not None:
-                found = compare_answers(name, first, ask[0], tolerances)
-                kept.append(Compared(name, request, features, tuple(found)))
+        found = tuple(compare_answers(name, first, other, self._tolerances))
+        varies = found and len(b) > 1 and compare_answers(name, other, b[1][0], plain)
+        model.answers.append(Compared(name, request, found, varies="B" if varies else ""))
+        if again is not None:
+            noise = tuple(compare_answers(name, first, again[0], plain))
+            model.noise.append(Compared(name, request, noise))
         failed = any(failure_of(exchange) for exchange, _ in (*a, *b))
         if again is not None and not failed and not reasons["A again"]:
             model.a.append(tuple(latency for _, latency in a))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_replay.addresses import Address
-from triton_replay.comparing.comparison import Group
+from triton_replay.comparing.groups import Group
 from triton_replay.comparing.paired import MIN_REQUESTS
 from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
 from triton_replay.reporting.table import title_of

@@ -6,7 +6,8 @@ from html import escape
 from typing import Final
 
 from triton_replay.capture.files import Capture
-from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
+from triton_replay.comparing.comparison import Comparison, ModelTimes
+from triton_replay.comparing.groups import Group
 from triton_replay.comparing.latencies import Percentile
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from triton_replay.capture.files import Capture
-from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
+from triton_replay.comparing.comparison import Comparison, ModelTimes
+from triton_replay.comparing.groups import Group
 from triton_replay.comparing.latencies import Percentile
 from triton_replay.conformance.subject import Subject
 from triton_replay.conformance.suite import Chapter

@@ -86,9 +86,13 @@ def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
     Raises:
         NotUnderstood: The body is not valid.
     """
-    found = read_body(headers, body)
-    if "inputs" in found.document:
-        tensors = found.tensors()
+    return inputs_of(read_body(headers, body))
+
+
+def inputs_of(body: TensorBody) -> Mapping[str, Tensor]:
+    """Return the inputs of a parsed body; see `read_inputs`."""
+    if "inputs" in body.document:
+        tensors = body.tensors()
         return {
             str(tensor.get("name")): _tensor(tensor, data)
             for tensor, data in tensors
@@ -96,7 +100,7 @@ def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
         }
     return {  # the generate extension
         name: Tensor("BYTES", (1,), _objects([value.encode()]))
-        for name, value in found.document.items()
+        for name, value in body.document.items()
         if isinstance(value, str)
     }
 

@@ -250,7 +250,7 @@ def test_compare_learns_from_a_second_replay_of_the_first_server(tmp_path, capsy
     again = write_capture(tmp_path / "again", server(2), inputs(30))
     code, out = compared("equal", server(3))
     assert code == 0
-    assert "field: m, parameters.ms in 30 requests\nrounding: m, y in 30 requests" in out
+    assert "field: m, parameters.ms in 30 requests\nvalues: m, y in 30 requests" in out
     code, out = compared("other", server(4, version="2"))
     assert code == 1
     assert "1. field: m, parameters\n   30 of 30 requests, always" in out
