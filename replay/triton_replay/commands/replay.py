@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import signal
 from pathlib import Path
+from typing import Final
 
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
@@ -21,12 +22,16 @@ from triton_replay.commands.common import (
     print_message,
     run_loop,
 )
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
-from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
 from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player, Target
+
+MAX_WAITING: Final = 2**30
+"""Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="factor of the recorded speed, or max: without pauses; default: 1",
     )
     add(
+        "--loop",
+        choices=("auto", "open", "closed"),
+        default="auto",
+        help="open: requests at their recorded times; closed: each after the previous response of "
+        "its connection and the recorded think time; auto: closed if the recorded clients sent "
+        "three of four requests right after a response; default: auto",
+    )
+    add(
         "--header",
         metavar="NAME:VALUE",
         action="append",
@@ -61,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_rules(add, NAME_OPTIONS)
     add_tls(parser)
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -77,12 +91,12 @@ def run(given: argparse.Namespace) -> int:
     speed = _speed(given.speed)
     check_timeout(given.timeout)
     headers = tuple(parse_header(text, "--header") for text in given.header)
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
     names = names_of(given)
     names.check(capture.exchanges)
-    plan = plan_replay(map(names.renamed, capture.exchanges), speed)
+    plan = plan_replay(map(names.renamed, capture.exchanges), speed, given.loop)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
@@ -101,6 +115,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     server = target.http if "http" in protocols else target.grpc
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
+    settings["loop"] = "closed" if plan.closed else "open"
     writer.write([opening(server, settings)])
     clock = clock_from_now()
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -112,7 +127,13 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     # What the recording kept is kept again, so that the targets of both captures are equal.
     kept = capture.opening.settings.get("keep_headers")
     kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
-    recorder = Recorder(writer, clock, redaction=Redaction(kept=kept), on_end=end_early)
+    recorder = Recorder(
+        writer,
+        clock,
+        redaction=Redaction(kept=kept),
+        max_waiting=MAX_WAITING,
+        on_end=end_early,
+    )
     player = Player(plan, target, clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -123,7 +144,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
             done = outcome.statuses.total() + outcome.unanswered.total()
             cut_short = f"interrupted after {done} of {len(plan.steps)} requests"
     finally:
-        recorder.close(cut_short)
+        recorder.close(cut_short, outcome.lateness)
     _report(plan, outcome, clock() / 1e9, given.output)
     if outcome.unanswered:
         lost = outcome.unanswered.total()
@@ -134,6 +155,9 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
         raise ServerUnreachable(
             f"{names}: {lost} of {len(plan.steps)} requests have no response: {reasons}"
         )
+    if recorder.counts:
+        lost = recorder.counts.total()
+        raise CaptureIncomplete(f"{given.output}: {', '.join(recorder.counts)}: {lost} are missing")
 
 
 async def _play(player: Player, stop: asyncio.Event) -> bool:
@@ -151,14 +175,19 @@ async def _play(player: Player, stop: asyncio.Event) -> bool:
 
 def _report(plan: Plan, outcome: Outcome, seconds: float, output: Path) -> None:
     answers = ", ".join(f"{count} with {status}" for status, count in outcome.statuses.items())
-    print_message(f"{len(plan.steps)} requests in {seconds:.1f} s, responses: {answers or 'none'}")
+    loop = "closed" if plan.closed else "open"
+    print_message(
+        f"{len(plan.steps)} requests in {seconds:.1f} s ({loop} loop), responses: "
+        f"{answers or 'none'}"
+    )
     print_message(f"responses in {output}")
     for reason, count in plan.left_out.items():
         print_message(f"not sent: {count} {reason}")
-    if outcome.latest > 10_000_000:
+    late = outcome.lateness
+    if late["late"]:
         print_message(
-            f"requests were sent up to {outcome.latest / 1e6:.0f} ms late: this machine is too "
-            "busy for the load, so the latencies include its delays"
+            f"{late['late']} of {late['requests']} requests were sent 10 to "
+            f"{late['largest'] / 1e6:.0f} ms late: this machine is too busy for the load"
         )
 
 

@@ -99,7 +99,7 @@ def inputs_of(body: TensorBody) -> Mapping[str, Tensor]:
             if data is not None or "data" in tensor
         }
     return {  # the generate extension
-        name: Tensor("BYTES", (1,), _objects([value.encode()]))
+        name: Tensor("BYTES", (1,), _objects([value.encode(errors="surrogatepass")]))
         for name, value in body.document.items()
         if isinstance(value, str)
     }
