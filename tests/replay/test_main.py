@@ -83,6 +83,7 @@ def test_show_reports_damage_and_prints_the_rest(capture, capsys):
         (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
         (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
         (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not supported"),
+        (["replay", "x", "--output=y", "--timeout=-1"], 2, "--timeout: found -1, expected seconds"),
     ],
 )
 def test_errors_have_exit_codes(arguments, code, reported, capsys):
@@ -192,6 +193,9 @@ def test_ab_exits_with_1_if_only_b_fails(capture, capsys):
     ("arguments", "text"),
     [
         (["--fail-if=p95>2x"], "--fail-if: found 'p95>2x', expected differs>N"),
+        (["--fail-if=p99>1.2.3x"], "--fail-if: found 'p99>1.2.3x', expected differs>N"),
+        (["--timeout=nan"], "--timeout: found nan, expected seconds above 0"),
+        (["--at-least=nan"], "--at-least: found 'nan', expected a percentage"),
         (["--at-least=-1"], "--at-least: found '-1', expected a percentage"),
         (["--rounds=0"], "--rounds: found 0, expected 1 or more"),
     ],

@@ -15,23 +15,27 @@ from typing import Final
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.files import read_capture
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_rules,
+    check_timeout,
     clock_from_now,
     parse_header,
     print_message,
     print_result,
+    rules_of,
     run_loop,
 )
-from triton_replay.commands.compare import add_review_options, parse_ignored, write_review
+from triton_replay.commands.compare import add_review_options, write_review
 from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
-from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.replaying.asking import Server, SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
 from triton_replay.reporting.ab_table import ab_document, ab_lines
 from triton_replay.reporting.review import review_of_ab
 
-_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
+_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>(\d+(?:\.\d+)?)x")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +56,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--in-flight", metavar="N", type=int, default=1, help="concurrent requests; default: 1")
     add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
     add("--timeout", metavar="SECONDS", type=float, default=300.0, help="limit; default: 300")
-    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
-    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add_rules(add, RULE_OPTIONS)
+    add(
+        "--learn",
+        action="store_true",
+        help="ignore what differs between two responses of A, even if it is more frequent in B",
+    )
     add(
         "--at-least",
         metavar="PERCENT",
@@ -72,6 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of the table")
     add_review_options(add)
     add_filter_options(parser)
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -86,16 +95,19 @@ def run(given: argparse.Namespace) -> int:
     """
     conditions = [_condition(text) for text in given.fail_if or ("differs>0", "errors>0")]
     at_least = _share(given.at_least)
+    check_timeout(given.timeout)
     for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")
     a, b = parse_server(given, "a"), parse_server(given, "b")
     second = parse_server(given, "a2") if given.a2 else None
     headers = tuple(parse_header(text, "--header") for text in given.header)
-    results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
+    rules = rules_of(given)
+    results = Results(rules, learn=given.learn)
     capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
+    rules.names.check(capture.exchanges)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
     if not steps:
         raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
@@ -112,6 +124,7 @@ def run(given: argparse.Namespace) -> int:
         timeout=given.timeout,
         clock=clock_from_now(),
         order=random.Random(given.seed),
+        names=rules.names,
     )
     run_loop(_run(asker, steps, given.in_flight, results))
     for reason, count in left_out.items():
@@ -145,10 +158,16 @@ async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results
 
 def parse_server(given: argparse.Namespace, name: str) -> Server:
     """Return the addresses in the options `--NAME` and `--NAME-grpc`. Raise ReplayError."""
-    http = parse_address(getattr(given, name), f"--{name}")
+    text = getattr(given, name)
+    http = parse_address(text, f"--{name}", tls=True)
     grpc = getattr(given, f"{name}_grpc")
     following = Address(http.host, http.port + 1)
-    return Server(http, parse_address(grpc, f"--{name}-grpc") if grpc else following)
+    return Server(
+        http,
+        parse_address(grpc, f"--{name}-grpc") if grpc else following,
+        https_of(given, text),
+        grpc_tls_of(given),
+    )
 
 
 def _share(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import datetime
 import os
@@ -12,10 +13,18 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
+from triton_replay.capture.renaming import Names, parse_names
+from triton_replay.comparing.tolerances import (
+    DEFAULT,
+    HALF,
+    Tolerances,
+    describe,
+    parse_tolerances,
+)
 from triton_replay.errors import FileUnwritable, ReplayError
 from triton_replay.reporting.hdr import hdr_lines
 
@@ -111,6 +120,12 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def check_timeout(seconds: float) -> None:
+    """Raise ReplayError unless the value of `--timeout` is a number above 0."""
+    if not seconds > 0:
+        raise ReplayError(f"--timeout: found {seconds:g}, expected seconds above 0")
+
+
 def parse_size(text: str, option: str) -> int:
     """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
     found = _SIZE.fullmatch(text.strip())
@@ -127,6 +142,49 @@ def parse_size(text: str, option: str) -> int:
 def print_message(line: str) -> None:
     """Print a message to standard error."""
     print(printable(line), file=sys.stderr, flush=True)
+
+
+# -- rules of comparison, which `compare`, `ab`, `replay` and exported pytest tests share
+
+
+NAME_OPTIONS: Final = (
+    ("map-model", "A=B", "name of a model of A on the server B"),
+    ("map-version", "[MODEL:]A=B", "version of a model of A on the server B"),
+    ("map-output", "[MODEL/]A=B", "name of an output of A on the server B"),
+)
+"""Name, form and help of options for names that differ between the servers."""
+RULE_OPTIONS: Final = (
+    (
+        "tolerance",
+        "[[MODEL/]OUTPUT:]KEY=NUMBER,...",
+        "allowed difference of an output, with the keys abs, rel, scale, ulp, cosine, topk and "
+        f"json; default: {describe(DEFAULT)} for FP32 and FP64, {describe(HALF)} for FP16 and "
+        "BF16",
+    ),
+    (
+        "ignore",
+        "FIELD,...",
+        "response fields that are not compared, such as id,parameters.*_ms,outputs.y",
+    ),
+    *NAME_OPTIONS,
+)
+"""Name, form and help of all options of comparisons."""
+
+
+def add_rules(add: Callable[..., Any], options: Sequence[tuple[str, str, str]]) -> None:
+    """Add repeatable options with `add`, e.g. a parser's `add_argument`."""
+    for name, form, text in options:
+        add(f"--{name}", metavar=form, action="append", default=[], help=f"{text}; repeatable")
+
+
+def names_of(given: argparse.Namespace) -> Names:
+    """Return the names in NAME_OPTIONS. Raise ReplayError if a value is invalid."""
+    return parse_names(given.map_model, given.map_version, given.map_output)
+
+
+def rules_of(given: argparse.Namespace) -> Tolerances:
+    """Return the rules in RULE_OPTIONS. Raise ReplayError if a value is invalid."""
+    return parse_tolerances(given.tolerance, given.ignore, names_of(given))
 
 
 # -- the monotonic clock of recordings and replays

@@ -12,13 +12,18 @@ from typing import Final
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.commands.common import (
+    NAME_OPTIONS,
+    add_rules,
+    check_timeout,
     clock_from_now,
+    names_of,
     opening,
     parse_header,
     print_message,
     run_loop,
 )
 from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
@@ -67,6 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="time limit of a request; default: 300",
     )
+    add_rules(add, NAME_OPTIONS)
+    add_tls(parser)
     add_filter_options(parser)
 
 
@@ -80,17 +87,21 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A file or an option is invalid, or no request can be sent.
         ServerUnreachable: Some requests have no response.
     """
-    server = parse_address(given.server, "--server")
+    server = parse_address(given.server, "--server", tls=True)
     speed = _speed(given.speed)
+    check_timeout(given.timeout)
     headers = tuple(parse_header(text, "--header") for text in given.header)
     capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
-    plan = plan_replay(capture.exchanges, speed, given.loop)
+    names = names_of(given)
+    names.check(capture.exchanges)
+    plan = plan_replay(map(names.renamed, capture.exchanges), speed, given.loop)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
-    target = Target(server, grpc_server, headers, given.timeout, speed)
+    contexts = https_of(given, given.server), grpc_tls_of(given)
+    target = Target(server, grpc_server, headers, given.timeout, speed, *contexts)
     run_loop(_replay(given, capture, plan, target))
     return 0
 

@@ -11,6 +11,8 @@ from triton_replay.addresses import Address, look_for_server
 from triton_replay.capture.files import CaptureWriter, Exchange
 from triton_replay.commands.ab import parse_server
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_rules,
     clock_from_now,
     make_folder,
     opening,
@@ -20,7 +22,6 @@ from triton_replay.commands.common import (
     print_result,
     run_loop,
 )
-from triton_replay.commands.compare import parse_ignored
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.commands.record import (
     Front,
@@ -33,6 +34,7 @@ from triton_replay.commands.record import (
     settings_of,
     wait_for_end,
 )
+from triton_replay.commands.tls import add_tls
 from triton_replay.comparing.differences import compare_answers, model_of
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import CaptureIncomplete, ReplayError
@@ -53,9 +55,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="SIZE", default="256MiB", help=memory_help)
     add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
     add("--timeout", metavar="SECONDS", type=float, default=60.0, help="limit; default: 60")
-    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
-    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add_rules(add, RULE_OPTIONS[:2])
     add_filter_options(parser)
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -76,14 +78,14 @@ def run(given: argparse.Namespace) -> int:
     look_for_server(server.http, "--b")
     if len(fronts) > 1:
         look_for_server(server.grpc, "--b-grpc")
-    tolerances, ignored = parse_tolerances(given.tolerance), parse_ignored(given.ignore)
+    rules = parse_tolerances(given.tolerance, given.ignore)
     selected = filter_of(given)
     selection = Selection(given.sample, given.seed, given.max_body)
     clock = clock_from_now()
     recorders = _recorders(given, {"a.trc": fronts[0].server, "b.trc": server.http}, clock)
     shadow = Shadow(
         server,
-        lambda a, b: compare_answers(model_of(a.request), a, b, tolerances, ignored),
+        lambda a, b: compare_answers(model_of(a.request), a, b, rules),
         lambda request: selected.keeps(Exchange(request, None)) and selection.takes(request),
         *(recorder.put for recorder in recorders.values()),
         on_difference=lambda one: print_message(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from triton_replay.capture.files import Capture, Exchange
+from triton_replay.capture.renaming import Names
 from triton_replay.comparing.differences import (
     Difference,
     compare_answers,
@@ -17,6 +18,7 @@ from triton_replay.comparing.differences import (
 )
 from triton_replay.comparing.groups import Compared, Group, group
 from triton_replay.comparing.latencies import Latencies, latencies
+from triton_replay.comparing.noise import Noise, measure_noise
 from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
 
@@ -63,18 +65,20 @@ class Comparison:
     only_b: int
     groups: tuple[Group, ...]
     times: tuple[ModelTimes, ...]
+    noise: Noise
+    """The learned differences, which are in no group."""
 
 
 def compare_captures(
-    a: Capture, b: Capture, tolerances: Tolerances, ignored: Collection[str] = ()
+    a: Capture, b: Capture, tolerances: Tolerances, again: Capture | None = None
 ) -> Comparison:
     """Compare the responses to requests with the same number.
 
     Args:
         a: The first capture.
         b: The second capture: a replay of A, or both are replays of a third capture.
-        tolerances: Allowed differences of tensors.
-        ignored: Response fields that are not compared, as in `compare_answers`.
+        tolerances: Allowed differences.
+        again: Further responses of A's server. What differs between A and these is omitted.
 
     Returns:
         Groups of differences, and latencies by model.
@@ -82,66 +86,95 @@ def compare_captures(
     Raises:
         ReplayError: The captures contain different requests, or no output of a named tolerance.
     """
-    first = {exchange.request.number: exchange for exchange in a.exchanges}
-    second = {exchange.request.number: exchange for exchange in b.exchanges}
-    common = [number for number in first if number in second]
-    same = [n for n in common if _same_request(first[n], second[n])]
-    if not same or len(same) < len(common):
-        raise ReplayError(
-            f"{a.name} and {b.name}: {len(common) - len(same)} of {len(common)} requests with the "
-            "same number differ; expected one to be a replay of the other, or both of a third"
-        )
+    tolerances.names.check(a.exchanges)
+    first, second, same = _common(a, b, tolerances.names)
     models = {number: model_of(first[number].request) for number in same}
-    answered = ((models[n], side[n]) for side in (first, second) for n in same)
+    # B may have other names.
+    sides = (first,) if tolerances.names.outputs else (first, second)
+    answered = ((models[n], side[n]) for side in sides for n in same)
     outputs = ((model, name) for model, exchange in answered for name in outputs_of(exchange))
     check_names(tolerances, outputs)
     same.sort(key=lambda number: (first[number].request.at, number))
-
-    def differences(number: int, one: Exchange, other: Exchange) -> tuple[Difference, ...]:
-        return tuple(compare_answers(models[number], one, other, tolerances, ignored))
+    plain = replace(tolerances, names=Names())
 
     def varies(index: int, again: int) -> str:
         one, other = same[index], same[again]
-        found = ("A", first), ("B", second)
         return " and ".join(
-            name for name, side in found if differences(one, side[one], side[other])
+            name
+            for name, side in (("A", first), ("B", second))
+            if compare_answers(models[one], side[one], side[other], plain)
         )
 
-    compared = []
-    for number in same:
-        one, other, model = first[number], second[number], models[number]
-        found = differences(number, one, other)
-        compared.append(Compared(model, one.request, found, _span(one)))
+    noise = measure_noise(_self_differences(a, again, plain) if again is not None else ())
+    found = noise.beyond(
+        [compare_answers(models[n], first[n], second[n], tolerances) for n in same], learn=True
+    )
+    compared = [
+        Compared(models[number], first[number].request, differences, _span(first[number]))
+        for number, differences in zip(same, found, strict=True)
+    ]
     return Comparison(
         a=a,
         b=b,
         compared=len(same),
         differing=sum(bool(one.differences) for one in compared),
-        only_a=len(first) - len(common),
-        only_b=len(second) - len(common),
+        only_a=len(first) - len(same),
+        only_b=len(second) - len(same),
         groups=tuple(group(compared, varies)),
         times=tuple(_times(models, first, second)),
+        noise=noise,
     )
 
 
+def _common(
+    a: Capture, b: Capture, names: Names
+) -> tuple[dict[int, Exchange], dict[int, Exchange], list[int]]:
+    """Return the exchanges of both by number, and the common numbers. Raise ReplayError."""
+    first = {exchange.request.number: exchange for exchange in a.exchanges}
+    second = {exchange.request.number: exchange for exchange in b.exchanges}
+    common = [number for number in first if number in second]
+    same = [n for n in common if _same_request(names.renamed(first[n]), second[n])]
+    if not same or len(same) < len(common):
+        mapped = " after mapping of names" if names else ""
+        raise ReplayError(
+            f"{a.name} and {b.name}: {len(common) - len(same)} of {len(common)} requests with the "
+            f"same number differ{mapped}; expected one to be a replay of the other, or both of a "
+            "third"
+        )
+    return first, second, same
+
+
+def _self_differences(
+    a: Capture, again: Capture, tolerances: Tolerances
+) -> Iterator[list[Difference]]:
+    first, second, same = _common(a, again, Names())
+    for number in same:
+        one = first[number]
+        yield compare_answers(model_of(one.request), one, second[number], tolerances)
+
+
 def check_names(tolerances: Tolerances, outputs: Iterable[tuple[str, str]]) -> None:
-    """Raise ReplayError if a tolerance names an output that is not in `outputs`.
+    """Raise ReplayError if an option names an output that is not in `outputs`.
 
     Args:
         tolerances: The tolerances.
         outputs: Model and name of outputs, repeated or not; read as far as necessary.
     """
-    unknown, known = set(tolerances.named), set[str]()
-    if not unknown:
-        return
+    named = {"--tolerance": tolerances.named, "--map-output": tolerances.names.outputs}
+    unknown = {option: set(names) for option, names in named.items()}
+    known = set[str]()
     for model, output in outputs:
-        known.add(f"{model}/{output}")
-        unknown -= {output, f"{model}/{output}"}
-        if not unknown:
+        if not any(unknown.values()):
             return
-    found = ", ".join(sorted(unknown))
+        known.add(f"{model}/{output}")
+        for names in unknown.values():
+            names -= {output, f"{model}/{output}"}
     expected = ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none, because no response has outputs"
-    raise ReplayError(f"--tolerance: found {found}; expected outputs of the responses: {expected}")
+    for option, names in unknown.items():
+        if names:
+            found = ", ".join(sorted(names))
+            text = f"{option}: found {found}; expected outputs of the responses: {expected}"
+            raise ReplayError(text)
 
 
 def _same_request(a: Exchange, b: Exchange) -> bool:

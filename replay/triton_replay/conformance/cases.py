@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_replay.conformance.subject import HttpRequest, Reply, Subject
+from triton_replay.conformance.subject import HttpRequest, NotApplicable, Reply, Subject
 from triton_replay.wire.bodies import NotUnderstood
 
 
@@ -55,6 +55,13 @@ def refused(subject: Subject, reply: Reply) -> None:
     document = reply.document()
     if not isinstance(document, dict) or not isinstance(document.get("error"), str):
         raise Fails(f'found {reply.summary()}, expected {{"error": TEXT}}')
+
+
+def refused_inference(subject: Subject, reply: Reply) -> None:
+    """Check like `refused`. Raise NotApplicable if the server refuses a valid inference as well."""
+    if not subject.infers:
+        raise NotApplicable("the server also refuses a valid inference")
+    refused(subject, reply)
 
 
 def refused_somehow(_: Subject, reply: Reply) -> None:

@@ -67,7 +67,7 @@ class GrpcCase:
         self.check(subject, found if self.stream else found[0])
 
     async def _call(self, server: Address, subject: Subject) -> GrpcCall:
-        channel = GrpcChannel(server)
+        channel = GrpcChannel(server, subject.grpc_tls)
         try:
             return await asyncio.wait_for(self._response(channel, subject), subject.timeout)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import StreamMessage
+from triton_replay.capture.renaming import Names
 from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequence
 from triton_replay.wire.bodies import Headers
@@ -29,10 +31,12 @@ Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
 
 
 class Server(NamedTuple):
-    """The addresses of one server."""
+    """The addresses of one server, with contexts of TLS or None."""
 
     http: Address
     grpc: Address
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
@@ -70,6 +74,7 @@ class SideBySide:
         timeout: Seconds until an ask fails.
         clock: Returns nanoseconds.
         order: Random numbers for the order of the asks.
+        names: Names of B that differ from those in the capture.
     """
 
     def __init__(
@@ -82,12 +87,14 @@ class SideBySide:
         timeout: float,
         clock: Callable[[], int],
         order: random.Random,
+        names: Names | None = None,
     ) -> None:
         self._servers = (a, b) if second is None else (a, b, second)
         self._headers = headers
         self._timeout = timeout
         self._clock = clock
         self._order = order
+        self._names = names or Names()
 
     async def run(self, steps: Sequence[Step], in_flight: int, put: Put) -> None:
         """Send all steps and give each result to `put`.
@@ -122,8 +129,10 @@ class SideBySide:
         order = [index for index in range(len(clients)) for _ in range(asks)]
         self._order.shuffle(order)
         found: list[list[Asked]] = [[] for _ in clients]
+        exchanges = [step.exchange] * len(clients)
+        exchanges[1] = self._names.renamed(step.exchange)
         for index in order:
-            found[index].append(await clients[index].ask(step.exchange))
+            found[index].append(await clients[index].ask(exchanges[index]))
         a, b, *others = (tuple(asked) for asked in found)
         if others:
             return a, b, others[0][0]
@@ -160,11 +169,14 @@ class Clients:
         if protocol not in self._clients:
             client: HttpConnection | GrpcConnection
             if protocol == "grpc":
+                put = self._messages.append
                 client = GrpcConnection(
-                    self._server.grpc, self._clock, self._messages.append, *self._shared, None
+                    self._server.grpc, self._clock, put, *self._shared, None, self._server.grpc_tls
                 )
             else:
-                client = HttpConnection(self._server.http, self._clock, *self._shared)
+                client = HttpConnection(
+                    self._server.http, self._clock, *self._shared, self._server.tls
+                )
             self._stack.callback(client.close)
             self._clients[protocol] = client
         return self._clients[protocol]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -13,7 +14,7 @@ import httptools
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.wire.bodies import Body, Headers, header
+from triton_replay.wire.bodies import Body, Headers, content_type, head_lines, header
 from triton_replay.wire.grpc_channel import ActiveCall, CallFailed, GrpcCall, GrpcChannel
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
 from triton_replay.wire.http2_client import REFUSED
@@ -30,15 +31,18 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
 
     Args:
         request: The recorded request.
-        server: Host and port, for the header Host.
+        server: Host and port, for the header Host unless `headers` has it.
         headers: Headers that replace recorded ones of the same name.
     """
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
-    lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {server}"]
-    for name, value in request.headers:
-        if name.lower() not in replaced and value != REDACTED_VALUE:
-            lines.append(f"{name}: {value}")
-    lines.extend(f"{name}: {value}" for name, value in headers)
+    kept = (
+        (name, value)
+        for name, value in request.headers
+        if name.lower() not in replaced and value != REDACTED_VALUE
+    )
+    sent = (*kept, *headers)
+    kind = content_type(sent) if request.body_size else ()
+    lines = head_lines(request.method, request.target, server, (*sent, *kind))
     if request.body_size or request.method != "GET":
         lines.append(f"Content-Length: {request.body_size}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -52,12 +56,19 @@ class HttpConnection(asyncio.Protocol):
         clock: Returns nanoseconds since the start of the replay.
         headers: Headers that replace recorded ones of the same name.
         timeout: Seconds until a request fails and the connection is closed.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
-        self, server: Address, clock: Callable[[], int], headers: Headers, timeout: float
+        self,
+        server: Address,
+        clock: Callable[[], int],
+        headers: Headers,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._server = server
+        self._tls = tls
         self._clock = clock
         self._headers = headers
         self._timeout = timeout
@@ -100,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._responses = self._reader()
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_connection(lambda: self, *self._server)
+            transport, _ = await loop.create_connection(lambda: self, *self._server, ssl=self._tls)
         except OSError as error:
             raise NotAnswered(f"no connection: {error.strerror or error}") from error
         self._transport = transport
@@ -188,6 +199,7 @@ class GrpcConnection:
         headers: Metadata that replace recorded ones of the same name.
         timeout: Seconds until a call is cancelled.
         speed: Factor of the speed within a stream; None sends without pauses.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
@@ -198,13 +210,14 @@ class GrpcConnection:
         headers: Headers,
         timeout: float,
         speed: float | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
         self._put = put
         self._headers = headers
         self._timeout = timeout
         self._speed = speed
-        self._channel = GrpcChannel(server)
+        self._channel = GrpcChannel(server, tls)
 
     async def open(self) -> None:
         """Connect. Raise NotAnswered if that fails."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -56,6 +57,8 @@ class Target:
         headers: Headers of every request.
         timeout: Seconds until a request fails.
         speed: Factor of the speed within a stream; None sends without pauses.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
     """
 
     http: Address
@@ -63,6 +66,8 @@ class Target:
     headers: Headers = ()
     timeout: float = 300
     speed: float | None = None
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
 
 
 class Player:
@@ -104,7 +109,9 @@ class Player:
             await self._play_steps(indexes, self._channel(request.connection))
             return
         target = self._target
-        connection = HttpConnection(target.http, self._clock, target.headers, target.timeout)
+        connection = HttpConnection(
+            target.http, self._clock, target.headers, target.timeout, target.tls
+        )
         try:
             await self._play_steps(indexes, connection)
         finally:
@@ -114,7 +121,9 @@ class Player:
         if connection not in self._channels:
             target = self._target
             self._channels[connection] = GrpcConnection(
-                target.grpc, self._clock, self._put, target.headers, target.timeout, target.speed
+                *(target.grpc, self._clock, self._put, target.headers, target.timeout),
+                speed=target.speed,
+                tls=target.grpc_tls,
             )
         return self._channels[connection]
 

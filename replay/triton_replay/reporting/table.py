@@ -41,6 +41,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     if failures:
         lines += ["", f"{'requests that failed':61} {'A':>8} {'B':>8}"]
         lines += [f"{model[:40]:40} {why:20} {a:>8} {b:>8}" for model, why, a, b in failures]
+    if learned := comparison.noise.lines():
+        lines += ["", "ignored, because A differs from its second replay", *learned]
     for number, one in enumerate(comparison.groups, 1):
         lines += ["", *_group_lines(number, one)]
     lines += ["", *_latency_lines(comparison)]
@@ -199,6 +201,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "a": _capture(comparison.a),
         "b": _capture(comparison.b),
         "compared": comparison.compared,
+        "learned": comparison.noise.lines(),
         "differing": comparison.differing,
         "only_a": comparison.only_a,
         "only_b": comparison.only_b,

@@ -182,8 +182,18 @@ def exchanges_of(request, *documents):
 )
 def test_ignored_and_invented_fields_are_not_compared(request_, a, b, ignored, fields):
     pair = exchanges_of(request_, a, b)
-    differences = compare_answers("m", *pair, Tolerances(), ignored)
+    differences = compare_answers("m", *pair, Tolerances(ignored=ignored))
     assert [one.output for one in differences] == fields
+
+
+def test_metadata_are_compared_by_field():
+    request = http_request("/v2/models/m")
+    document = {"name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}]}
+    bodies = [json.dumps({**document, "platform": name}).encode() for name in "ab"]
+    pair = [Exchange(request, Response(0, 0, 0, 200, (), len(body), body)) for body in bodies]
+    (difference,) = compare_answers("m", *pair, Tolerances())
+    assert (difference.kind, difference.output) == ("field", "platform")
+    assert not compare_answers("m", *pair, Tolerances(ignored=("platform",)))
 
 
 def test_null_parameters_of_an_output_do_not_hide_its_values():

@@ -24,6 +24,7 @@ PAGES = {
         {"name": "m", "state": "READY"},
     ],
     "/v2/models/m/stats": {"model_stats": []},
+    "/v2/models/n": {**METADATA, "inputs": [], "outputs": []},
 }
 
 
@@ -33,6 +34,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         page = PAGES.get(self.path)
+        if self.path == "/v2/models/n/infer" and self.headers["Content-Type"] == "application/json":
+            page = {"model_name": "n", "outputs": [], "error": "accepts everything"}
         body = b"what?" if page is None else json.dumps(page).encode()
         self.send_response(404 if page is None else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -68,12 +71,32 @@ def test_only_announced_extensions_must_hold(server, capsys):
     assert verdicts["model_repository"] == "not served"  # one of its two cases
 
 
+def test_refusals_prove_nothing_if_a_valid_inference_is_refused_as_well(server, capsys):
+    results = {}
+    for model in ("m", "n"):
+        main(["conformance", f"--server={server}", f"--model={model}", "--json"])
+        chapters = {
+            one["extension"]: one for one in json.loads(capsys.readouterr().out)["extensions"]
+        }
+        findings = chapters["errors"]["findings"]
+        results[model] = {one["name"]: one["result"] for one in findings}
+    assert results["m"]["no JSON"] == "not tried"
+    assert results["m"]["metadata of an unknown model"] == "fails"
+    # This model requires a Content-Type.
+    assert chapters["inference"]["findings"][0]["result"] == "holds"
+    assert results["n"]["no JSON"] == "fails"
+    # Its responses are short, so they need no compression.
+    request, answer = chapters["compression"]["findings"]
+    assert (request["result"], answer["result"]) == ("holds", "not tried")
+    assert answer["reason"].endswith("bytes need not be compressed")
+
+
 def test_failed_cases_are_listed_with_a_command_that_repeats_them(server, capsys):
     assert main(["conformance", f"--server={server}"]) == 1
     out = capsys.readouterr().out
     assert "statistics             yes        fails       0 of 2" in out
     assert f"  found 404: what?, expected 200\n  curl -i -X GET http://{server}/v2/health" in out
-    assert "| base64 -d | curl -i -X POST -H 'Inference-Header-Content-Length:" in out
+    assert "| base64 -d | curl -i -X POST -H 'Content-Type: application/octet-stream' -H" in out
     assert "logging: settings" not in out
 
 
@@ -87,7 +110,8 @@ def test_a_missing_server_and_an_unknown_model_are_reported(server, capsys):
 def test_binary_requests_are_repeated_by_base64():
     ask = HttpRequest("POST", "/x", b"{}\xff")
     assert ask.command("h:1") == (
-        "echo e33/ | base64 -d | curl -i -X POST --data-binary @- http://h:1/x"
+        "echo e33/ | base64 -d | curl -i -X POST -H 'Content-Type: application/json' "
+        "--data-binary @- http://h:1/x"
     )
 
 

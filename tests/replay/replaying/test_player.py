@@ -88,11 +88,17 @@ def test_headers_are_the_recorded_ones_except_those_of_the_connection():
         *(("X-Trace", "1"), ("Authorization", "redacted"), ("X-Key", "redacted")),
     )
     played(serve, [infer(0, headers=recorded)], headers=(("authorization", "Bearer new"),))
-    (head,) = heads
+    typed = (("content-type", "text/json"),)
+    played(serve, [infer(0, headers=typed)], headers=(("host", "virtual"),))
+    head, other = heads
+    assert other.rstrip().split("\r\n")[1:3] == ["content-type: text/json", "host: virtual"]
     lines = head.rstrip().split("\r\n")
     assert lines[0] == "POST /v2/models/m/infer HTTP/1.1"
     assert lines[1].startswith("Host: 127.0.0.1:")
-    assert lines[2:] == ["X-Trace: 1", "authorization: Bearer new", "Content-Length: 2"]
+    assert lines[2:] == [
+        *("X-Trace: 1", "authorization: Bearer new"),
+        *("Content-Type: application/json", "Content-Length: 2"),
+    ]
 
 
 def test_a_connection_closed_by_the_server_is_opened_again():
