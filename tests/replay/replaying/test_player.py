@@ -22,7 +22,7 @@ def infer(number, connection=0, headers=(), body=b"{}"):
     return Request(number, connection, at, at, "POST", target, headers, len(body), body)
 
 
-def played(serve, requests, **options):
+def played(serve, requests, speed=None, ticks=1, **options):
     """Play requests to the server `serve(reader, writer)`; return the records and the outcome."""
 
     async def play():
@@ -37,8 +37,8 @@ def played(serve, requests, **options):
         server = await asyncio.start_server(one, "127.0.0.1", 0)
         address = Address(*server.sockets[0].getsockname())
         records = []
-        clock = itertools.count(1).__next__
-        plan = plan_replay([Exchange(request, None) for request in requests], None)
+        clock = itertools.count(0, ticks).__next__
+        plan = plan_replay([Exchange(request, None) for request in requests], speed)
         target = Target(address, address, **options)
         player = Player(plan, target, clock, records.append)
         outcome = await asyncio.wait_for(player.play(), 60)
@@ -141,19 +141,9 @@ def test_latency_counts_from_the_due_time():
             await read_request(reader)
             writer.write(OK)
 
-    async def play():
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        address = Address(*server.sockets[0].getsockname())
-        records = []
-        # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
-        clock = itertools.count(0, 1_000_000).__next__
-        plan = plan_replay([Exchange(infer(n), None) for n in range(3)], 1)
-        await Player(plan, Target(address, address), clock, records.append).play()
-        server.close()
-        return [record for record in records if isinstance(record, Request)]
-
-    with contextlib.suppress(asyncio.CancelledError):
-        first, second, third = uvloop.run(play())
+    # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
+    records, _ = played(serve, [infer(n) for n in range(3)], speed=1, ticks=1_000_000)
+    first, second, third = (record for record in records if isinstance(record, Request))
     assert (second.at, third.at) == (1000, 2000)
     assert second.end > 1_000_000
     assert first.at == first.end
