@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from reference_server import __version__
 from reference_server.checking.faults import Result, check_repositories
@@ -183,7 +184,9 @@ REPORTS: Mapping[str, Callable[[Result], str]] = {
 
 
 def _sarif(fault: Fault) -> dict[str, object]:
-    location: dict[str, object] = {"artifactLocation": {"uri": _shown(fault.place.file)}}
+    file = _shown(fault.place.file)
+    uri = f"{'file://' if file.startswith('/') else ''}{quote(file)}"
+    location: dict[str, object] = {"artifactLocation": {"uri": uri}}
     line, column = fault.place.position
     if line:
         location["region"] = {"startLine": line, **({"startColumn": column} if column else {})}

@@ -605,7 +605,7 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     }
 
 
-def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_path):
+def test_annotations_and_sarif_escape_names_and_texts(capsys, monkeypatch, tmp_path):
     folder = repository(tmp_path, m__config="backend: 'python' x", m__1__model_py=MODEL)
     (folder / "m").rename(folder / "a,b:100%")
     monkeypatch.chdir(folder)
@@ -619,6 +619,10 @@ def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_p
         f"::error file=a%2Cb%3A100%25/config.pbtxt,line=1,col={column}::{text.replace('%', '%25')}"
     )
     assert all(other.startswith("::") for other in others)
+    assert command.main([".", "--format=sarif"]) == 1
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    location = run["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "a%2Cb%3A100%25/config.pbtxt"
 
 
 def test_the_rules_of_an_older_triton_can_be_chosen(capsys, tmp_path):
