@@ -38,6 +38,11 @@ _PLACES = (
     ),
     (ROOT / "in_process" / "pyproject.toml", re.compile(r'("triton-reference-server==)([^"]+)')),
     (ROOT / "reference_server" / "__init__.py", re.compile(r'^(__version__ = ")([^"]+)', re.M)),
+    (
+        ROOT / "deploy" / "kubernetes" / "reference" / "kustomization.yaml",
+        re.compile(r'(newTag: ")([^"]+)'),
+    ),
+    (ROOT / "docs" / "deployment.md", re.compile(r"(--tag reference-server:)(\S+)")),
     (CHANGELOG, re.compile(r"^(## )(\S+)", re.M)),
 )
 _UNRELEASED = re.compile(r"^## (\S+) - \S+$", re.M)
