@@ -30,12 +30,10 @@ def _add_messages() -> None:
     pool.Add(schema)
     file = pool.FindFileByName(schema.name)
     module = ModuleType(_MESSAGES)
-    module.DESCRIPTOR = file
     for name, message in file.message_types_by_name.items():
         setattr(module, name, message_factory.GetMessageClass(message))
     for name, enum in file.enum_types_by_name.items():
         setattr(module, name, enum_type_wrapper.EnumTypeWrapper(enum))
-        vars(module).update({value.name: value.number for value in enum.values})
     package, _, _ = _MESSAGES.rpartition(".")
     for name in ("tritonclient", package):
         sys.modules[name] = ModuleType(name)

@@ -185,7 +185,7 @@ def _from_json(datatype: str, data: list[Any]) -> Array:
     dtype = np.dtype(np.float32) if datatype == "BF16" else _DTYPES[datatype]
     values = list(_flat(data))
     if dtype.kind in "iu" and values:  # NumPy 1 changes integers that are out of range
-        limits = np.iinfo(dtype)
+        limits = np.iinfo(dtype.name)
         for value in (min(values), max(values)):
             if not limits.min <= value <= limits.max:
                 raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
