@@ -28,6 +28,7 @@ from ge_runtime.engines.gearing import (
     with_compiled_gears,
     with_fixed_batch,
 )
+from ge_runtime.engines.growing_states import group_places, pool_bytes
 from ge_runtime.errors import ArtifactFault, ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
@@ -35,11 +36,12 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
-from ge_runtime.specs import TensorSpec
+from ge_runtime.specs import Array, TensorSpec
 
 if TYPE_CHECKING:
     # Loaded at run time only by models that need them.
     from ge_runtime.scheduling.sequences import SequenceStates
+    from ge_runtime.scheduling.state_group import StateGroup
     from ge_runtime.workspace import Membership
 
 
@@ -142,7 +144,13 @@ def _assemble(
         admission = _admission(config, gearing, one_row=bool(one_row))
         largest = [footprint.shapes(gear) for gear in gearing.planned]
         executors = tuple(
-            Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
+            Executor(
+                engine,
+                contract,
+                rules,
+                *_planned_memory(engine, backend, largest, plan),
+                _state_group(footprint, gearing.planned, backend, plan),
+            )
             for engine, backend in zip(engines, backends, strict=True)
         )
         plan = measured_plan(executors[0], config, gearing.planned, plan)
@@ -171,12 +179,12 @@ def _assemble(
             return own, Gearing.of(own, version_dir).gears
 
         verdict, *measured = _load_check(
-            executors, config, gearing.gears, _state_specs(contract), footprint, reconfigure
+            executors, config, gearing.gears, _checked_states(contract), footprint, reconfigure
         )
         # Only now, as engines may allocate in their first executions, and never later.
+        sequences = _sequences(config, contract, executors[0].group, backends[0], plan)
         for backend in backends:
             backend.freeze()
-        sequences = _sequences(config, contract)
         opened.pop_all()
     if kept_costs is not None and kept is None:
         kept_costs.save(costs)
@@ -329,6 +337,7 @@ def _admission(config: RuntimeConfig, gearing: Gearing, *, one_row: bool) -> Adm
         ranges=config.ranges,
         shared=config.batch_axes.without,
         one_row=one_row,
+        grows=config.states.growth is not None,
     )
 
 
@@ -371,18 +380,50 @@ def _load_check(
     return checked.report, checked.measured
 
 
-def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:
-    if not contract.states:
+def _sequences(
+    config: RuntimeConfig,
+    contract: Contract,
+    group: StateGroup | None,
+    backend: DeviceBackend,
+    plan: Plan,
+) -> SequenceStates | None:
+    """Return the states of sequences, and give `group` the blocks of those that grow."""
+    if not contract.states and group is None:
         return None
     # Only loaded for graphs with states.
     from ge_runtime.scheduling.sequences import SequenceStates
 
-    return SequenceStates(_state_specs(contract), config.states.kept)
+    specs, growth = [replace(own.spec, name=own.source) for own in contract.states], None
+    if group is not None and (growth := config.states.growth) is not None:
+        from ge_runtime.scheduling.state_blocks import BlockPool
+
+        nbytes = pool_bytes(contract.growing, growth.blocks)
+        group.pool = BlockPool(
+            contract.growing, growth.blocks, _allocate(backend, "blocks of states", nbytes, plan)
+        )
+        return SequenceStates(specs, config.states.kept, growth, group.pool)
+    return SequenceStates(specs, config.states.kept)
 
 
-def _state_specs(contract: Contract) -> list[TensorSpec]:
-    """Return the states of sequences, under the names of the graph's inputs."""
-    return [replace(state.spec, name=state.source) for state in contract.states]
+def _state_group(
+    footprint: Footprint, gears: Sequence[Gear], backend: DeviceBackend, plan: Plan
+) -> StateGroup | None:
+    """Return an executor's memory for states that grow; None if there are none."""
+    growing = footprint.contract.growing
+    if not growing:
+        return None
+    # Only loaded for graphs with states that grow.
+    from ge_runtime.scheduling.state_group import StateGroup
+
+    geometries = [footprint.geometry(gear) for gear in gears]
+    nbytes = 2 * group_places(growing, geometries)[1]
+    return StateGroup(growing, geometries, _allocate(backend, "growing states", nbytes, plan))
+
+
+def _checked_states(contract: Contract) -> list[TensorSpec]:
+    """Return the states of sequences that the load check compares, as inputs of the graph."""
+    fixed = [replace(state.spec, name=state.source) for state in contract.states]
+    return [*fixed, *(state.spec for state in contract.growing)]
 
 
 def _partitioner(
@@ -390,7 +431,10 @@ def _partitioner(
 ) -> Partitioner:
     equal = config.equal_axes
     unpadded = isinstance(engine, Unpadding) and engine.unpadded
-    partitioner = BatchPartitioner(gears, cost, config.rows, equal, unpadded=unpadded)
+    grows = config.states.growth is not None
+    partitioner = BatchPartitioner(
+        gears, cost, config.rows, equal, unpadded=unpadded, together=grows
+    )
     if config.reproducible:
         # Only loaded for models whose answers are reproducible.
         from ge_runtime.batching.own_gears import OwnGearPartitioner
@@ -437,17 +481,28 @@ def _planned_memory(
 
     For `largest` see `Engine.bind`. Raises PlanFault if the memory cannot be allocated.
     """
-    memory = backend.memory
     try:
-        engine.bind(largest, memory)
-        inputs = memory.allocate("inputs", plan.inputs_bytes)
+        engine.bind(largest, backend.memory)
         slots = plan.answer_slots
         if isinstance(engine, Remote):
             # One planned slot is the engine's own: see `gearing.answer_slots`.
             engine.reserve(plan.answers_bytes)
             slots -= 1
-        answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(slots)]
     except OutOfMemory as fault:
-        table = "\n".join(plan.table())
-        raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault
-    return Arena(inputs.memory, "inputs"), AnswerSlots([buffer.memory for buffer in answers])
+        raise _too_little(fault, plan) from fault
+    inputs = _allocate(backend, "inputs", plan.inputs_bytes, plan)
+    answers = [_allocate(backend, "answers", plan.answers_bytes, plan) for _ in range(slots)]
+    return Arena(inputs, "inputs"), AnswerSlots(answers)
+
+
+def _allocate(backend: DeviceBackend, label: str, nbytes: int, plan: Plan) -> Array:
+    """Return planned memory, uint8 [nbytes]. Raises PlanFault if it cannot be allocated."""
+    try:
+        return backend.memory.allocate(label, nbytes).memory
+    except OutOfMemory as fault:
+        raise _too_little(fault, plan) from fault
+
+
+def _too_little(fault: OutOfMemory, plan: Plan) -> PlanFault:
+    table = "\n".join(plan.table())
+    return PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}")

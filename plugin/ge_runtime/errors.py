@@ -136,6 +136,10 @@ class HandleGone(HandleFault):
     """A handle's row is no longer on the device: the whole request must be sent again."""
 
 
+class BlocksTaken(PoolFault):
+    """All blocks of growing states are in use by sequences."""
+
+
 class RowsTaken(PoolFault):
     """The device has no free place for rows that are to stay there."""
 

@@ -17,10 +17,12 @@ from ge_runtime.config import HANDLE_DIMS, HANDLE_DTYPE, RuntimeConfig
 from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.engines.backend import DecodesJpeg, ReleasesRows, Watched
 from ge_runtime.errors import (
+    BlocksTaken,
     GearOverflow,
     RequestFault,
     RuntimeClosed,
     RuntimeFault,
+    ShapeMismatch,
     forget_frames,
 )
 from ge_runtime.memory.machine import ReadLimits, own_resident_bytes, read_limits
@@ -37,11 +39,12 @@ from ge_runtime.scheduling.request_batch import (
     PooledWorkspace,
     RequestBatch,
 )
-from ge_runtime.specs import ROWS, Tensors
+from ge_runtime.specs import PAST, ROWS, Tensors
 
 if TYPE_CHECKING:
     from ge_runtime.devices.jpeg import JpegDecoder
-    from ge_runtime.scheduling.sequences import State
+    from ge_runtime.scheduling.sequences import SequenceId, State
+    from ge_runtime.scheduling.state_blocks import SequenceState
 
 OnAnswer: TypeAlias = Callable[[int, Answer], None]
 """Receives the place of a request in the batch and its answer, before the batch is complete."""
@@ -191,12 +194,12 @@ class Runtime:
             if not self._open:
                 raise RuntimeClosed(f"{self._name} is closed")
             self._batches += 1
+        sequences = self._parts.sequences
+        steps = [] if sequences is None else [caller.sequence for caller in callers]
         try:
-            sequences = self._parts.sequences
             states: Sequence[State | RequestFault | None] = [None] * len(callers)
             if sequences is not None:
-                steps = [caller.sequence for caller in callers]
-                states = sequences.find(steps)
+                states = sequences.find(steps, self._clock.now())
             answers: list[Answer] = []
             places: list[int] = []  # of the valid requests
             blocks: list[Block] = []
@@ -227,15 +230,20 @@ class Runtime:
             self._execute(request_batch, release)
             for executor in self._parts.executors:
                 executor.end_batch()
-            if sequences is not None:
-                sequences.end(steps)
         finally:
+            if sequences is not None:
+                sequences.end(steps, self._clock.now())
             with self._lock:
                 self._batches -= 1
                 if not self._open:  # `close` waits
                     self._idle.notify_all()
         for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
+        if self.config.states.growth is not None:
+            for step, answer in zip(steps, answers, strict=True):
+                # Later requests must not continue without the first one.
+                if step is not None and step.starts and isinstance(answer, Exception):
+                    self.end_sequence(step.sequence)
         self._finish(answers, originals)
         return answers
 
@@ -298,6 +306,8 @@ class Runtime:
         resident = own_resident_bytes()
         if resident is not None:
             gauges["resident_bytes"] = resident
+        if parts.sequences is not None:
+            gauges |= parts.sequences.gauges()
         if parts.pool is not None:
             gauges["workspace_leased_bytes"] = parts.pool.pool.stats().leased
         if parts.histogram is not None:
@@ -350,15 +360,37 @@ class Runtime:
                 raise state
             block = self._parts.admission.admit(request, caller.request_id)
             if state is not None:
-                block = block.with_state(state)
-        except RequestFault as fault:
+                block = self._with_state(block, state)
+        except (BlocksTaken, RequestFault) as fault:
             missed = isinstance(fault, GearOverflow)
             self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
             # The size that an execution needs, not that of the tensors: gears are chosen for it.
-            self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
+            # A sequence starts with a past of 0, which no histogram has.
+            sizes = [max(1, block.needs[axis]) for axis in self.config.limits]
+            self._recorded.add((block.rows, *sizes))
         return block
+
+    def _with_state(self, block: Block, state: State) -> Block:
+        """Return the request with the state of its sequence, which gets memory to grow."""
+        sequences, limit = self._parts.sequences, self.config.limits.get(PAST, 0)
+        if self.config.states.growth is None or sequences is None:
+            return block.with_state(state)
+        own = cast("SequenceState", state)
+        if own.size > limit:
+            raise ShapeMismatch(
+                f"states of the sequence: found {own.size} elements along '{PAST}', expected at "
+                f"most {limit} before a request (limit.{PAST})"
+            )
+        block = block.with_state(own, own.size)
+        sequences.reserve(own, block.sizes)
+        return block
+
+    def end_sequence(self, sequence: SequenceId) -> None:
+        """End a sequence without a request, and free its states. Safe from any thread."""
+        if self._parts.sequences is not None:
+            self._parts.sequences.drop(sequence)
 
     def _execute(
         self, request_batch: RequestBatch, release: Callable[[Sequence[int]], None] | None

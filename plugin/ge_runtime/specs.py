@@ -152,6 +152,9 @@ UNKNOWN: Final = -1
 ROWS: Final = "batch"
 """The name of the rows of a batch where axes are named; no axis has this name."""
 
+PAST: Final = "past"
+"""The axis along which states of sequences grow; its size is 0 at the start of a sequence."""
+
 
 class DType(Enum):
     """Triton's element types; the values are the names in the protocol."""

@@ -15,6 +15,7 @@ from triton_replay.commands import (
     load,
     record,
     replay,
+    shadow,
     show,
 )
 from triton_replay.commands.common import package_version, print_message
@@ -25,6 +26,7 @@ _COMMANDS = {
     "replay": (replay, "send the requests of a capture again and record the responses"),
     "compare": (compare, "compare the responses and latencies of two captures"),
     "ab": (ab, "send each request to two servers at the same time and judge the differences"),
+    "shadow": (shadow, "forward traffic to a server, send it to another one, and compare"),
     "conformance": (conformance, "check which parts of the Open Inference Protocol a server has"),
     "export": (export, "export a capture to perf_analyzer, `ge-runtime gears` or pytest"),
     "generate": (generate, "generate a capture of random requests from a seed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -190,10 +190,16 @@ def test_the_answer_is_as_recorded(name, answers, request):
 '''
 
 
-def write_pytest_case(capture: Path, folder: Path) -> None:
-    """Write the tests and a copy of the capture to an existing folder. Raise OSError on failure."""
+def write_pytest_case(capture: Sequence[Path], folder: Path) -> None:
+    """Write the tests and a copy of the capture to an existing folder. Raise OSError on failure.
+
+    Args:
+        capture: The files of the capture, in order.
+        folder: The folder.
+    """
     (folder / "conftest.py").write_text(_CONFTEST, encoding="utf-8")
     (folder / "test_recorded.py").write_text(_TESTS, encoding="utf-8")
-    copy = folder / CAPTURE
-    copy.touch(mode=0o600)  # like the capture
-    shutil.copyfile(capture, copy)
+    for file in capture:
+        copy = folder / (CAPTURE if file == capture[0] else file.name)
+        copy.touch(mode=0o600)  # like the capture
+        shutil.copyfile(file, copy)

@@ -302,6 +302,10 @@ def use_each_command(command: Path, folder: Path) -> set[str]:
             ("export", a, "--output", folder / "loads"),
             ("export", a, "--output", folder / "tests", "--pytest"),
             ("show", a),
+            (
+                *("shadow", to, f"--b={server}", "--listen=127.0.0.1:0"),
+                *("--output", folder / "shadow", "--seconds=0"),
+            ),
             ("record", to, "--listen=127.0.0.1:0", "--output", folder / "c.trc", "--seconds=0"),
         ]
         for line in lines:

@@ -11,7 +11,9 @@ from support.servers import free_ports
 from triton_replay.__main__ import main
 from triton_replay.capture.files import CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.commands import replay
 from triton_replay.comparing.paired import STATISTICS
+from triton_replay.wire.grpc_messages import framed, messages
 
 
 @pytest.fixture
@@ -35,12 +37,26 @@ def test_show_counts_requests_by_target_and_status(capture, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"{capture}: 4 requests to localhost:8000 in 2.0 s from 2026-01-01T00:00:00",
-        "requests  status  median ms  target",
-        "       3     200       2.00  POST /v2/models/m/infer",
-        "       1    none          -  GET /v2",
+        "requests  status  median ms   service  target",
+        "       3     200       2.00      2.00  POST /v2/models/m/infer",
+        "       1    none          -         -  GET /v2",
         "not recorded: 5 requests that were not sampled",
     ]
     assert err == ""
+
+
+def test_show_counts_calls_by_model(tmp_path, capsys):
+    writer = CaptureWriter.create(tmp_path / "a.trc")
+    writer.write([Opening("localhost:8001", "2026-01-01T00:00:00", "0.1.0", {})])
+    for number, name in enumerate(("m", "n", "m")):
+        body = framed([messages.ModelInferRequest(model_name=name)])
+        target = "/inference.GRPCInferenceService/ModelInfer"
+        sent = Request(number, 0, 0, 0, "POST", target, (), len(body), body, protocol="grpc")
+        writer.write([sent])
+    writer.close()
+    assert main(["show", str(tmp_path / "a.trc")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[-1]) for row in rows] == [("2", "m"), ("1", "n")]
 
 
 def test_show_gives_json_lines(capture, capsys):
@@ -117,6 +133,18 @@ def test_a_replay_keeps_what_the_recording_kept(tmp_path, kept, target):
         assert main(["replay", str(path), f"--server={server}", f"--output={output}"]) == 0
     (exchange,) = read_capture(output).exchanges
     assert exchange.request.target == target
+
+
+def test_a_replay_reports_responses_that_could_not_be_written(
+    capture, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(replay, "MAX_WAITING", 10)
+    output = tmp_path / "b.trc"
+    with serving() as server:
+        words = [str(capture), f"--server={server}", "--speed=max", "--model=/v2"]
+        assert main(["replay", *words, f"--output={output}"]) == 5
+    assert f"{output}: records for which the disk was too slow: 1 are" in capsys.readouterr().err
+    assert read_capture(output).opening.settings["loop"] == "open"
 
 
 @pytest.mark.brute_force

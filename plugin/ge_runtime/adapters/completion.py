@@ -32,7 +32,7 @@ _GRAPHS: Final[Mapping[str, tuple[str, ...]]] = {
 _POLICY: Final = "model_transaction_policy"
 """The section that marks a completed configuration; its default value has no other effect. If
 config.pbtxt has this section, the stored parameters are looked up at each load."""
-_BY_HAND: Final = ("aipp", "jpeg", "prepared", "resident", "rows", "stages", "state")
+_BY_HAND: Final = ("aipp", "generate", "jpeg", "prepared", "resident", "rows", "stages", "state")
 """Parameters, or their families, of models whose inputs are not those of one graph."""
 _ENTRIES_MOST: Final = 256
 _TIMEOUT_S: Final = 600

@@ -55,6 +55,8 @@ GAUGES: Final = {
     "resident_bytes": "Private memory of this process: models and libraries together",
     "workspace_leased_bytes": "Workspace leased now by all models of the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
+    "state_blocks": "Blocks of memory for growing states of sequences",
+    "state_blocks_used": "Blocks of growing states that sequences use now",
     "device_unwell": "1 while the device reports a fault or does not respond, else 0",
     "device_free_bytes": "Free memory of the device",
     "device_total_bytes": "Memory of the device",

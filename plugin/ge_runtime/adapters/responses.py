@@ -378,7 +378,7 @@ class _Responses:
             self._logged.add(id(result))
             self._log.write(result)
         forget_frames(result)  # frames hold the requests' tensors, whose memory is Triton's
-        return _failure(self._pb_utils, result)
+        return failure(self._pb_utils, result)
 
     def _success(self, request: Request, outputs: Tensors) -> object:
         if self._derive is not None:
@@ -401,7 +401,8 @@ def _text_of(error: Exception) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _failure(pb_utils: PbUtils, error: Exception) -> object:
+def failure(pb_utils: PbUtils, error: Exception) -> object:
+    """Return the InferenceResponse for an error."""
     text = str(error) if isinstance(error, RuntimeFault) else f"{type(error).__name__}: {error}"
     code = _code(pb_utils.TritonError, error)
     return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(text, code))

@@ -10,7 +10,7 @@ from itertools import compress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from ge_runtime.adapters import completion
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
@@ -318,6 +318,13 @@ def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> Non
     )
 
 
+class HasSender(Protocol):
+    """The part of a request that an Outbox uses."""
+
+    def get_response_sender(self) -> Any:  # noqa: ANN401 - see `Request`
+        """Return the sender of the responses."""
+
+
 class Outbox:
     """Sends responses on its own thread, in the order of `put`. Safe from any thread.
 
@@ -329,16 +336,21 @@ class Outbox:
         self._final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self._log = pb_utils.Logger.log_error
         self._name = instance_name
-        self._waiting: Queue[tuple[Request, object] | None] = Queue()
+        self._waiting: Queue[tuple[HasSender, object, int] | None] = Queue()
         self._thread = Thread(target=self._send_all, name=f"{instance_name}-outbox", daemon=True)
         self._thread.start()
         self.used = False
         """True if responses were queued since the last `drain`."""
 
-    def put(self, request: Request, response: object) -> None:
-        """Queue the only response to this request; returns immediately."""
+    @property
+    def waiting(self) -> int:
+        """The number of queued responses."""
+        return self._waiting.unfinished_tasks
+
+    def put(self, request: HasSender, response: object, *, final: bool = True) -> None:
+        """Queue a response to this request; returns immediately. final: it is the last one."""
         self.used = True
-        self._waiting.put((request, response))
+        self._waiting.put((request, response, self._final if final else 0))
 
     def drain(self) -> None:
         """Block until all queued responses are sent."""
@@ -358,10 +370,10 @@ class Outbox:
                 del item  # releases the request's memory, which is the server's
                 self._waiting.task_done()
 
-    def _send(self, request: Request, response: object) -> None:
+    def _send(self, request: HasSender, response: object, flags: int) -> None:
         try:
             # Response and flag in one call: with two, tritonserver crashes if the client cancelled.
-            request.get_response_sender().send(response, self._final)
+            request.get_response_sender().send(response, flags)
         except Exception as error:
             # The sender is closed, so this request cannot be answered any more.
             text = "".join(traceback.format_exception(error)).rstrip()

@@ -2,6 +2,7 @@
 
 import triton_python_backend_utils as pb_utils
 
+from ge_runtime.adapters.generation import open_model
 from ge_runtime.adapters.triton import GraphModel
 
 
@@ -11,7 +12,7 @@ class TritonPythonModel:
         return GraphModel.complete(config, pb_utils)
 
     def initialize(self, args):
-        self._graph = GraphModel(args, pb_utils)
+        self._graph = open_model(args, pb_utils)
 
     def execute(self, requests):
         return self._graph.execute(requests)

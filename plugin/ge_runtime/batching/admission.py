@@ -11,7 +11,7 @@ from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.groups import kind_of
 from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
-from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Relation, Tensors, TensorSpec
+from ge_runtime.specs import PAST, ROWS, UNKNOWN, Array, Number, Relation, Tensors, TensorSpec
 
 
 class Block(NamedTuple):
@@ -33,11 +33,17 @@ class Block(NamedTuple):
     """Graph input to the state of the request's sequence, [1, *dims], which the execution updates;
     None without a sequence."""
 
-    def with_state(self, state: Mapping[str, Array]) -> Block:
-        """Return the request with the state of its sequence. Raises RequestFault for more rows."""
+    def with_state(self, state: Mapping[str, Array], past: int | None = None) -> Block:
+        """Return the request with the state of its sequence. Raises RequestFault for more rows.
+
+        past: the size of states that grow; None if there are none.
+        """
         if self.rows != 1:
             raise RequestFault(f"found {self.rows} rows in a request of a sequence, expected 1")
-        return self._replace(state=state)
+        if past is None:
+            return self._replace(state=state)
+        sizes, needs = {**self.sizes, PAST: past}, {**self.needs, PAST: past}
+        return self._replace(state=state, sizes=sizes, needs=needs)
 
 
 class Admission:
@@ -60,6 +66,7 @@ class Admission:
         ranges: Mapping[str, ValueRange] | None = None,
         shared: Collection[str] = (),
         one_row: bool = False,
+        grows: bool = False,
     ) -> None:
         """Prepare the rules.
 
@@ -80,6 +87,7 @@ class Admission:
             ranges: Input to the allowed values of its elements.
             shared: Inputs that the graph takes without rows.
             one_row: True if `gears` have one row because the graph executes no more.
+            grows: True if states of sequences grow. A block then has the size 0 along PAST.
         """
         minimums = minimums or dict.fromkeys(limits, 1)
         steps = steps or dict.fromkeys(limits, 1)
@@ -118,6 +126,7 @@ class Admission:
         )
         self._gears = gears
         self._one_row = one_row
+        self._before = {PAST: 0} if grows else {}
         # Requests with at most this many rows fit a gear in any size.
         self._fitting = most if gears is None else gears.rows_of_any_size
 
@@ -153,7 +162,7 @@ class Admission:
             tensors = {name: tensor[None] for name, tensor in tensors.items()}
         # This method runs once for each request: loops take half the time of comprehensions here.
         rows = self._rows(inputs[0].spec, tensors[inputs[0].name].shape)
-        sizes: dict[str, int] = {}
+        sizes = self._before.copy()
         for own in inputs:
             tensor = tensors[own.name]
             shape = tensor.shape

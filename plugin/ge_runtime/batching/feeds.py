@@ -13,7 +13,7 @@ import numpy as np
 
 from ge_runtime.batching.packing import fill_packed_mask, fill_packed_positions, pack
 from ge_runtime.batching.ragged import Geometry, Layout, fill_mask, fill_positions, gather
-from ge_runtime.specs import Array, TensorSpec
+from ge_runtime.specs import PAST, Array, TensorSpec
 
 
 class Feed(Protocol):
@@ -131,6 +131,54 @@ class State:
         for block, span in zip(layout.blocks, layout.spans, strict=True):
             batch[span] = 0 if block.state is None else block.state[self.spec.name]
         batch[layout.filled :] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The states of sequences that grow along PAST, written by a StateGroup of the executor."""
+
+    spec: TensorSpec
+    """PAST is one of the dims, all others are fixed."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Return [rows, *dims]."""
+        return geometry.shape(self.spec)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        """Raise TypeError: the executor has no StateGroup."""
+        raise TypeError(f"{self.spec.name}: found no group of states")
+
+
+@dataclass(frozen=True, slots=True)
+class PastMask:
+    """1 where a row has a past, and for all later elements; 0 in the padding before its past."""
+
+    spec: TensorSpec
+    """The only dim is PAST, or a sum that begins with it."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Return [rows, dim]."""
+        return geometry.shape(self.spec)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        padding = layout.extents[PAST] - layout.lengths[PAST]
+        np.greater_equal(np.arange(batch.shape[1]), padding[:, None], out=batch)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsAfterPast:
+    """The positions of a request's elements in its sequence: PAST, PAST + 1, ... in each row."""
+
+    spec: TensorSpec
+    """The only dim is an axis of requests."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Return [rows, axis]."""
+        return geometry.shape(self.spec)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        batch[...] = np.arange(batch.shape[1])
+        batch += layout.lengths[PAST][:, None].astype(batch.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -109,6 +110,7 @@ class BatchPartitioner:
         equal: Collection[str] = (),
         *,
         unpadded: bool = False,
+        together: bool = False,
     ) -> None:
         """Prepare for one model.
 
@@ -118,17 +120,21 @@ class BatchPartitioner:
             capacity: Largest number of rows of an execution.
             equal: Axes that are never padded.
             unpadded: Whether the graph removes padding: see `valid` of CostModel.
+            together: Whether rows of equal sizes are never separated, because the states of the
+                rows of an execution are kept together.
         """
         self._gears = gears
-        self._cost = cost
+        self._together = together
+        self.use(cost)
         self._capacity = capacity
         self._equal = tuple(equal)
         self._unpadded = unpadded
-        self._alone: dict[tuple[object, ...], Execution] = {}  # by place, rows and sizes
 
     def use(self, cost: CostModel) -> None:
-        self._cost = cost
-        self._alone = {}  # replaced, as threads may be adding executions at the previous cost
+        # Without growth, executions of equal sizes never take longer together.
+        self._cost = replace(cost, growth_s=0.0) if self._together else cost
+        # By place, rows and sizes. Replaced, as threads may add executions at the previous cost.
+        self._alone: dict[tuple[object, ...], Execution] = {}
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         """Return the executions of a batch, in order; each request is in one of them.

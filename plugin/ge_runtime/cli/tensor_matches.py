@@ -84,7 +84,7 @@ def _inputs(config: RuntimeConfig) -> dict[str, str]:
         + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
         for spec in config.sources
     }
-    fed |= {name: f"mask of {', '.join(axes)}" for name, axes in config.masks.items()}
+    fed |= {name: f"mask of {', '.join(map(str, axes))}" for name, axes in config.masks.items()}
     fed |= {name: f"true lengths along {axis}" for name, axis in config.lengths.items()}
     fed |= {name: f"positions along {axis}" for name, axis in config.positions.items()}
     fed |= {name: f"where rows begin along {axis}" for name, axis in config.offsets.items()}

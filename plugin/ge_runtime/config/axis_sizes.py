@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.parameter_table import ALIGN, GEARS, LIMIT, MINIMUM, PACKING, TOTAL
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, split_names
-from ge_runtime.specs import ROWS, Relation, TensorSpec
+from ge_runtime.specs import PAST, ROWS, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AxisSizes:
     limits: Mapping[str, int]
     """Largest size."""
     minimums: Mapping[str, int]
-    """Smallest size in a request."""
+    """Smallest size in a request; 0 for PAST if states grow."""
     steps: Mapping[str, int]
     """Sizes of executions are multiples of these."""
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -39,6 +39,8 @@ class AxisSizes:
         """
         limits, totals = _read_limits(parameters, tensors)
         minimums = {**dict.fromkeys(limits, 1), **_read(MINIMUM, parameters, tensors)}
+        if tensors.grows:
+            minimums[PAST] = 0
         steps = {**dict.fromkeys(limits, 1), **_read(ALIGN, parameters, tensors)}
         errors = parameters.errors
         for axis, limit in limits.items():
@@ -71,7 +73,9 @@ class AxisSizes:
 
 
 def _read(family: Family[int], parameters: Parameters, tensors: ModelTensors) -> dict[str, int]:
-    return {axis: size for _, axis, size in parameters.entries(family, "axis", tensors.axes)}
+    # The size along PAST is that of the sequence, and not chosen by a request.
+    known = [axis for axis in tensors.axes if not tensors.grows or axis != PAST]
+    return {axis: size for _, axis, size in parameters.entries(family, "axis", known)}
 
 
 def _read_limits(

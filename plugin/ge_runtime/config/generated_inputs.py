@@ -15,9 +15,9 @@ from enum import Enum
 from typing import Final
 
 from ge_runtime.config import parameter_table as table
-from ge_runtime.config.model_tensors import ModelTensors, read_dtype, read_entries
+from ge_runtime.config.model_tensors import ModelTensors, read_dim, read_dtype, read_entries
 from ge_runtime.config.parameters import ConfigErrors, Family, Parameters, read_number
-from ge_runtime.specs import UNKNOWN, DType
+from ge_runtime.specs import PAST, UNKNOWN, DType, Relation
 
 
 class GeneratedInputs:
@@ -31,13 +31,28 @@ class GeneratedInputs:
         self._errors = parameters.errors
         self._labels: dict[str, str] = {}
 
-    def masks(self) -> dict[str, tuple[str, ...]]:
-        """Return graph inputs with the axes of their masks."""
-        masks = {}
-        for field, name, axes in self._parameters.entries(table.MASK):
-            self._check(field, f"mask.{name}", name, axes)
-            masks[name] = axes
+    def masks(self) -> dict[str, tuple[str | Relation, ...]]:
+        """Return graph inputs with the axes of their masks, or one sum of PAST and other axes."""
+        masks: dict[str, tuple[str | Relation, ...]] = {}
+        for field, name, texts in self._parameters.entries(table.MASK):
+            dims: tuple[str | Relation, ...] = texts
+            if self._tensors.grows and len(texts) == 1 and "+" in texts[0]:
+                dims = self._sum_with_past(field, texts[0])
+            axes = [each for dim in dims for each in ((dim,) if isinstance(dim, str) else dim.axes)]
+            self._check(field, f"mask.{name}", name, tuple(axes))
+            masks[name] = dims
         return masks
+
+    def _sum_with_past(self, field: str, text: str) -> tuple[str | Relation, ...]:
+        """Return the dim of a mask of data before and in a request; add an error otherwise."""
+        try:
+            dim = read_dim(text)
+        except ValueError:
+            dim = text
+        if isinstance(dim, Relation) and dim.text.startswith(f"{PAST} + "):
+            return (dim,)
+        self._errors.add(field, f"'{text}'", f"axes, or '{PAST} + ' and the growth of the states")
+        return ()
 
     def lengths(self) -> dict[str, str]:
         """Return graph inputs with the axis whose row lengths they get."""

@@ -14,7 +14,7 @@ from typing import Final, TypeGuard
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.parameters import ConfigErrors, Parameters, read_whole, split_names
-from ge_runtime.specs import ROWS, UNKNOWN, DType, Relation, TensorSpec
+from ge_runtime.specs import PAST, ROWS, UNKNOWN, DType, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,12 @@ class ModelTensors:
     passthrough: Mapping[str, str]
     """Output to the input that it returns unchanged."""
     axes: tuple[str, ...]
-    """Axes whose sizes requests determine.
+    """Axes whose sizes requests determine, and PAST if states of sequences grow.
 
     Axes in a list with an error count too: one mistake is one error, not one at every mention.
     """
+    grows: bool = False
+    """True if states of sequences grow along PAST."""
 
     @property
     def sources(self) -> Mapping[str, TensorSpec]:
@@ -211,6 +213,9 @@ class ModelTensors:
         )
         _check_axes(tensors, names, errors)
         _check_optional(tensors, errors)
+        limited = parameters.texts(table.LIMIT)
+        if PAST in limited and PAST not in tensors.axes and parameters.texts(table.STATE):
+            return replace(tensors, axes=(*tensors.axes, PAST), grows=True)
         return tensors
 
 
@@ -299,7 +304,7 @@ class AxisNames:
         dims: list[str | Relation] = []
         for text in self._counted(spec, needed=needed):
             try:
-                dims.append(_dim(text))
+                dims.append(read_dim(text))
             except ValueError as error:
                 self._errors.add(_field_of(spec), f"'{text}'", str(error))
                 return spec
@@ -325,7 +330,7 @@ def _wanted(spec: TensorSpec) -> str:
     return f"{spec.dims.count(UNKNOWN)} name(s), one per -1 of dims {list(spec.dims)}"
 
 
-def _dim(text: str) -> str | Relation:
+def read_dim(text: str) -> str | Relation:
     """Return an axis or a relation. Raises ValueError with the expected form."""
     if is_axis_name(text):
         return text
@@ -351,7 +356,7 @@ def read_prepared(parameters: Parameters, inputs: Collection[str]) -> dict[str, 
     prepared = {}
     errors = parameters.errors
     for field, name, text in parameters.entries(table.PREPARED):
-        spec = _read_spec(name, text)
+        spec = read_written(name, text)
         if spec is None:
             expected = "a type of numbers, sizes and axes, e.g. INT64[tokens] or FP32[3,height]"
             errors.add(field, f"'{text}'", expected)
@@ -371,7 +376,7 @@ def mentioned_axes(parameters: Parameters) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(is_axis_name, words)))
 
 
-def _read_spec(name: str, text: str) -> TensorSpec | None:
+def read_written(name: str, text: str) -> TensorSpec | None:
     """Return the tensor that `text` describes, e.g. INT64[tokens], or None if it is invalid."""
     match = _WRITTEN.fullmatch(text)
     if match is None or match[1] not in _NUMBERS:

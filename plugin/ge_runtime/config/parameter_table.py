@@ -77,7 +77,7 @@ ROWS_MOST: Final = Setting[int | None](
     readers.whole(1),
     None,
     "the largest number of rows of an execution. Allowed only with `max_batch_size: 0` and a "
-    "`prepared.<tensor>`, because then the model's own code makes the rows",
+    "`prepared.<tensor>` or `generate.<output>`, because then the model makes the rows",
 )
 IO_BUFFERS: Final = Setting(
     "io_buffers",
@@ -262,6 +262,30 @@ REPRODUCIBLE: Final = Setting(
     "`gears.batch`, and gears for every axis",
     "`false`",
 )
+STATE_GROWTH: Final = Setting[str | None](
+    "state_growth",
+    readers.text,
+    None,
+    "a relation of axes, e.g. `frames // 4`. Each request makes the [growing "
+    "states](#states-that-grow) of its sequence larger by this size",
+    "the only axis of the inputs",
+)
+STATE_BLOCKS: Final = Setting[int | None](
+    "state_blocks",
+    readers.whole(1),
+    None,
+    "a number. All sequences together have this many blocks of memory for growing states; a block "
+    "holds 16 elements along `past`",
+    "enough for `max_batch_size` sequences of the largest size",
+)
+STATE_FULL: Final = Setting(
+    "state_full",
+    readers.switch("evict", "refuse", default=False),
+    False,
+    "`refuse` or `evict`. If no block is free, `refuse` refuses the request, and `evict` ends the "
+    "sequence that is idle longest",
+    "`refuse`",
+)
 DEVICE_IDS: Final = Setting[tuple[int, ...] | None](
     "device_ids", readers.card_ids, None, "the numbers of cards, e.g. `0, 1`. Replaces `devices`"
 )
@@ -285,7 +309,8 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
     *(POOL_MIB, UNPLANNED, EXECUTION_TIMEOUT, OPERATOR_TIMEOUT, TORCH_COMPILER, PROFILE, DUMP),
     *(PLACEMENT, SERVICE_WEIGHT, SERVICE_PRIORITY),
     *(RESIDENT_ROWS, RESIDENT_READS, RESIDENT_S, RESIDENT_SPARE_S, HISTOGRAM, WARMUP),
-    *(EARLY_ANSWERS, LOAD_CHECK, INT8, UNPAD, REPRODUCIBLE, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
+    *(EARLY_ANSWERS, LOAD_CHECK, INT8, UNPAD, REPRODUCIBLE),
+    *(STATE_GROWTH, STATE_BLOCKS, STATE_FULL, DEVICE_IDS, EXEC_BLOCKS, STATIC_MODEL),
 )
 """Parameters of the whole model."""
 
@@ -340,7 +365,7 @@ MASK: Final = Family(
     readers.names,
     "axes, separated by commas. The graph input is generated: 1 where a row has data along all "
     "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of "
-    "the graph",
+    "the graph. With [growing states](#states-that-grow) also `past + tokens`",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
@@ -352,7 +377,8 @@ POSITIONS: Final = Family(
     "positions.<graph input>",
     readers.text,
     "one axis. The graph input is generated: 0, 1, 2, ... along the axis, and 0 in padding. "
-    "Its shape is [batch, axis]",
+    "Its shape is [batch, axis]. With [growing states](#states-that-grow) the first number is the "
+    "row's size along `past`",
 )
 OFFSETS: Final = Family(
     "offsets.<graph input>",
@@ -414,6 +440,12 @@ PASS: Final = Family(
     "an input with the type and the dims of the output; BYTES is allowed. The output is a "
     "copy of this input",
 )
+GENERATE: Final = Family(
+    "generate.<output>",
+    readers.text,
+    "type and dims of the graph's logits, e.g. `FP32[tokens, 50257]`. The model [streams "
+    "tokens](#models-that-stream-tokens)",
+)
 PREPARED: Final = Family(
     "prepared.<tensor>",
     readers.text,
@@ -473,7 +505,8 @@ FAMILIES: Final[tuple[Family[Any], ...]] = (
         OFFSETS,
         CONSTANT,
     ),
-    *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED, RESIDENT, AIPP, JPEG),
+    *(STATE, BATCH_AXIS, RANGE, PADDING, PAD, DEFAULT, PASS, PREPARED),
+    *(GENERATE, RESIDENT, AIPP, JPEG),
     *(GRAPH_GE, SESSION_GE, GE, ATC),
 )
 """Parameters of single tensors, axes and options."""

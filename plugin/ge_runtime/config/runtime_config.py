@@ -46,10 +46,10 @@ from ge_runtime.config.generated_inputs import (
 from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors, read_instances, read_max_batch_size
 from ge_runtime.config.parameters import ConfigErrors, GivenCost
+from ge_runtime.config.sequence_states import SequenceStates, check_growing_states
 from ge_runtime.config.tensor_rules import (
     BatchAxes,
     PaddingRule,
-    SequenceStates,
     ValueRange,
     read_axis_lengths,
     read_defaults,
@@ -58,7 +58,7 @@ from ge_runtime.config.tensor_rules import (
     read_pads,
     read_ranges,
 )
-from ge_runtime.specs import ROWS, Number, TensorSpec
+from ge_runtime.specs import PAST, ROWS, Number, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class RuntimeConfig:
     """The sizes that axes may have."""
     axis_lengths: Mapping[str, str]
     """Axis to the request input or prepared tensor with each row's true length along it."""
-    masks: Mapping[str, tuple[str, ...]]
-    """Graph input to the axes of the mask that is generated for it."""
+    masks: Mapping[str, tuple[str | Relation, ...]]
+    """Graph input to the axes of the mask that is generated for it, or to a sum with PAST."""
     lengths: Mapping[str, str]
     """Graph input to the axis whose row lengths are generated for it."""
     positions: Mapping[str, str]
@@ -294,7 +294,9 @@ def _read(
     masks, lengths = generated.masks(), generated.lengths()
     positions, offsets = generated.positions(), generated.offsets()
     constants = generated.constants()
-    states = SequenceStates.read(model_config, parameters, generated, max_batch_size=max_batch_size)
+    states = SequenceStates.read(
+        model_config, parameters, tensors, generated, limits, max_batch_size=max_batch_size
+    )
     batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
     packing = read_packing(parameters, tensors, masks, geared, axis_sizes.steps, batched=batched)
     batch_axes = BatchAxes.read(parameters, tensors, batched=batched, packing=packing)
@@ -308,9 +310,18 @@ def _read(
         counting = (*offsets, *counted_targets(batch_inputs))
         check_reproducible(parameters, gears, tensors.axes, counting, rows=rows)
     service_share = read_service_share(parameters)
-    marked = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
+    # A sum with PAST marks where the past begins: nothing is padded behind it.
+    marked = {PAST if isinstance(dim, Relation) else dim for own in masks.values() for dim in own}
+    marked |= {*lengths.values(), *offsets.values()}
     marked |= marked_axes(batch_inputs, tensors)
     marked |= {packing} if packing is not None else set()
+    padding = read_padding_rules(
+        parameters, tensors, limits, masked=marked, axis_lengths=axis_lengths, packing=packing
+    )
+    for field, _, _ in parameters.entries(table.GENERATE):
+        expected = "'backend: \"ge\"', or a model.py with GenerationModel"
+        errors.add(field, "a model.py with GraphModel", expected)
+    check_growing_states(states, padding, devices, parameters, batched=max_batch_size > 0)
     return RuntimeConfig(
         model=str(model_config.get("name", "")),
         engine=engine,
@@ -334,9 +345,7 @@ def _read(
         batch_axes=batch_axes,
         batch_inputs=batch_inputs,
         marked_axes=frozenset(marked),
-        padding=read_padding_rules(
-            parameters, tensors, limits, masked=marked, axis_lengths=axis_lengths, packing=packing
-        ),
+        padding=padding,
         ranges=ranges,
         pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
         aipp=read_aipp(parameters, tensors, engine=engine),

@@ -23,10 +23,9 @@ from enum import Enum
 from typing import Final
 
 from ge_runtime.config import parameter_table as table
-from ge_runtime.config.generated_inputs import GeneratedInputs
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.parameters import Parameters, read_number
-from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Number
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Number, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,61 +126,6 @@ def read_ranges(
 
 _NO_ORDER: Final = (DType.BOOL, DType.BYTES, DType.BF16)
 """Types without an order, and the type that is kept as its bits."""
-
-_SPARE: Final = 2
-"""Sequences kept for each that the server runs. The server does not report when it ends an idle
-sequence: half of the kept ones may have ended. A running sequence has a request at least every
-`max_sequence_idle_microseconds`, and in twice that time at most twice as many can have started."""
-
-_REFUSED: Final = {
-    "state": "none: the model keeps the states of 'state.<graph input>', not Triton",
-    "control_input": "none: starts and ends are read from the requests' flags",
-}
-"""Field of sequence_batching that must be empty to the expected value."""
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceStates:
-    """The states kept from one request of a sequence to the next."""
-
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    """Graph input to the graph output that is its next value."""
-    kept: int = 0
-    """Largest number of sequences whose state is kept."""
-
-    @classmethod
-    def read(
-        cls,
-        model_config: Mapping[str, object],
-        parameters: Parameters,
-        generated: GeneratedInputs,
-        *,
-        max_batch_size: int,
-    ) -> SequenceStates:
-        """Read config.pbtxt. Which tensors the graph has is not known here."""
-        errors, outputs, source = parameters.errors, dict[str, str](), dict[str, str]()
-        for place, name, output in parameters.entries(table.STATE):
-            generated.add_name(place, f"'state.{name}'", name)
-            if output in source:
-                found = f"'{output}', the state of '{source[output]}' as well"
-                errors.add(place, found, "an output for each")
-            source[output] = name
-            outputs[name] = output
-        if not outputs:
-            return cls()
-        batching = model_config.get("sequence_batching")
-        if not isinstance(batching, Mapping):
-            place = f"parameter 'state.{next(iter(outputs))}'"
-            expected = "it: then requests of a sequence arrive in order, at one instance"
-            errors.add(place, "no sequence_batching", expected)
-            return cls(outputs)
-        for own, expected in _REFUSED.items():
-            if batching.get(own):
-                errors.add(f"sequence_batching.{own}", "entries", expected)
-        oldest = batching.get("oldest")
-        most = oldest.get("max_candidate_sequences") if isinstance(oldest, Mapping) else 0
-        running = int(most or 0) or max(1, max_batch_size)
-        return cls(outputs, _SPARE * running)
 
 
 class PaddingRule(Enum):
@@ -310,7 +254,7 @@ def read_defaults(
 def read_packing(
     parameters: Parameters,
     tensors: ModelTensors,
-    masks: Mapping[str, tuple[str, ...]],
+    masks: Mapping[str, tuple[str | Relation, ...]],
     geared: Collection[str],
     steps: Mapping[str, int],
     *,
@@ -348,7 +292,7 @@ def read_packing(
                 errors.add(place, f"{kind} '{name}' {spec}", f"'{axis}' as its first dim alone")
     for name, axes in masks.items():
         if axis in axes and axes != (axis,):
-            found = f"'mask.{name}' of {', '.join(axes)}"
+            found = f"'mask.{name}' of {', '.join(map(str, axes))}"
             expected = f"masks of '{axis}' alone: rows have no dimension of their own"
             errors.add(place, found, expected)
     return axis

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ge_runtime.discovery.configuration import Configuration, Tensor, written_dims
+from ge_runtime.discovery.decoders import decide_decoder
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
 from ge_runtime.discovery.naming import axis_name
@@ -70,6 +71,9 @@ class Discovery:
                     "accept strings. Remove the operators that read strings from the graph, and "
                     "compute their results in `prepare` of model.py (docs/model-api.md)"
                 )
+        decoder = decide_decoder(study, self.max_batch) if batched and self.keep_states else None
+        if decoder is not None:
+            return decoder
         found = Configuration(0)
         self.progress("rows")
         study.sizes, rows = self._first()

@@ -16,7 +16,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Caller
 from ge_runtime.scheduling.sequences import SequenceStep
-from ge_runtime.specs import Array, Tensors, TensorSpec
+from ge_runtime.specs import PAST, Array, Tensors, TensorSpec
 from ge_runtime.verification.distance import TOLERANCES, compare
 
 _REQUESTS: Final = 6
@@ -136,8 +136,12 @@ def _expected(
     """Execute requests in the graph's engine, with the states of their sequences."""
     answers = []
     states: list[dict[str, Array]] = [{} for _ in range(_SEQUENCES)]
-    for place, (given, sizes) in enumerate(requests):
+    pasts = [0] * _SEQUENCES
+    for place, (given, own) in enumerate(requests):
         state = states[place % _SEQUENCES]
+        sizes = {**own, PAST: pasts[place % _SEQUENCES]}
+        if (growth := config.states.growth) is not None:
+            pasts[place % _SEQUENCES] = growth.size_after.size(sizes)
         found = graph.run(plain_inputs(graph.inputs, config, {**given, **state}, sizes))
         if found is None:
             raise RuntimeFault(f"found {graph.engine} to fail at {sizes}: {graph.last_error}")
@@ -179,16 +183,22 @@ def _plain_input(
             dtype
         )
     if name in config.states.outputs:
+        start = [0 if at and isinstance(dim, str) else 1 for at, dim in enumerate(port.dims)]
+        if config.states.growth is not None:  # the free dim that is not the rows
+            fixed = [own * first for own, first in zip(fixed, start, strict=True)]
         return given[name] if name in given else np.zeros(fixed, dtype)
     if name in given:
         value = given[name]
     elif name in config.masks:
         lead = (1,) if config.batched else ()
-        value = np.ones((*lead, *(sizes[axis] for axis in config.masks[name])), dtype)
+        value = np.ones(
+            (*lead, *TensorSpec(name, port.dtype, config.masks[name]).shape(sizes)), dtype
+        )
     elif name in config.lengths:
         value = np.full((1,) * len(port.dims), sizes[config.lengths[name]], dtype)
     elif name in config.positions:
-        value = np.arange(sizes[config.positions[name]], dtype=dtype)[np.newaxis]
+        first = sizes.get(PAST, 0)
+        value = np.arange(first, first + sizes[config.positions[name]], dtype=dtype)[np.newaxis]
     else:
         raise RuntimeFault(
             f"graph input '{name}': found no source of its values, expected data, a state, a "

@@ -22,7 +22,10 @@ from ge_runtime.batching.feeds import (
     Mask,
     MaxElementCountAsShape,
     Offsets,
+    Past,
+    PastMask,
     Positions,
+    PositionsAfterPast,
     Shared,
     State,
     Turned,
@@ -39,8 +42,9 @@ from ge_runtime.config import (
     read_number,
 )
 from ge_runtime.engines.base import Signature
+from ge_runtime.engines.growing_states import GrowingState
 from ge_runtime.engines.ports import GraphPorts
-from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, Relation, TensorSpec
+from ge_runtime.specs import PAST, ROWS, UNKNOWN, Dim, DType, Relation, TensorSpec
 
 _BATCH_FEEDS: Final[Mapping[BatchInputKind, Callable[[TensorSpec, TensorSpec], Feed]]] = {
     BatchInputKind.ELEMENT_COUNT: ElementCount,
@@ -70,6 +74,8 @@ class Contract:
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateResult, ...] = ()
     """The results that are kept as the state of sequences."""
+    growing: tuple[GrowingState, ...] = ()
+    """The states of sequences that grow. Their results are not among `results`."""
     batch_axes: BatchAxes = BatchAxes()  # noqa: RUF009 - it is frozen
 
     @property
@@ -119,11 +125,12 @@ class Contract:
         for spec in config.outputs:
             outputs.match(f"output '{spec.name}'", spec)
         states = tuple(_state_results(config, feeds, outputs, faults))
+        growing = tuple(_growing_states(config, feeds, outputs, faults))
         _check_batch_axes(config, signature, feeds, faults)
         faults.raise_any()
         axes = config.batch_axes
         turned_feeds = tuple(_turned(feed, axes) for feed in feeds)
-        return cls(turned_feeds, config.outputs, states, axes)
+        return cls(turned_feeds, config.outputs, states, growing, axes)
 
 
 def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
@@ -172,16 +179,17 @@ def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
         inputs.match(f"parameter 'mask.{name}'", spec)
-        yield Mask(spec)
+        yield PastMask(spec) if _has_past(config) and spec.axes[:1] == (PAST,) else Mask(spec)
     for name, axis in config.lengths.items():
         dtype = inputs.integer_dtype(name, config.limits[axis])
         spec = TensorSpec(name, dtype, inputs.lengths_dims(name))
         inputs.match(f"parameter 'lengths.{name}'", spec)
         yield Lengths(spec, axis)
     for name, axis in config.positions.items():
-        spec = TensorSpec(name, inputs.integer_dtype(name, config.limits[axis]), (axis,))
+        largest = config.limits[axis] + (config.limits[PAST] if _has_past(config) else 0)
+        spec = TensorSpec(name, inputs.integer_dtype(name, largest), (axis,))
         inputs.match(f"parameter 'positions.{name}'", spec)
-        yield Positions(spec)
+        yield PositionsAfterPast(spec) if _has_past(config) else Positions(spec)
     for name, axis in config.offsets.items():
         # The last offset is the sum of all rows' lengths.
         spec = TensorSpec(name, inputs.integer_dtype(name, config.rows * config.limits[axis]), ())
@@ -236,14 +244,55 @@ def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
         if at is not None and at < len(dims):
             del dims[at]
         sizes = tuple(dim for dim in dims if dim is not None)
+        if tensor is not None and dims.count(None) == 1 and _has_past(config):
+            grown = tuple(PAST if dim is None else dim for dim in dims)
+            spec = TensorSpec(name, tensor.dtype, grown)
+            inputs.match(field, spec)
+            yield Past(spec)
+            continue
         if tensor is not None and (len(sizes) < len(dims) or tensor.dims is None):
             rows = "" if at is None else f", apart from rows along dim {at} (batch_axis.{name})"
-            faults.add(field, f"{tensor} in the graph", f"fixed sizes{rows}")
+            grows = f"; or 'limit.{PAST}', if it grows" if dims.count(None) == 1 else ""
+            faults.add(field, f"{tensor} in the graph", f"fixed sizes{rows}{grows}")
             inputs.skip(name)
             continue
         spec = TensorSpec(name, DType.FP32 if tensor is None else tensor.dtype, sizes)
         inputs.match(field, spec)
         yield State(spec)
+
+
+def _has_past(config: RuntimeConfig) -> bool:
+    """Return whether states grow."""
+    return config.states.growth is not None
+
+
+def _growing_states(
+    config: RuntimeConfig, feeds: Sequence[Feed], outputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[GrowingState]:
+    """Yield the states that grow; their results have the size after the request along PAST."""
+    growth, axes = config.states.growth, config.batch_axes
+    grown = [feed.spec for feed in feeds if isinstance(feed, Past)]
+    if growth is None:
+        return
+    if not grown:
+        found = "no state that grows"
+        faults.add(f"parameter 'limit.{PAST}'", found, "a state with one size that varies")
+    declared = {spec.name for spec in config.outputs}
+    for spec in grown:
+        name = config.states.outputs[spec.name]
+        dims: tuple[Dim, ...] = tuple(
+            growth.size_after if dim == PAST else dim for dim in spec.dims
+        )
+        result = TensorSpec(name, spec.dtype, dims)
+        field = f"parameter 'state.{spec.name}'"
+        if name in declared:
+            faults.add(field, f"output '{name}' in config.pbtxt", "no output: the state grows")
+        elif axes.of(name) != axes.of(spec.name):
+            expected = f"{axes.of(spec.name)}, as that of its input '{spec.name}'"
+            faults.add(f"parameter 'batch_axis.{name}'", axes.of(name), expected)
+        else:
+            outputs.match(field, result)
+        yield GrowingState(spec, result, axes.of(spec.name) or 0)
 
 
 def _state_results(
@@ -286,7 +335,10 @@ def _check_batch_axes(
             faults.add(field, at, f"0 to {len(dims[name])}, or none")
 
 
-_MOVABLE: Final = (Joined, Images, Mask, Positions, Lengths, State)
+_MOVABLE: Final = (
+    *(Joined, Images, Mask, Positions, Lengths, State),
+    *(Past, PastMask, PositionsAfterPast),
+)
 """Feeds whose rows are the rows of the batch."""
 
 

@@ -21,6 +21,7 @@ from ge_runtime.config.axis_sizes import GearSizes
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import AdaptsThreads, Engine, Shapes, Signature, WorkspaceArena
 from ge_runtime.engines.contract import Contract
+from ge_runtime.engines.growing_states import group_places, pool_bytes
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineFault, OutOfMemory
 from ge_runtime.memory.plan import ANSWER_SLOTS, GearPlan, Need, Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
@@ -287,15 +288,19 @@ class Footprint:
     """The axis along which rows are concatenated; a gear's extent along it is that of one row."""
     sequences: int = 0
     """The maximum number of sequences whose state is kept."""
+    blocks: int = 0
+    """The number of blocks of states that grow."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> Footprint:
         """Return the footprint of a model with this configuration."""
-        return cls(contract, config.batched, config.packing, config.states.kept)
+        growth = config.states.growth
+        blocks = 0 if growth is None else growth.blocks
+        return cls(contract, config.batched, config.packing, config.states.kept, blocks)
 
     def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
         """Return input name: shape, at a gear."""
-        geometry = self._geometry(gear)
+        geometry = self.geometry(gear)
         first = 0 if self.batched else 1  # batches without rows still have a first dim of 1
         return {feed.spec.name: feed.shape(geometry)[first:] for feed in self.contract.feeds}
 
@@ -312,6 +317,7 @@ class Footprint:
             gears: At least one gear.
             answer_slots: The number of executions whose responses are kept.
         """
+        gears = tuple(gears)
         needs = [self._need(engine, gear) for gear in gears]
         io_bytes = engine.device_io_bytes()
         return Plan.of(
@@ -322,17 +328,26 @@ class Footprint:
             state_bytes=sum(
                 self.sequences * math.prod(state.spec.shape({})) * state.spec.dtype.numpy.itemsize
                 for state in self.contract.states
-            ),
+            )
+            + sum(self.growing_bytes(gears)),
         )
 
+    def growing_bytes(self, gears: Iterable[Gear]) -> tuple[int, int]:
+        """Return the memory of states that grow: of all blocks, and of the executor's group."""
+        growing = self.contract.growing
+        _, buffer = group_places(growing, [self.geometry(gear) for gear in gears])
+        return pool_bytes(growing, self.blocks), 2 * buffer
+
     def _need(self, engine: Engine, gear: Gear) -> Need:
-        geometry = self._geometry(gear)
+        geometry = self.geometry(gear)
         outputs = [spec for spec in self.contract.results if UNKNOWN not in spec.dims]
+        grown = {state.spec.name for state in self.contract.growing}
         return Need(
             sizes={ROWS: gear.rows, **geometry.extents},
             inputs={
                 feed.spec.name: (feed.spec.dtype, feed.shape(geometry))
                 for feed in self.contract.feeds
+                if feed.spec.name not in grown
             },
             outputs={spec.name: (spec.dtype, geometry.shape(spec)) for spec in outputs},
             intermediates=engine.intermediates(self.shapes(gear)),
@@ -341,7 +356,8 @@ class Footprint:
             pieces=gear.rows,
         )
 
-    def _geometry(self, gear: Gear) -> Geometry:
+    def geometry(self, gear: Gear) -> Geometry:
+        """Return the size of an execution at a gear."""
         extents = dict(gear.extents)
         if self.packed is not None:  # rows are concatenated: at most all of them at their limit
             extents[self.packed] *= gear.rows

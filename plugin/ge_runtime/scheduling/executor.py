@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,10 @@ from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
+
+if TYPE_CHECKING:
+    # Only loaded for graphs with states that grow.
+    from ge_runtime.scheduling.state_group import StateGroup
 
 Limits: TypeAlias = tuple[Callable[[], float], Callable[[], bool]]
 """The arguments of `Remote.waiting`."""
@@ -97,8 +101,18 @@ class Executor:
         rules: BatchRules,
         inputs: Arena,
         answers: AnswerSlots,
+        group: StateGroup | None = None,
     ) -> None:
-        """inputs: memory for the inputs of the largest batch. answers: slots for its outputs."""
+        """Create an executor.
+
+        Args:
+            engine: The open graph.
+            contract: Its feeds and results.
+            rules: The rules of its batches.
+            inputs: Memory for the inputs of the largest batch.
+            answers: Slots for its outputs.
+            group: Memory for states that grow; None if there are none.
+        """
         self._engine = engine
         self._contract = contract
         self._rules = rules
@@ -106,10 +120,13 @@ class Executor:
         self._answers = answers
         self._slot: Arena | None = None  # holds the answers of the request batch in progress
         self._remote = engine if isinstance(engine, Remote) else None
+        self._group = group
+        grown = {state.spec.name for state in contract.growing}
         # Of each feed: the name, the type, and whether it is a tensor of requests.
         self._feeds = [
             (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
             for feed in contract.feeds
+            if feed.spec.name not in grown
         ]
         # Whether the tensors of a lone request without padding are read where they are.
         self._binds = (
@@ -139,6 +156,7 @@ class Executor:
             self._rules,
             self._inputs,
             self._answers,
+            self._group,
         )
         new._plan = self._plan if engine is None else None
         return new
@@ -157,6 +175,11 @@ class Executor:
     def arena(self) -> WorkspaceArena | None:
         """The shared arena with the engine's workspace; None if the engine has its own."""
         return self._arena
+
+    @property
+    def group(self) -> StateGroup | None:
+        """The growing states of sequences; None if no state grows."""
+        return self._group
 
     @property
     def lost(self) -> bool:
@@ -194,6 +217,12 @@ class Executor:
             EngineFault: The engine failed. All exceptions of the engine are possible; the blocks
                 can be executed again.
         """
+        if self._group is not None and len(blocks) > 1:
+            order = self._group.in_order(blocks)
+            if order != sorted(order):
+                ordered, counts = self.execute([blocks[at] for at in order], gear, limits)
+                answers = [ordered[order.index(at)] for at in range(len(order))]
+                return answers, counts
         here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
         lone = blocks[0] if self._binds and len(blocks) == 1 else None
@@ -239,6 +268,8 @@ class Executor:
                 batch = self._inputs.carve(dtype, shape)
                 feed.write(layout, batch)
             inputs[name] = batch if batched else _without_rows(batch)
+        if self._group is not None:
+            inputs |= self._group.past(layout)
         needed = size.nbytes
         if lone is None:
             for spec, whole in size.copied:
@@ -282,6 +313,8 @@ class Executor:
         for name, dtype, shape in size.results:
             own = slot.carve(dtype, shape)
             outputs[name] = own if batched else _without_rows(own)
+        if self._group is not None:
+            outputs |= self._group.present(layout)
         executed = slot.used_bytes
         context = size.context
         if self._remote is not None:
@@ -310,6 +343,8 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
+        if self._group is not None:
+            self._group.commit(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,

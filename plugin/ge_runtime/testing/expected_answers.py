@@ -19,7 +19,7 @@ from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
 from ge_runtime.config import Aipp, BatchInput, BatchInputKind, RuntimeConfig, read_number
 from ge_runtime.scheduling.request_batch import Answer
-from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+from ge_runtime.specs import PAST, UNKNOWN, Array, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
 from ge_runtime.verification.distance import TOLERANCES, Rounding, compare
 
@@ -100,7 +100,7 @@ class Reference:
         if name in config.constants:
             return self._constant(spec)
         if name in config.states.outputs:  # a single request is the first of its sequence
-            rows = np.zeros((len(batch.ends), *spec.shape({})), spec.dtype.numpy)
+            rows = np.zeros((len(batch.ends), *spec.shape({PAST: 0})), spec.dtype.numpy)
         else:
             rows = self._input(spec, complete, batch)
         at = config.batch_axes.of(name)
@@ -128,7 +128,9 @@ class Reference:
                 return _of_images(aipp, filled).astype(dtype)
             return self._filled(spec, complete[name], batch, spec.dtype.scalar(pad))
         if name in config.masks:
-            ones = np.ones((len(ends), *spec.shape(batch.gear.extents)), dtype)
+            ones = np.ones((len(ends), *spec.shape({**batch.gear.extents, PAST: 0})), dtype)
+            if PAST in spec.axes:  # along the other axes, nothing is padded
+                return ones
             return self._filled(spec, ones, batch, dtype.type(0))
         if name in config.positions:
             steps = np.arange(batch.gear.extents[config.positions[name]], dtype=dtype)

@@ -18,7 +18,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import EngineFault, OutOfMemory
-from ge_runtime.specs import Array, Tensors, TensorSpec
+from ge_runtime.specs import Array, DType, Tensors, TensorSpec
 from ge_runtime.verification.arithmetic import Pair, exceeds_promise, persistent_change
 from ge_runtime.verification.cures import Refused, cures_of_padding, cures_of_rows
 from ge_runtime.verification.distance import (
@@ -260,7 +260,11 @@ class Leakage:
         if neutral:
             keys = ", ".join(f"'padding.{axis}'" for axis in neutral)
             return f"parameter {keys}", when, "padding that changes no answer"
-        masks = [name for name, axes in self._config.masks.items() if {*axes} & {*padded}]
+        masks = [
+            name
+            for name, dims in self._config.masks.items()
+            if {*TensorSpec(name, DType.BOOL, dims).axes} & {*padded}
+        ]
         keys = ", ".join(f"'mask.{name}'" for name in masks)
         keys = keys or ", ".join(f"'padding.{axis}'" for axis in padded)
         where = f"parameter {keys}" if keys else "parameter 'gears.batch'"

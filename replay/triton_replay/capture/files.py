@@ -1,4 +1,8 @@
-"""Captures as files: reading, mapped into memory with bodies as views, and writing of frames."""
+"""Captures as files: reading, mapped into memory with bodies as views, and writing of frames.
+
+A capture may consist of several files. Each is a capture of its own, whose closing record names the
+next file.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ import itertools
 import mmap
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from io import FileIO, RawIOBase
 from pathlib import Path
+from typing import Final
 
+from triton_replay.capture.compression import compressor_of, decompressed
 from triton_replay.capture.frames import Damage, check_preface, encode_frame, frames, preface
 from triton_replay.capture.records import (
     Closing,
@@ -61,6 +67,7 @@ class Capture:
     """The last record; None if the recorder was killed or is still running."""
     damage: Damage | None
     """Damage after the last valid record, or None."""
+    files: tuple[Path, ...] = ()
 
     @property
     def complaint(self) -> str:
@@ -82,14 +89,14 @@ class Capture:
 
 
 def read_capture(path: Path) -> Capture:
-    """Read a capture, up to its first damage.
+    """Read a capture and the files that continue it, up to its first damage.
 
     Raises:
         CaptureUnreadable: The file cannot be read, or is not a capture of this version.
+        FileUnwritable: The temporary folder has no room for the decompressed capture.
     """
-    data = _mapped(path)
     damage: list[Damage] = []
-    records = _records(data, str(path), damage)
+    records = _records(_mapped(path), str(path), damage)
     opening = next(records, None)
     if not isinstance(opening, Opening):
         raise CaptureUnreadable(f"{path}: the first record is not readable")
@@ -97,7 +104,8 @@ def read_capture(path: Path) -> Capture:
     responses: dict[int, Response] = {}
     messages: defaultdict[int, list[StreamMessage]] = defaultdict(list)
     closing: Closing | None = None
-    for record in records:
+    files = [path]
+    for record in _with_later_files(records, files, damage):
         if isinstance(record, Request):
             requests[record.number] = record
         elif isinstance(record, Response):
@@ -110,14 +118,37 @@ def read_capture(path: Path) -> Capture:
         Exchange(request, responses.get(number), tuple(messages.get(number, ())))
         for number, request in requests.items()
     )
-    return Capture(str(path), opening, exchanges, closing, damage[0] if damage else None)
+    damaged = damage[0] if damage else None
+    return Capture(str(path), opening, exchanges, closing, damaged, tuple(files))
+
+
+def _with_later_files(
+    records: Iterator[Record], files: list[Path], damage: list[Damage]
+) -> Iterator[Record]:
+    """Yield the records of a file and of those that continue it, which are added to `files`."""
+    while True:
+        last: Record | None = None
+        for last in records:
+            yield last
+        if not isinstance(last, Closing) or not last.reason.startswith(CONTINUED):
+            return
+        name = Path(last.reason.removeprefix(CONTINUED)).name
+        following = files[0].with_name(name or files[0].name)
+        try:
+            if following in files:
+                raise CaptureUnreadable(f"{following}: found twice among the files of {files[0]}")
+            records = _records(_mapped(following), str(following), damage)
+        except CaptureUnreadable as error:
+            yield replace(last, reason=str(error))
+            return
+        files.append(following)
 
 
 def _mapped(path: Path) -> memoryview:
     try:
-        with path.open("rb") as file:
+        with decompressed(path) as file:
             # An empty file cannot be mapped.
-            if not path.stat().st_size:
+            if not os.fstat(file.fileno()).st_size:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
@@ -143,43 +174,70 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _new_file(path: Path) -> FileIO:
+    try:
+        return FileIO(path, "xb", opener=_private)
+    except FileExistsError as error:
+        text = f"{path}: exists, and captures are not overwritten. Use another file name"
+        raise CaptureUnreadable(text) from error
+    except OSError as error:
+        raise FileUnwritable(path, error) from error
+
+
+CONTINUED: Final = "continued in "
+"""Start of a closing record's reason that names the next file of the capture."""
+
+
 class CaptureWriter:
     """A new capture. Not thread-safe.
 
     Attributes:
-        size: Bytes in the file.
-        requests: Number of requests in the file.
+        size: Bytes in all files.
+        requests: Number of requests in all files.
 
     Args:
         file: An empty file, open for writing without buffer.
         name: Name of the file, for error texts.
+        compress: Compresses the data of one write; None for no compression.
+        rotate: Size in bytes from which another file continues the capture; 0 for one file.
     """
 
-    def __init__(self, file: RawIOBase | FileIO, name: str) -> None:
+    def __init__(
+        self,
+        file: RawIOBase | FileIO,
+        name: str,
+        compress: Callable[[bytes], bytes] | None = None,
+        rotate: int = 0,
+    ) -> None:
         self._file = file
-        self._name = name
+        self._name = self._first = name
+        self._compress = compress
+        self._rotate = rotate
+        self._start = 0
+        """Bytes in the earlier files."""
+        self._part = 1
+        self._opening: Opening | None = None
         self.size = 0
         self.requests = 0
-        self._append([preface()])
+        self._append(self._packed([preface()]))
 
     @classmethod
-    def create(cls, path: Path) -> CaptureWriter:
+    def create(cls, path: Path, rotate: int = 0) -> CaptureWriter:
         """Create a capture that only its owner can read and write.
 
+        Args:
+            path: The file; its suffix `.gz` or `.zst` selects compression.
+            rotate: Size in bytes from which another file continues the capture; 0 for one file.
+
         Raises:
-            CaptureUnreadable: The file exists.
+            CaptureUnreadable: The file exists, or zstd is not installed.
             FileUnwritable: The file cannot be created.
             CaptureIncomplete: The disk is full.
         """
+        compress = compressor_of(path)
+        file = _new_file(path)
         try:
-            file = FileIO(path, "xb", opener=_private)
-        except FileExistsError as error:
-            text = f"{path}: exists, and captures are not overwritten. Use another file name"
-            raise CaptureUnreadable(text) from error
-        except OSError as error:
-            raise FileUnwritable(path, error) from error
-        try:
-            return cls(file, str(path))
+            return cls(file, str(path), compress, rotate)
         except CaptureIncomplete:
             file.close()
             path.unlink()  # nothing is in it
@@ -191,7 +249,8 @@ class CaptureWriter:
         After the return they survive the end of the process, after `sync` that of the machine.
 
         Raises:
-            CaptureIncomplete: The disk is full. The file then ends with a whole record.
+            CaptureIncomplete: The disk is full, or the next file exists. The file then ends with a
+                whole record.
         """
         pieces: list[Body] = []
         written: list[Record] = []
@@ -199,12 +258,22 @@ class CaptureWriter:
             meta, body = encode_record(record)
             pieces += encode_frame(meta, body)
             written.append(record)
+            if self._opening is None and isinstance(record, Opening):
+                self._opening = record
+        if not written:
+            return
         ends = list(itertools.accumulate(map(len, pieces), initial=self.size))[2::2]
+        if self._compress is not None:
+            pieces = self._packed(pieces)
+            ends = [self.size + len(pieces[0])] * len(written)
         try:
             self._append(pieces, ends)
         finally:
             whole = bisect.bisect(ends, self.size)
             self.requests += sum(isinstance(record, Request) for record in written[:whole])
+        is_full = self._rotate and self.size - self._start >= self._rotate
+        if is_full and not isinstance(written[-1], Opening | Closing):
+            self._begin_part()
 
     def sync(self) -> None:
         """Synchronize the file with the disk.
@@ -221,6 +290,28 @@ class CaptureWriter:
         """Close the file."""
         self._file.close()
 
+    def _packed(self, pieces: list[Body]) -> list[Body]:
+        return pieces if self._compress is None else [self._compress(b"".join(pieces))]
+
+    def _begin_part(self) -> None:
+        """Continue in the next file."""
+        assert self._opening is not None
+        path = part_of(Path(self._first), self._part + 1)
+        try:
+            file = _new_file(path)
+        except (CaptureUnreadable, FileUnwritable) as error:
+            self._rotate = 0  # the rest fits into this file, or nowhere
+            raise CaptureIncomplete(str(error)) from error
+        self._part += 1
+        self.write([Closing(0, f"{CONTINUED}{path.name}", {})])
+        self.sync()
+        self._file.close()
+        self._file, self._name, self._start = file, str(path), self.size
+        self._append(self._packed([preface()]))
+        self.write(
+            [replace(self._opening, settings={**self._opening.settings, "part": self._part})]
+        )
+
     def _append(self, pieces: list[Body], ends: Sequence[int] = ()) -> None:
         """Append bytes; `ends` are the file sizes at which a record ends."""
         data = memoryview(b"".join(pieces))
@@ -231,8 +322,14 @@ class CaptureWriter:
         except OSError as error:
             # A reader would report an incomplete frame as damage.
             self.size = max((end for end in ends if end <= self.size + done), default=self.size)
-            self._file.truncate(self.size)
-            self._file.seek(self.size)
+            self._file.truncate(self.size - self._start)
+            self._file.seek(self.size - self._start)
             text = f"{self._name}: {error.strerror}; {self.size} bytes of whole records are kept"
             raise CaptureIncomplete(text) from error
         self.size += done
+
+
+def part_of(path: Path, number: int) -> Path:
+    """Return the path of a capture's file: `monday.2.trc` is the second one of `monday.trc`."""
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}.{number}{dot}{rest}")

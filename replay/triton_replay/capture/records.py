@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from triton_replay.errors import CaptureUnreadable
@@ -133,6 +134,8 @@ class Closing:
     """Either "stopped", or why the recording ended early."""
     counts: Mapping[str, int]
     """Numbers of requests that are not in the capture, by reason."""
+    lateness: Mapping[str, int] = field(default_factory=dict)
+    """For a replay: `requests` with a due time, the `late` ones, `largest` delay in nanoseconds."""
 
 
 Record = Opening | Request | StreamMessage | Response | Closing
@@ -164,11 +167,15 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
         CaptureUnreadable: The record is unknown, or a field is invalid.
     """
     try:
-        fields = json.loads(bytes(meta))
+        data = bytes(meta)
+        fields = json.loads(data)
+        if b"\\ud" in data:
+            # Raises UnicodeEncodeError for half of a pair, which cannot be printed.
+            json.dumps(fields, ensure_ascii=False).encode()
         kind = _KINDS[fields.pop("kind")]
-        for field in dataclasses.fields(kind):
-            if field.name in fields:
-                fields[field.name] = _checked(field.name, fields[field.name], str(field.type))
+        for one in dataclasses.fields(kind):
+            if one.name in fields:
+                fields[one.name] = _checked(one.name, fields[one.name], str(one.type))
         if kind in (Request, StreamMessage, Response):
             fields["body"] = body
         return kind(**fields)
@@ -183,13 +190,21 @@ class _InvalidField(ValueError):
 
 
 _MOST: Final = 2**63 - 1
-_LINE_ENDS: Final = frozenset("\r\n\0")
+_NOT_SENT: Final = re.compile("[\r\n\0\u0100-\U0010ffff]")
+"""Characters that end a line of HTTP or that HTTP cannot send."""
+_VALUES: Final = {
+    "protocol": ("http", "grpc"),
+    "ended": ("complete", "server", "client"),
+}
+"""The allowed values of fields."""
 
 
 def _checked(name: str, value: object, kind: str) -> object:
     """Return the value of a field, with tuples for lists. Raises _InvalidField."""
     valid = _CHECKS[kind](value)
-    if not valid or (name in ("method", "target") and _LINE_ENDS & set(str(value))):
+    if name in ("method", "target"):
+        valid = valid and not _NOT_SENT.search(str(value))
+    if not valid or value not in _VALUES.get(name, (value,)):
         raise _InvalidField(f"field '{name}': found {repr(value)[:60]}, expected {kind}")
     if kind in ("Headers", _PARTS):
         assert isinstance(value, list)
@@ -202,11 +217,11 @@ def _is_number(value: object) -> bool:
 
 
 def _is_header(pair: object) -> bool:
-    """Return whether this is a header's name and value that end no line when they are sent."""
+    """Return whether this is a header's name and value that can be sent as one line."""
     return (
         isinstance(pair, list)
         and len(pair) == 2
-        and all(isinstance(text, str) and not _LINE_ENDS & set(text) for text in pair)
+        and all(isinstance(text, str) and not _NOT_SENT.search(text) for text in pair)
     )
 
 

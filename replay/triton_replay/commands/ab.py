@@ -21,13 +21,15 @@ from triton_replay.commands.common import (
     print_result,
     run_loop,
 )
-from triton_replay.commands.compare import parse_ignored
+from triton_replay.commands.compare import add_review_options, parse_ignored, write_review
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError, ServerUnreachable
 from triton_replay.replaying.asking import Server, SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
 from triton_replay.reporting.ab_table import ab_document, ab_lines
+from triton_replay.reporting.review import review_of_ab
 
 _CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
 
@@ -68,6 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
     add("--json", action="store_true", help="print JSON instead of the table")
+    add_review_options(add)
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -85,11 +89,11 @@ def run(given: argparse.Namespace) -> int:
     for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")
-    a, b = _server(given, "a"), _server(given, "b")
-    second = _server(given, "a2") if given.a2 else None
+    a, b = parse_server(given, "a"), parse_server(given, "b")
+    second = parse_server(given, "a2") if given.a2 else None
     headers = tuple(parse_header(text, "--header") for text in given.header)
     results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
@@ -120,7 +124,9 @@ def run(given: argparse.Namespace) -> int:
         print_result(json.dumps(ab_document(names, verdict), indent=2))
     else:
         print_result("\n".join(ab_lines(names, verdict)))
-    met = [text for text, holds in conditions if holds(verdict)]
+    held = {text: holds(verdict) for text, holds in conditions}
+    write_review(given, review_of_ab(names, verdict, held))
+    met = [text for text, holds in held.items() if holds]
     for text in met:
         print_message(f"--fail-if {text}: holds")
     return 1 if met else 0
@@ -137,7 +143,8 @@ async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results
         print_message(f"interrupted after {results.requests} of {len(steps)} requests")
 
 
-def _server(given: argparse.Namespace, name: str) -> Server:
+def parse_server(given: argparse.Namespace, name: str) -> Server:
+    """Return the addresses in the options `--NAME` and `--NAME-grpc`. Raise ReplayError."""
     http = parse_address(getattr(given, name), f"--{name}")
     grpc = getattr(given, f"{name}_grpc")
     following = Address(http.host, http.port + 1)

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,13 @@ from typing import Any
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
 from triton_replay.errors import FileUnwritable, ReplayError
+from triton_replay.reporting.hdr import hdr_lines
 
-_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
+# Also characters that change the direction of text, and those that XML does not allow.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
+)
 
 
 def run_loop(task: Coroutine[Any, Any, None]) -> None:
@@ -53,7 +58,7 @@ def package_version() -> str:
 
 def printable(text: str) -> str:
     """Escape control characters except line ends and tabs: captures could control the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_result(text: str) -> None:
@@ -79,12 +84,44 @@ def make_folder(path: Path) -> None:
         raise FileUnwritable(path, error) from error
 
 
+def write_file(path: Path, text: str) -> None:
+    """Write a text file, with control characters escaped. Raise FileUnwritable if that fails."""
+    try:
+        path.write_text(printable(text), encoding="utf-8")
+    except OSError as error:
+        raise FileUnwritable(path, error) from error
+
+
+def write_hdr(path: Path, times: Sequence[int]) -> None:
+    """Write latencies in nanoseconds in HdrHistogram's format; no file without latencies.
+
+    Raises:
+        FileUnwritable: The file cannot be written.
+    """
+    if len(times):
+        make_folder(path.parent)
+        write_file(path, "\n".join([*hdr_lines(times), ""]))
+
+
 def parse_header(text: str, option: str) -> tuple[str, str]:
     """Parse `NAME:VALUE`. Raise ReplayError, with `option`, if it is invalid."""
     name, separator, value = text.partition(":")
-    if not separator or not name.strip() or "\n" in text or "\r" in text:
+    if not separator or not name.strip() or re.search("[\r\n\u0100-\U0010ffff]", text):
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
     return name.strip(), value.strip()
+
+
+def parse_size(text: str, option: str) -> int:
+    """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
+    found = _SIZE.fullmatch(text.strip())
+    size = 0
+    if found is not None:
+        size = round(
+            float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ")
+        )
+    if not 0 < size < 2**63:
+        raise ReplayError(f"{option}: found {text!r}, expected a size such as 500MB or 1GiB")
+    return size
 
 
 def print_message(line: str) -> None:

@@ -6,16 +6,26 @@ import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
-from triton_replay.commands.common import make_folder, print_message, print_result
+from triton_replay.commands.common import (
+    make_folder,
+    print_message,
+    print_result,
+    write_file,
+    write_hdr,
+)
+from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, HALF, describe, parse_tolerances
-from triton_replay.errors import CaptureIncomplete, FileUnwritable, ReplayError
+from triton_replay.errors import CaptureIncomplete, ReplayError
 from triton_replay.reporting.page import comparison_page
+from triton_replay.reporting.review import Review, junit, markdown, review_of_comparison
 from triton_replay.reporting.table import comparison_document, comparison_lines
 
 
@@ -43,12 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", action="store_true", help="print JSON instead of the table")
     add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
+    hdr_help = "write latencies to DIR, as MODEL.a.hgrm and MODEL.b.hgrm of HdrHistogram"
+    add("--hdr", metavar="DIR", type=Path, help=hdr_help)
+    add_review_options(add)
     add(
         "--smallest",
         metavar="DIR",
         type=Path,
         help="write the smallest request of each group to DIR, as a capture for replay",
     )
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -63,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
     """
     tolerances = parse_tolerances(given.tolerance)
     ignored = parse_ignored(given.ignore)
-    a, b = read_capture(given.a), read_capture(given.b)
+    a, b = filter_of(given).apply_to_both(read_capture(given.a), read_capture(given.b))
     for capture in (a, b):
         if capture.complaint:
             print_message(capture.complaint)
@@ -73,7 +87,14 @@ def run(given: argparse.Namespace) -> int:
     else:
         print_result("\n".join(comparison_lines(comparison)))
     if given.html is not None:
-        _write_page(comparison, given.html)
+        write_file(given.html, comparison_page(comparison))
+        print_message(f"page: {given.html}")
+    if given.hdr is not None:
+        for times in comparison.times:
+            name = quote(times.model, safe="")
+            write_hdr(given.hdr / f"{name}.a.hgrm", times.a)
+            write_hdr(given.hdr / f"{name}.b.hgrm", times.b)
+    write_review(given, review_of_comparison(comparison))
     if given.smallest is not None:
         _write_smallest(comparison, given.smallest)
     if comparison.differing:
@@ -95,12 +116,18 @@ def parse_ignored(given: Sequence[str]) -> set[str]:
     return ignored
 
 
-def _write_page(comparison: Comparison, path: Path) -> None:
-    try:
-        path.write_text(comparison_page(comparison), encoding="utf-8")
-    except OSError as error:
-        raise FileUnwritable(path, error) from error
-    print_message(f"page: {path}")
+def add_review_options(add: Callable[..., Any]) -> None:
+    """Add the options `--markdown` and `--junit` with a parser's `add_argument`."""
+    add("--markdown", metavar="FILE", type=Path, help="write a comment for a pull request")
+    add("--junit", metavar="FILE", type=Path, help="write the verdict as JUnit's XML")
+
+
+def write_review(given: argparse.Namespace, review: Review) -> None:
+    """Write the files of `--markdown` and `--junit`. Raise FileUnwritable if that fails."""
+    if given.markdown is not None:
+        write_file(given.markdown, markdown(review))
+    if given.junit is not None:
+        write_file(given.junit, junit(review))
 
 
 def _write_smallest(comparison: Comparison, folder: Path) -> None:

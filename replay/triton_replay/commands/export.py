@@ -47,7 +47,7 @@ def _write_tests(given: argparse.Namespace, capture: Capture) -> None:
         raise ReplayError(f"{given.capture}: no responses to test")
     make_folder(given.output)
     try:
-        write_pytest_case(given.capture, given.output)
+        write_pytest_case(capture.files, given.output)
     except OSError as error:
         raise FileUnwritable(given.output, error) from error
     print_message(f"{count} tests: pytest {given.output} --triton-server HOST:PORT")

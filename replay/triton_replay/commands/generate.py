@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from triton_replay.capture.files import CaptureWriter
 from triton_replay.capture.records import Closing, Opening, Record, Request
@@ -85,7 +86,7 @@ def _requests(given: argparse.Namespace, sizes: Sizes, inputs: list[InputPlan]) 
     when, what = random.Random(f"times {given.seed}"), random.Random(f"sizes {given.seed}")
     period = given.seconds if given.period is None else given.period
     arrivals = Arrivals(given.rate, given.burst, given.swing, period)
-    target = f"/v2/models/{given.model}/infer"
+    target = f"/v2/models/{quote(given.model)}/infer"
     for number, at in enumerate(arrivals.times(given.seconds, when)):
         headers, body = make_body(inputs, sizes.draw(what), what)
         connection = number % given.connections

@@ -7,9 +7,8 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from triton_replay.commands.common import print_message, print_result
+from triton_replay.commands.common import print_message, print_result, write_file, write_hdr
 from triton_replay.commands.load_options import PORTS, load_options
-from triton_replay.errors import FileUnwritable
 from triton_replay.loading.levels import CONCURRENCY, Level
 from triton_replay.loading.load import Load, LoadReport
 from triton_replay.loading.windows import Measurement, Window
@@ -81,18 +80,16 @@ def _print_measurement(report: LoadReport, one: Measurement) -> None:
 
 def _write(given: argparse.Namespace, report: LoadReport) -> None:
     if given.f is not None:
-        _write_file(given.f, load_csv(report, verbose=given.verbose_csv))
+        write_file(given.f, load_csv(report, verbose=given.verbose_csv))
     if given.profile_export_file is not None:
-        _write_file(given.profile_export_file, load_export(report))
+        write_file(given.profile_export_file, load_export(report))
     if given.html is not None:
-        _write_file(given.html, load_page(report))
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileUnwritable(path, error) from error
+        write_file(given.html, load_page(report))
+    if given.hdr is not None:
+        for one in report.measurements:
+            mode = "concurrency" if one.level.mode == CONCURRENCY else "rate"
+            path = given.hdr / f"{mode}-{one.level.value:g}.hgrm"
+            write_hdr(path, one.latencies.tolist())
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
@@ -156,6 +153,11 @@ def _add_windows(group: argparse._ArgumentGroup) -> None:
     add("--percentile", metavar="N", type=int, help=percentile_help)
     threshold_help = "latency limit; 0: none"
     add("-l", "--latency-threshold", metavar="MS", type=float, default=0.0, help=threshold_help)
+    goodput_help = (
+        "report the requests per second within a limit in ms: of the latency, or of a stream's "
+        "first response, last response and mean time between responses"
+    )
+    add("--goodput", metavar="MS|first:MS,last:MS,between:MS", help=goodput_help)
     timeout_help = "longest time without any response; default: 300"
     add("--timeout", metavar="SECONDS", type=float, default=300.0, help=timeout_help)
 
@@ -225,6 +227,8 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     export_help = "write the times of each request as JSON"
     add("--profile-export-file", metavar="FILE", type=Path, help=export_help)
     add("--html", metavar="FILE", type=Path, help="write an HTML page with plots")
+    hdr_help = "write the latencies of each load to DIR, in HdrHistogram's format"
+    add("--hdr", metavar="DIR", type=Path, help=hdr_help)
     add("--collect-metrics", action="store_true", help="read GPU metrics from the metrics page")
     url_help = "the metrics page; default: %(default)s"
     add("--metrics-url", metavar="URL", default="localhost:8002/metrics", help=url_help)

@@ -84,6 +84,7 @@ def load_options(given: argparse.Namespace) -> LoadOptions:
             batch=given.b,
             is_poisson=distribution == "poisson",
             gaps=gaps,
+            goals=_goals(given.goodput) if given.goodput else {},
         ),
         search=search,
         is_binary_search=given.binary_search,
@@ -189,6 +190,22 @@ def _sequence_ids(text: str) -> tuple[int, int | None]:
     if found[0] < 1 or (found[1] is not None and found[1] <= found[0]):
         raise ReplayError(
             f"--sequence-id-range: found {text!r}, expected START or START:END of numbers above 0"
+        )
+    return found
+
+
+def _goals(text: str) -> dict[str, float]:
+    """Parse the limits of `--goodput`; return nanoseconds by name."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, limit = part.rpartition(":")
+        try:
+            found[name or "last"] = float(limit) * 1e6
+        except ValueError:
+            found[part] = 0.0
+    if not found.keys() <= {"first", "last", "between"} or not min(found.values()) > 0:
+        raise ReplayError(
+            f"--goodput: found {text!r}, expected milliseconds, or first:MS,last:MS,between:MS"
         )
     return found
 

@@ -9,15 +9,22 @@ import functools
 import itertools
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.files import CaptureWriter
-from triton_replay.commands.common import clock_from_now, opening, print_message, run_loop
+from triton_replay.commands.common import (
+    clock_from_now,
+    opening,
+    parse_size,
+    print_message,
+    run_loop,
+)
 from triton_replay.errors import ReplayError
 from triton_replay.recording.grpc_tap import GrpcTap
-from triton_replay.recording.http_tap import HttpTap
+from triton_replay.recording.http_tap import HttpTap, Sink
 from triton_replay.recording.proxy import Proxy, Reading, Tap
 from triton_replay.recording.recorder import Recorder, Selection
 from triton_replay.recording.redaction import SECRET_NAMES, Redaction
@@ -27,7 +34,7 @@ MAX_BODY: Final = 16 * 2**20
 """Default of `--max-body`, in bytes."""
 
 
-class _Front(NamedTuple):
+class Front(NamedTuple):
     """A listening address, its server, and the tap that records the traffic."""
 
     listen: Address
@@ -37,6 +44,18 @@ class _Front(NamedTuple):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `record`."""
+    add_proxy_options(parser)
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="the capture; must not exist; the suffix .gz or .zst compresses it",
+    )
+
+
+def add_proxy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the proxy and of what it records."""
     add = parser.add_argument
     listen_help = "address for clients over HTTP; default: %(default)s"
     add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help=listen_help)
@@ -44,7 +63,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help=server_help)
     add("--grpc-listen", metavar="HOST:PORT", help="address for clients over gRPC")
     add("--grpc-server", metavar="HOST:PORT", help="the server's address for gRPC")
-    add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
     add("--seconds", type=float, help="duration; default: until Ctrl-C or SIGTERM")
     add(
         "--sample",
@@ -62,6 +80,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="largest body to record; of a larger one only the size is; default: 16 MiB",
     )
     add("--max-capture", metavar="BYTES", type=int, help="size at which the recording ends")
+    rotate_help = "size, such as 1GiB, from which another file continues the capture"
+    add("--rotate", metavar="SIZE", help=rotate_help)
     add(
         "--redact-header",
         metavar="NAME",
@@ -89,12 +109,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command until it is stopped; return 0. Raise ReplayError."""
+    run_loop(_record(given, fronts_of(given)))
+    return 0
+
+
+def fronts_of(given: argparse.Namespace) -> list[Front]:
+    """Return the addresses in the options of `add_proxy_options`. Raise ReplayError."""
     if not 0 <= given.sample <= 1:
         raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
-    # Otherwise the writer thread may hold the GIL for 5 ms while a request waits.
+    # Otherwise another thread may hold the GIL for 5 ms while a request waits.
     sys.setswitchinterval(SWITCH_SECONDS)
     fronts = [
-        _Front(
+        Front(
             parse_address(given.listen, "--listen"),
             parse_address(given.server, "--server"),
             HttpTap,
@@ -105,22 +131,15 @@ def run(given: argparse.Namespace) -> int:
     if given.grpc_listen is not None:
         listen = parse_address(given.grpc_listen, "--grpc-listen")
         server = parse_address(given.grpc_server, "--grpc-server")
-        fronts.append(_Front(listen, server, GrpcTap))
-    run_loop(_record(given, fronts))
-    return 0
+        fronts.append(Front(listen, server, GrpcTap))
+    return fronts
 
 
-async def _close(proxies: list[Proxy]) -> None:
-    for proxy in proxies:
-        await proxy.close()
-
-
-async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
+async def _record(given: argparse.Namespace, fronts: list[Front]) -> None:
     clock = clock_from_now()
-    for front, option in zip(fronts, ("--server", "--grpc-server"), strict=False):
-        look_for_server(front.server, option)
-    writer = CaptureWriter.create(given.output)
-    writer.write([opening(fronts[0].server, _settings(given))])
+    look_for_servers(fronts)
+    writer = CaptureWriter.create(given.output, rotation_of(given))
+    writer.write([opening(fronts[0].server, settings_of(given))])
     recorder = Recorder(
         writer,
         clock,
@@ -129,41 +148,72 @@ async def _record(given: argparse.Namespace, fronts: list[_Front]) -> None:
         given.max_capture,
         on_end=lambda reason: print_message(f"recording ended; the proxy continues: {reason}"),
     )
-    numbers, connections = itertools.count(), itertools.count()
-
-    reading = Reading(clock, recorder.count)
-
-    def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> Tap:
-        tap = kind(next(connections), numbers, reading.clock, recorder, given.max_body)
-        return reading.beside(tap)
-
     recorder.start()
-    reading.start()
-    proxies: list[Proxy] = []
+    listening = False
     try:
-        for front in fronts:
-            note = functools.partial(reading.note, recorder.count)
-            proxy = Proxy(front.server, note, functools.partial(new_tap, front.tap))
-            bound = await proxy.listen(front.listen)
-            proxies.append(proxy)
-            print_message(f"recording {front.server} at {bound} into {given.output}")
-    except ReplayError:
-        await _close(proxies)
-        reading.close()
-        recorder.close()
-        given.output.unlink()  # the capture is empty
-        raise
-    try:
-        await _wait_for_end(given.seconds)
+        async with listening_proxies(given, fronts, recorder, clock) as addresses:
+            listening = True
+            for front, bound in zip(fronts, addresses, strict=True):
+                print_message(f"recording {front.server} at {bound} into {given.output}")
+            await wait_for_end(given.seconds)
     finally:
-        await _close(proxies)
-        reading.close()
         try:
             recorder.close()
         finally:
-            print_message(f"{recorder.recorded} requests in {given.output}")
-            for reason, count in recorder.counts.items():
-                print_message(f"not recorded: {count} {reason}")
+            if not listening:
+                given.output.unlink()  # the capture is empty
+            else:
+                print_message(f"{recorder.recorded} requests in {given.output}")
+                for reason, count in recorder.counts.items():
+                    print_message(f"not recorded: {count} {reason}")
+
+
+def look_for_servers(fronts: list[Front]) -> None:
+    """Raise ServerUnreachable if a server does not accept connections."""
+    for front, option in zip(fronts, ("--server", "--grpc-server"), strict=False):
+        look_for_server(front.server, option)
+
+
+@contextlib.asynccontextmanager
+async def listening_proxies(
+    given: argparse.Namespace, fronts: list[Front], sink: Sink, clock: Callable[[], int]
+) -> AsyncIterator[list[Address]]:
+    """Run a proxy for each front.
+
+    Args:
+        given: The options of `add_proxy_options`.
+        fronts: The addresses.
+        sink: Receives the records, on a thread of its own.
+        clock: Returns nanoseconds since the start.
+
+    Yields:
+        The address of each proxy.
+
+    Raises:
+        ReplayError: An address cannot be used.
+    """
+    numbers, connections = itertools.count(), itertools.count()
+    reading = Reading(clock, sink.count)
+
+    def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> Tap:
+        return reading.beside(kind(next(connections), numbers, reading.clock, sink, given.max_body))
+
+    reading.start()
+    note = functools.partial(reading.note, sink.count)
+    proxies = [Proxy(front.server, note, functools.partial(new_tap, front.tap)) for front in fronts]
+    try:
+        yield [
+            await proxy.listen(front.listen) for proxy, front in zip(proxies, fronts, strict=True)
+        ]
+    finally:
+        for proxy in proxies:
+            await proxy.close()
+        reading.close()
+
+
+def rotation_of(given: argparse.Namespace) -> int:
+    """Return the size at which captures are continued in another file; 0 for never."""
+    return parse_size(given.rotate, "--rotate") if given.rotate else 0
 
 
 def redaction_of(given: argparse.Namespace) -> Redaction:
@@ -176,7 +226,8 @@ def redaction_of(given: argparse.Namespace) -> Redaction:
     )
 
 
-async def _wait_for_end(seconds: float | None) -> None:
+async def wait_for_end(seconds: float | None) -> None:
+    """Wait for the end of this duration, or for SIGINT or SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -185,7 +236,8 @@ async def _wait_for_end(seconds: float | None) -> None:
         await asyncio.wait_for(stop.wait(), seconds)
 
 
-def _settings(given: argparse.Namespace) -> dict[str, object]:
+def settings_of(given: argparse.Namespace) -> dict[str, object]:
+    """Return the settings that limit the content of a capture."""
     return {
         "sample": given.sample,
         "seed": given.seed,

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import signal
 from pathlib import Path
+from typing import Final
 
 from triton_replay.addresses import look_for_server, parse_address
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
@@ -17,11 +18,15 @@ from triton_replay.commands.common import (
     print_message,
     run_loop,
 )
-from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
 from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player, Target
+
+MAX_WAITING: Final = 2**30
+"""Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +46,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="factor of the recorded speed, or max: without pauses; default: 1",
     )
     add(
+        "--loop",
+        choices=("auto", "open", "closed"),
+        default="auto",
+        help="open: requests at their recorded times; closed: each after the previous response of "
+        "its connection and the recorded think time; auto: closed if the recorded clients sent "
+        "three of four requests right after a response; default: auto",
+    )
+    add(
         "--header",
         metavar="NAME:VALUE",
         action="append",
@@ -54,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="time limit of a request; default: 300",
     )
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -69,10 +83,10 @@ def run(given: argparse.Namespace) -> int:
     server = parse_address(given.server, "--server")
     speed = _speed(given.speed)
     headers = tuple(parse_header(text, "--header") for text in given.header)
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
-    plan = plan_replay(capture.exchanges, speed)
+    plan = plan_replay(capture.exchanges, speed, given.loop)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
     grpc_server = parse_address(given.grpc_server, "--grpc-server")
@@ -90,6 +104,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     server = target.http if "http" in protocols else target.grpc
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
+    settings["loop"] = "closed" if plan.closed else "open"
     writer.write([opening(server, settings)])
     clock = clock_from_now()
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -101,7 +116,13 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
     # What the recording kept is kept again, so that the targets of both captures are equal.
     kept = capture.opening.settings.get("keep_headers")
     kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
-    recorder = Recorder(writer, clock, redaction=Redaction(kept=kept), on_end=end_early)
+    recorder = Recorder(
+        writer,
+        clock,
+        redaction=Redaction(kept=kept),
+        max_waiting=MAX_WAITING,
+        on_end=end_early,
+    )
     player = Player(plan, target, clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -112,7 +133,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
             done = outcome.statuses.total() + outcome.unanswered.total()
             cut_short = f"interrupted after {done} of {len(plan.steps)} requests"
     finally:
-        recorder.close(cut_short)
+        recorder.close(cut_short, outcome.lateness)
     _report(plan, outcome, clock() / 1e9, given.output)
     if outcome.unanswered:
         lost = outcome.unanswered.total()
@@ -123,6 +144,9 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
         raise ServerUnreachable(
             f"{names}: {lost} of {len(plan.steps)} requests have no response: {reasons}"
         )
+    if recorder.counts:
+        lost = recorder.counts.total()
+        raise CaptureIncomplete(f"{given.output}: {', '.join(recorder.counts)}: {lost} are missing")
 
 
 async def _play(player: Player, stop: asyncio.Event) -> bool:
@@ -140,14 +164,19 @@ async def _play(player: Player, stop: asyncio.Event) -> bool:
 
 def _report(plan: Plan, outcome: Outcome, seconds: float, output: Path) -> None:
     answers = ", ".join(f"{count} with {status}" for status, count in outcome.statuses.items())
-    print_message(f"{len(plan.steps)} requests in {seconds:.1f} s, responses: {answers or 'none'}")
+    loop = "closed" if plan.closed else "open"
+    print_message(
+        f"{len(plan.steps)} requests in {seconds:.1f} s ({loop} loop), responses: "
+        f"{answers or 'none'}"
+    )
     print_message(f"responses in {output}")
     for reason, count in plan.left_out.items():
         print_message(f"not sent: {count} {reason}")
-    if outcome.latest > 10_000_000:
+    late = outcome.lateness
+    if late["late"]:
         print_message(
-            f"requests were sent up to {outcome.latest / 1e6:.0f} ms late: this machine is too "
-            "busy for the load, so the latencies include its delays"
+            f"{late['late']} of {late['requests']} requests were sent 10 to "
+            f"{late['largest'] / 1e6:.0f} ms late: this machine is too busy for the load"
         )
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import as_json
 from triton_replay.commands.common import print_message, print_result
+from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.comparing.latencies import latencies
+from triton_replay.wire.grpc_messages import is_inference, model_of_call
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +20,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("capture", metavar="CAPTURE", type=Path, help="the capture to print")
     json_help = "print one line of JSON for each request, without bodies"
     parser.add_argument("--json", action="store_true", help=json_help)
+    add_filter_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; return 0. Raise ReplayError."""
-    capture = read_capture(given.capture)
+    capture = filter_of(given).apply(read_capture(given.capture))
     lines = _json_lines(capture) if given.json else _table(capture)
     print_result("\n".join(lines))
     if capture.complaint:
@@ -52,16 +56,19 @@ def _table(capture: Capture) -> list[str]:
     groups: defaultdict[tuple[str, str, str], list[Exchange]] = defaultdict(list)
     for exchange in capture.exchanges:
         request = exchange.request
-        groups[request.method, request.target, exchange.status].append(exchange)
-    lines.append(f"{'requests':>8}  {'status':>6}  {'median ms':>9}  target")
+        model = model_of_call(request.body) if is_inference(request.target) else ""
+        target = f"{request.target} {model}".rstrip()
+        groups[request.method, target, exchange.status].append(exchange)
+    lines.append(f"{'requests':>8}  {'status':>6}  {'median ms':>9}  {'service':>8}  target")
     for (method, target, status), members in sorted(groups.items(), key=lambda g: -len(g[1])):
-        times = sorted(
-            (member.response.end - member.request.at) / 1e6
-            for member in members
-            if member.response is not None
+        summary = latencies(members)[1]
+        medians = [
+            f"{found[0].value / 1e6:.2f}" if found else "-"
+            for found in (summary.percentiles, summary.service)
+        ]
+        lines.append(
+            f"{len(members):>8}  {status:>6}  {medians[0]:>9}  {medians[1]:>8}  {method} {target}"
         )
-        median = f"{times[len(times) // 2]:.2f}" if times else "-"
-        lines.append(f"{len(members):>8}  {status:>6}  {median:>9}  {method} {target}")
     for reason, count in (capture.closing.counts if capture.closing else {}).items():
         lines.append(f"not recorded: {count} {reason}")
     return lines

@@ -160,8 +160,8 @@ def _times(
     for model, of_model in numbers.items():
         failures = [{n: failure_of(side[n]) for n in of_model} for side in (a, b)]
         paired = [n for n in of_model if not any(side[n] for side in failures)]
-        times_a, summary_a = _summary([a[n] for n in paired])
-        times_b, summary_b = _summary([b[n] for n in paired])
+        times_a, summary_a = latencies([a[n] for n in paired])
+        times_b, summary_b = latencies([b[n] for n in paired])
         counts_a, counts_b = (Counter(filter(None, side.values())) for side in failures)
         found.append(
             ModelTimes(
@@ -169,14 +169,6 @@ def _times(
             )
         )
     return sorted(found, key=lambda one: -one.requests)
-
-
-def _summary(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies]:
-    """Return the latencies of answered requests in nanoseconds, and their summary."""
-    spans = [(one.request.at, one.response.end) for one in exchanges if one.response is not None]
-    times = tuple(max(end - at, 0) for at, end in spans)
-    last = max((end for _, end in spans), default=0)
-    return times, latencies(times, last - min((at for at, _ in spans), default=0))
 
 
 # -- groups: for each kind of difference, model and output, each property of a request (rows, sizes,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, sqrt
 from typing import Final
+
+from triton_replay.capture.files import Exchange
+from triton_replay.wire.bodies import header
 
 _Z: Final = 1.959964
 """Half width of the interval that holds 95 % of a normal distribution, in standard deviations."""
 PERCENTILES: Final = (50, 90, 95, 99)
+MANY: Final = 2_000
+"""Number of values from which p99.9 is not almost the largest one."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Percentile:
     An end of the interval that too few values determine has the value None.
     """
 
-    percent: int
+    percent: float
     value: int
     low: int | None
     high: int | None
@@ -32,25 +38,59 @@ class Latencies:
     count: int
     per_second: float
     percentiles: tuple[Percentile, ...]
+    """Response times: from the time at which a request was due."""
+    service: tuple[Percentile, ...] = ()
+    """Service times: from the time at which a request was sent."""
+    first: tuple[Percentile, ...] = ()
+    """Times from the sending of a request until the first of several responses."""
+    between: tuple[Percentile, ...] = ()
+    """Times between the responses of a stream."""
 
 
-def latencies(times: Sequence[int], span: int) -> Latencies:
-    """Summarize latencies.
+def latencies(exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], Latencies]:
+    """Return the latencies of answered requests in nanoseconds, and their summary."""
+    answered = [(one, one.response) for one in exchanges if one.response is not None]
+    times = tuple(max(response.end - one.request.at, 0) for one, response in answered)
+    first = min((one.request.at for one, _ in answered), default=0)
+    span = max((response.end for _, response in answered), default=0) - first
+    streams = [(one.request.end, arrivals_of(one)) for one, _ in answered]
+    streams = [(sent, arrivals) for sent, arrivals in streams if len(arrivals) > 1]
+    return times, Latencies(
+        len(times),
+        len(times) / (span / 1e9) if span > 0 else 0.0,
+        percentiles(times),
+        percentiles([max(response.end - one.request.end, 0) for one, response in answered]),
+        percentiles([max(arrivals[0] - sent, 0) for sent, arrivals in streams]),
+        percentiles([after - at for _, arrivals in streams for at, after in pairwise(arrivals)]),
+    )
 
-    Args:
-        times: Latency of each request, in nanoseconds.
-        span: Time from the start of the first request to the end of the last, in nanoseconds.
+
+def arrivals_of(exchange: Exchange) -> list[int]:
+    """Return the arrival times of the responses to one request of a stream, in nanoseconds.
 
     Returns:
-        The number of requests, the rate, and PERCENTILES; no percentiles without requests.
+        No times for a gRPC stream with several requests, whose responses belong to any of them.
     """
+    if exchange.request.protocol == "grpc":
+        if any(message.sent for message in exchange.messages):
+            return []
+        return [message.at for message in exchange.messages]
+    response = exchange.response
+    if response is None or not header(response.headers, "content-type").startswith(
+        "text/event-stream"
+    ):
+        return []
+    return [at for at, _ in response.parts]
+
+
+def percentiles(times: Iterable[int]) -> tuple[Percentile, ...]:
+    """Return PERCENTILES, and p99.9 of MANY values; empty without values."""
     ordered = sorted(times)
-    rate = len(ordered) / (span / 1e9) if span > 0 else 0.0
-    found = tuple(percentile(ordered, percent) for percent in PERCENTILES) if ordered else ()
-    return Latencies(len(ordered), rate, found)
+    wanted = (*PERCENTILES, 99.9) if len(ordered) >= MANY else PERCENTILES
+    return tuple(percentile(ordered, percent) for percent in wanted) if ordered else ()
 
 
-def percentile(ordered: Sequence[int], percent: int) -> Percentile:
+def percentile(ordered: Sequence[int], percent: float) -> Percentile:
     """Return a percentile of sorted values with its confidence interval.
 
     The interval lies between two of the values: the number of values below the percentile of the

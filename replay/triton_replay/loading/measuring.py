@@ -7,8 +7,8 @@ import random
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from triton_replay.loading.windows import (
     AGREEING,
     Measurement,
     Stability,
+    Streams,
     Times,
     Window,
     percentiles_of,
@@ -45,6 +46,7 @@ class Plan:
         batch: Rows of a request.
         is_poisson: Whether an open loop has random arrival times.
         gaps: Intervals of `--request-intervals`, in nanoseconds.
+        goals: Limits of `--goodput` in nanoseconds: `first`, `last`, `between`.
     """
 
     interval: int
@@ -55,6 +57,7 @@ class Plan:
     batch: int
     is_poisson: bool
     gaps: Sequence[int]
+    goals: Mapping[str, float] = field(default_factory=dict)
 
 
 def _times(values: array[int]) -> Times:
@@ -212,9 +215,12 @@ class Meter:
                 f"no successful request within {len(windows)} windows of "
                 f"{self._plan.interval / 1e6:g} ms; increase --measurement-interval"
             )
+        succeeded = [index for index in range(first, last) if index not in record.failed]
+        arrivals = record.responses and [record.responses[index] for index in succeeded]
         responses = 0
         if record.responses is not None:
             responses = sum(len(record.responses[index]) for index in range(first, last))
+        streams = Streams.of([record.starts[index] for index in succeeded], arrivals or ())
         sending = record.sending[first:last]
         mean = [window.latency(stability.percent) for window in windows]
         return Measurement(
@@ -229,6 +235,8 @@ class Meter:
                 reason for index, reason in record.failed.items() if first <= index < last
             ),
             responses=responses,
+            streams=streams,
+            good=streams.good(self._plan.goals, latencies) if self._plan.goals else None,
             unsent=unsent,
             late=record.late - late,
             server=between(self._readings.statistics(before), self._readings.statistics(after)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from triton_replay.loading.statistics import ServerSide
 Times = NDArray[np.int64]
 AGREEING: Final = 3
 """Number of windows that have to be stable."""
-PERCENTILES: Final = (50, 90, 95, 99)
+PERCENTILES: Final = (50, 90, 95, 99, 99.9)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,48 @@ class Stability:
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Times of requests with several responses, in nanoseconds. Empty without such requests."""
+
+    last: Times
+    """Time until the last response of each request."""
+    between: Times
+    """Times between the responses of all requests."""
+    mean_between: NDArray[np.float64]
+    """Mean time between the responses of each request; 0 for one response."""
+
+    @classmethod
+    def of(cls, starts: Sequence[int], responses: Sequence[array[int]]) -> Streams:
+        """Compute the times.
+
+        Args:
+            starts: Start of each successful request.
+            responses: The times of its responses; none if these are not recorded.
+        """
+        if not any(len(times) > 1 for times in responses):
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+        gaps = [np.diff(times) for times in responses]
+        return cls(
+            np.array([times[-1] - at for at, times in zip(starts, responses, strict=True)]),
+            np.concatenate(gaps),
+            np.array([found.mean() if len(found) else 0.0 for found in gaps]),
+        )
+
+    def good(self, goals: Mapping[str, float], latencies: Times) -> int:
+        """Return the number of successful requests within the limits.
+
+        Args:
+            goals: Limits of `first`, `last` and `between` in nanoseconds.
+            latencies: Time until the first response of each request.
+        """
+        measured: dict[str, NDArray[Any]] = {"first": latencies, "last": latencies}
+        if len(self.last):
+            measured |= {"last": self.last, "between": self.mean_between}
+        within = [measured[name] <= goals[name] for name in goals if name in measured]
+        return int(np.logical_and.reduce(within).sum()) if within else len(latencies)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """The result of one load. Times are nanoseconds unless their name says otherwise."""
 
@@ -98,6 +141,9 @@ class Measurement:
     """Failed requests by reason."""
     responses: int
     """Responses to all requests, if a request may have several; otherwise 0."""
+    streams: Streams
+    good: int | None
+    """Number of requests within the limits of `--goodput`; None without limits."""
     unsent: int = 0
     """Requests of an open loop that were due but not sent at the end."""
     late: int = 0
@@ -119,6 +165,11 @@ class Measurement:
     def inferences_per_second(self) -> float:
         """Rows per second."""
         return self.count * self.batch / self.seconds
+
+    @property
+    def goodput(self) -> float:
+        """Rows per second of requests within the limits of `--goodput`."""
+        return (self.good or 0) * self.batch / self.seconds
 
     @property
     def latencies(self) -> Times:

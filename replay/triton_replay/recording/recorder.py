@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,11 +92,12 @@ class Recorder:
         """Count traffic that is not recorded."""
         self.counts[reason] += 1
 
-    def close(self, cut_short: str = "") -> None:
+    def close(self, cut_short: str = "", lateness: Mapping[str, int] | None = None) -> None:
         """Write the queued records and the closing record.
 
         Args:
             cut_short: Why the recording ended early, if the recorder does not know.
+            lateness: Delays that a replay caused itself, as in `Closing`.
 
         Raises:
             CaptureIncomplete: The recording ended early, or the disk is full.
@@ -105,7 +106,7 @@ class Recorder:
         self._thread.join()
         self.write_waiting()
         reason = self.ended or cut_short
-        closing = Closing(self._clock(), reason or "stopped", dict(self.counts))
+        closing = Closing(self._clock(), reason or "stopped", dict(self.counts), lateness or {})
         try:
             self._writer.write([closing])
             self._writer.sync()

@@ -103,7 +103,8 @@ class SideBySide:
 
         async def work() -> None:
             with contextlib.ExitStack() as stack:
-                clients = [_Clients(self, server, stack) for server in self._servers]
+                shared = (self._headers, self._timeout, self._clock, stack)
+                clients = [Clients(server, *shared) for server in self._servers]
                 while (number := next(numbers)) < len(steps):
                     step = steps[number]
                     for earlier in step.after:
@@ -114,7 +115,7 @@ class SideBySide:
         await asyncio.gather(*(work() for _ in range(min(in_flight, len(steps)))))
 
     async def _ask_all(
-        self, step: Step, clients: Sequence[_Clients]
+        self, step: Step, clients: Sequence[Clients]
     ) -> tuple[tuple[Asked, ...], tuple[Asked, ...], Asked | None]:
         # A second ask of the same server would change the state of its sequence.
         asks = 2 if len(clients) == 2 and not in_sequence(step.exchange.request) else 1
@@ -129,42 +130,57 @@ class SideBySide:
         return a, b, a[1] if asks == 2 else None
 
 
-class _Clients:
-    """The connections of one worker to one server."""
+class Clients:
+    """The connections of one worker to one server.
 
-    def __init__(self, asker: SideBySide, server: Server, stack: contextlib.ExitStack) -> None:
-        self._asker = asker
+    Args:
+        server: The server.
+        headers: Headers of every request.
+        timeout: Seconds until a request fails.
+        clock: Returns nanoseconds.
+        stack: Closes the connections.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        headers: Headers,
+        timeout: float,
+        clock: Callable[[], int],
+        stack: contextlib.ExitStack,
+    ) -> None:
         self._server = server
+        self._shared = (headers, timeout)
+        self._clock = clock
         self._stack = stack
         self._clients: dict[str, Client] = {}
         self._messages: list[StreamMessage] = []
 
     def _client(self, protocol: str) -> Client:
         if protocol not in self._clients:
-            asker, server = self._asker, self._server
-            shared = (asker._headers, asker._timeout)
             client: HttpConnection | GrpcConnection
             if protocol == "grpc":
                 client = GrpcConnection(
-                    server.grpc, asker._clock, self._messages.append, *shared, None
+                    self._server.grpc, self._clock, self._messages.append, *self._shared, None
                 )
             else:
-                client = HttpConnection(server.http, asker._clock, *shared)
+                client = HttpConnection(self._server.http, self._clock, *self._shared)
             self._stack.callback(client.close)
             self._clients[protocol] = client
         return self._clients[protocol]
 
     async def ask(self, exchange: Exchange) -> Asked:
+        """Send a request; return it with its response, and the latency in nanoseconds."""
         client = self._client(exchange.request.protocol)
         self._messages.clear()
         response = None
         with contextlib.suppress(NotAnswered):
             await client.open()
-        sent = self._asker._clock()
+        sent = self._clock()
         try:
             response = await client.send(exchange)
             end = response.end
         except NotAnswered as error:
-            response, end = error.response, self._asker._clock()
+            response, end = error.response, self._clock()
         messages = tuple(self._messages)
         return replace(exchange, response=response, messages=messages), end - sent

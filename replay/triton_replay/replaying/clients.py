@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -77,8 +79,7 @@ class HttpConnection(asyncio.Protocol):
             return self._response(await asyncio.wait_for(self._answer, self._timeout), "complete")
         except asyncio.TimeoutError as error:
             self.close()
-            now = self._clock()
-            nothing = Response(request.number, now, now, 0, (), 0, ended="client")
+            nothing = _given_up(request, self._clock())
             raise NotAnswered(f"no response within {self._timeout:g} s", nothing) from error
         finally:
             self._answer = None
@@ -148,6 +149,11 @@ class NotAnswered(Exception):
         self.response = response
 
 
+def _given_up(request: Request, now: int) -> Response:
+    """Return the record of a response that the client did not wait for."""
+    return Response(request.number, now, now, 0, (), 0, ended="client")
+
+
 class Client(Protocol):
     """A connection to the server."""
 
@@ -155,13 +161,21 @@ class Client(Protocol):
         """Connect if the connection is not open. Raise NotAnswered if that fails."""
 
     async def send(self, exchange: Exchange) -> Response:
-        """Send a recorded request and return the complete response, or raise NotAnswered."""
+        """Send a recorded request and return its response.
+
+        A response with `ended` "client" records that the request's deadline passed.
+
+        Raises:
+            NotAnswered: No complete response arrived.
+        """
         ...
 
 
 # -- gRPC: recorded calls, and streams with their recorded timing
 
-_NOT_METADATA: Final = frozenset(("content-type", "te", "user-agent", "grpc-timeout"))
+_NOT_METADATA: Final = frozenset(("content-type", "te", "user-agent"))
+_DEADLINE: Final = re.compile(r"(\d{1,8})([HMSmun])")
+_SECONDS: Final = {"H": 3600, "M": 60, "S": 1, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class GrpcConnection:
@@ -205,15 +219,22 @@ class GrpcConnection:
 
     async def send(self, exchange: Exchange) -> Response:
         """Make a call and return its response. Raise NotAnswered without one."""
+        request = exchange.request
+        metadata = _metadata(request, self._headers)
+        deadline = _deadline(metadata)
         try:
-            call = await asyncio.wait_for(self._call(exchange), self._timeout)
+            limit = min(deadline, self._timeout)
+            call = await asyncio.wait_for(self._call(exchange, metadata), limit)
         except asyncio.TimeoutError as error:
-            raise NotAnswered(f"no response within {self._timeout:g} s") from error
+            nothing = _given_up(request, self._clock())
+            if deadline <= self._timeout:
+                return nothing
+            raise NotAnswered(f"no response within {self._timeout:g} s", nothing) from error
         except CallFailed as error:
             raise NotAnswered(str(error)) from error
         end = self._clock()
         return Response(
-            number=exchange.request.number,
+            number=request.number,
             at=end,
             end=end,
             status=int(header(call.headers, ":status") or 0),
@@ -223,9 +244,8 @@ class GrpcConnection:
             trailers=call.trailers,
         )
 
-    async def _call(self, exchange: Exchange) -> GrpcCall:
+    async def _call(self, exchange: Exchange, metadata: Headers) -> GrpcCall:
         request = exchange.request
-        metadata = _metadata(request, self._headers)
         if not request.target.endswith(STREAMING):
             while True:
                 active = await self._channel.start(request.target, metadata)
@@ -277,3 +297,9 @@ def _metadata(request: Request, headers: Headers) -> Headers:
         if name not in given and name not in _NOT_METADATA and value != REDACTED_VALUE
     )
     return (*kept, *headers)
+
+
+def _deadline(metadata: Headers) -> float:
+    """Return the deadline of a call in seconds, or infinity."""
+    found = _DEADLINE.fullmatch(header(metadata, "grpc-timeout"))
+    return int(found[1]) * _SECONDS[found[2]] if found else math.inf

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, sequence_of
+from triton_replay.wire.bodies import INFERENCE, Body, NotUnderstood, inflate, json_of, sequence_of
 from triton_replay.wire.grpc_messages import (
     is_inference,
     model_of_call,
@@ -39,8 +39,14 @@ _READ_ONLY: Final = (
 """Path suffixes of gRPC calls that do not change the server."""
 
 
+FOLLOWING: Final = 10
+"""Smallest number of requests after others that shows whether a load is a closed loop."""
+AT_ONCE: Final = 1_000_000
+"""Nanoseconds after a response within which a client has not waited for anything else."""
+
+
 class Step(NamedTuple):
-    """One request, sent at `due`, but not before the steps in `after` have their responses."""
+    """One request, sent when it is due, but not before the steps in `after` have responses."""
 
     exchange: Exchange
     lane: int
@@ -49,6 +55,8 @@ class Step(NamedTuple):
     """Nanoseconds after the start of the replay; 0 for as soon as possible."""
     after: tuple[int, ...]
     """Indexes of earlier steps that must be complete."""
+    think: int | None = None
+    """Nanoseconds after the lane's previous response at which the request is due, not `due`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Plan:
     steps: tuple[Step, ...]
     left_out: Mapping[str, int]
     """Numbers of requests that cannot be sent, by reason."""
+    closed: bool = False
+    """True if requests follow the previous response of their lane."""
 
     @property
     def lanes(self) -> dict[int, list[int]]:
@@ -68,17 +78,19 @@ class Plan:
         return found
 
 
-def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
+def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = "open") -> Plan:
     """Plan a replay.
 
     Args:
         exchanges: The recorded requests.
         speed: Factor of the recorded speed; None for as fast as possible.
+        loop: "open" sends at the recorded times, "closed" after the previous response of the lane
+            and the recorded think time, "auto" as the recorded clients did.
     """
     left_out: Counter[str] = Counter()
     sendable: list[Exchange] = []
     for exchange in sorted(exchanges, key=lambda one: (one.request.at, one.request.number)):
-        reason = _why_not(exchange)
+        reason = why_not_sent(exchange)
         if reason:
             left_out[reason] += 1
         else:
@@ -92,7 +104,7 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
     for index, exchange in enumerate(sendable):
         request = exchange.request
         after = {last_change}
-        sequence = _sequence_of(request)
+        sequence = sequence_key(request)
         if sequence is not None:
             after.add(by_sequence.get(sequence, -1))
             by_sequence[sequence] = index
@@ -104,7 +116,41 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None) -> Plan:
             since_change.append(index)
         due = 0 if speed is None else round((request.at - first) / speed)
         steps.append(Step(exchange, lanes.of(exchange), due, tuple(sorted(after - {-1}))))
-    return Plan(tuple(steps), left_out)
+    thinks = _think_times(steps)
+    closed = loop == "closed" or (loop == "auto" and _is_closed_loop(thinks))
+    if speed is None or not closed:
+        return Plan(tuple(steps), left_out)
+    for index, (think, _) in thinks.items():
+        steps[index] = steps[index]._replace(think=round(think / speed))
+    return Plan(tuple(steps), left_out, closed=True)
+
+
+def _think_times(steps: Iterable[Step]) -> dict[int, tuple[int, int]]:
+    """Return the recorded think time before each request, and the previous request's latency.
+
+    Returns:
+        Nanoseconds by index, without the first request of each lane. The latency is 0 if there
+        was no response.
+    """
+    found = {}
+    previous: dict[int, tuple[int, int]] = {}
+    for index, step in enumerate(steps):
+        request, response = step.exchange.request, step.exchange.response
+        if step.lane in previous:
+            at, end = previous[step.lane]
+            found[index] = max(request.at - end, 0), end - at
+        previous[step.lane] = request.at, response.end if response else request.end
+    return found
+
+
+def _is_closed_loop(thinks: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether three of four requests follow the previous response at once."""
+    following = [(think, latency) for think, latency in thinks.values() if latency]
+    if len(following) < FOLLOWING:
+        return False
+    latencies = sorted(latency for _, latency in following)
+    at_once = max(AT_ONCE, latencies[len(latencies) // 2] // 10)
+    return sum(think <= at_once for think, _ in following) >= 0.75 * len(following)
 
 
 class _Lanes:
@@ -136,7 +182,7 @@ class _Lanes:
         return self._count - 1
 
 
-def _sequence_of(request: Request) -> tuple[str, str] | None:
+def sequence_key(request: Request) -> tuple[str, str] | None:
     """Return the model and the correlation id of a request in a sequence, otherwise None."""
     if request.protocol == "grpc":
         if not is_inference(request.target):
@@ -152,7 +198,7 @@ def _sequence_of(request: Request) -> tuple[str, str] | None:
 
 def in_sequence(request: Request) -> bool:
     """Return whether a request has a correlation id, so that its model keeps state."""
-    return _sequence_of(request) is not None
+    return sequence_key(request) is not None
 
 
 def changes_the_server(request: Request) -> bool:
@@ -162,7 +208,8 @@ def changes_the_server(request: Request) -> bool:
     return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])
 
 
-def _why_not(exchange: Exchange) -> str:
+def why_not_sent(exchange: Exchange) -> str:
+    """Return why a recorded request cannot be sent, or ""."""
     request = exchange.request
     sent = [request.body, *(message.body for message in exchange.messages if message.sent)]
     if not request.whole or not all(message.whole for message in exchange.messages if message.sent):
@@ -175,8 +222,9 @@ def _why_not(exchange: Exchange) -> str:
 
 
 def _content(request: Request, body: Body) -> bytes:
-    """Return a body, without compression if that is possible."""
-    if request.protocol == "grpc":
-        with contextlib.suppress(NotUnderstood):
+    """Return a body, without compression and binary data if that is possible."""
+    with contextlib.suppress(NotUnderstood):
+        if request.protocol == "grpc":
             return b"".join(split_messages(body))
+        return json_of(request.headers, inflate(request.headers, body))
     return bytes(body)

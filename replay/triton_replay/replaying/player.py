@@ -1,16 +1,18 @@
 """Execution of a plan: each recorded connection becomes a connection, responses a new capture.
 
-The replay is an open loop: due requests are sent whether or not responses on other lanes have
-arrived. The latency of a request that waits for another one, on its lane or in its sequence, counts
-from its due time, so that a slow server shows as latency and not as a lower load.
+An open loop sends due requests whether or not responses on other lanes have arrived. The latency of
+a request that waits for another one, on its lane or in its sequence, counts from its due time, so
+that a slow server shows as latency and not as a lower load. In a closed loop a request is due at a
+time after the previous response of its lane, so a slow server receives fewer requests per second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,6 +24,8 @@ from triton_replay.wire.bodies import Headers
 
 LEAD: Final = 100_000_000
 """Nanoseconds before its first use at which a connection is opened."""
+LATE: Final = 10_000_000
+"""Nanoseconds of delay from which a request counts as late."""
 
 
 @dataclass
@@ -31,8 +35,15 @@ class Outcome:
     statuses: Counter[str] = field(default_factory=Counter)
     unanswered: Counter[str] = field(default_factory=Counter)
     """Requests without a complete response, by reason."""
-    latest: int = 0
-    """Largest delay of a request caused by the replay itself, in nanoseconds."""
+    delays: array[int] = field(default_factory=lambda: array("q"))
+    """Delays of requests caused by the replay itself, in nanoseconds."""
+
+    @property
+    def lateness(self) -> Mapping[str, int]:
+        """The number of requests with a due time, of late ones, and the largest delay."""
+        late = sum(delay >= LATE for delay in self.delays)
+        largest = max(self.delays, default=0)
+        return {"requests": len(self.delays), "late": late, "largest": largest}
 
 
 @dataclass(frozen=True)
@@ -111,14 +122,17 @@ class Player:
         free = 0
         for index in indexes:
             step = self._plan.steps[index]
+            due = step.due if step.think is None else free + step.think
             for earlier in step.after:
                 free = max(free, await self._answered[earlier])
+            if step.think is not None:
+                due = max(due, free)
             # Otherwise the latency of the first request would include the connection time.
-            await self._until(step.due - LEAD)
+            await self._until(due - LEAD)
             with contextlib.suppress(NotAnswered):  # the request itself will report it
                 await client.open()
-            await self._until(step.due)
-            free = await self._send(client, step, free)
+            await self._until(due)
+            free = await self._send(client, step, due, free)
             self._answered[index].set_result(free)
 
     async def _until(self, due: int) -> None:
@@ -126,21 +140,21 @@ class Player:
         if wait > 0:
             await asyncio.sleep(wait / 1e9)
 
-    async def _send(self, client: Client, step: Step, free: int) -> int:
+    async def _send(self, client: Client, step: Step, due: int, free: int) -> int:
         """Send a request whose lane is free since `free`; return the end of its response."""
         request = step.exchange.request
-        sent = self._clock()
-        if free <= step.due:
+        sent = at = self._clock()
+        if due and free <= due:
             # The lane was free, so a delay is caused by this process, not by the server.
-            self.outcome.latest = max(self.outcome.latest, sent - step.due if step.due else 0)
-            at = sent
-        else:
-            at = step.due if step.due else sent
+            self.outcome.delays.append(sent - due)
+        elif due:
+            at = due
         self._put(replace(request, at=at, end=sent))
         try:
             response = await client.send(step.exchange)
             status = replace(step.exchange, response=response).status
-            self.outcome.statuses[status] += 1
+            passed = response.ended == "client"
+            self.outcome.statuses["deadline exceeded" if passed else status] += 1
         except NotAnswered as error:
             end = self._clock()
             nothing = Response(request.number, end, end, 0, (), 0, ended="server")

@@ -10,7 +10,7 @@ from triton_replay.addresses import Address
 from triton_replay.comparing.comparison import Group
 from triton_replay.comparing.paired import MIN_REQUESTS
 from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
-from triton_replay.reporting.table import title_of
+from triton_replay.reporting.table import group_text
 
 
 def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> list[str]:
@@ -21,12 +21,7 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     found += _failure_lines(verdict)
     for one in verdict:
         for title, groups in (("differs", one.groups), ("noise, A differs from itself", one.noise)):
-            found += [
-                f"{title}: {title_of(each)}, {len(each.requests)} of {each.of} requests"
-                + (f", {each.condition}" if each.condition else "")
-                + (f"; {each.example}" if each.example else "")
-                for each in groups
-            ]
+            found += [f"{title}: {group_text(each)}" for each in groups]
     second = "A2" if "A2" in servers else "A"
     found += ["", "latency in ms; B/A with its 95 % interval", ""]
     found.append(f"{'':24} {'A':>10} {'B':>10}  {'B/A':22} {f'{second}/A':>7}")

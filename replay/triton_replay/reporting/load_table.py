@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from triton_replay.comparing.latencies import Percentile
+from triton_replay.comparing.latencies import MANY, Percentile
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport
 from triton_replay.loading.statistics import COLUMNS, ServerSide
-from triton_replay.loading.windows import Measurement
+from triton_replay.loading.windows import Measurement, percentiles_of
 
 
 def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
@@ -36,7 +36,19 @@ def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
     deviation = f"standard deviation {one.deviation / 1000:.0f} usec"
     yield f"    Avg latency: {one.mean / 1000:.0f} usec ({deviation})"
     for found in one.percentiles:
+        if found.percent == _NOT_IN_CSV and one.count < MANY:
+            continue
         yield f"    p{found.percent} latency: {found.value // 1000} usec {_interval(found)}"
+    for name, times in (
+        ("Last response", one.streams.last),
+        ("Between responses", one.streams.between),
+    ):
+        for found in percentiles_of(times, None):
+            if found.percent in (50, 99):
+                yield f"    {name} p{found.percent}: {found.value // 1000} usec {_interval(found)}"
+    if one.good is not None:
+        share = one.good / (one.count + sum(one.failures.values()))
+        yield f"    Goodput: {one.goodput:.6g} infer/sec ({share:.1%} of requests)"
     if not closed:
         yield f"    Send delay: {one.sending / 1000:.0f} usec from the due time, on average"
     if one.unsent:
@@ -62,6 +74,7 @@ def summary_lines(report: LoadReport) -> Iterator[str]:
         name = "Concurrency" if one.level.mode == CONCURRENCY else "Request Rate"
         latency = one.mean if report.percent is None else _percentile(one, report.percent)
         note = "" if one.is_stable else ", not stable"
+        note += "" if one.good is None else f", goodput: {one.goodput:.6g} infer/sec"
         yield (
             f"{name}: {one.level.value:g}, throughput: {one.inferences_per_second:.6g} infer/sec, "
             f"latency {latency / 1000:.0f} usec{note}"
@@ -114,6 +127,8 @@ _PARTS: Final = {
     "Server Compute Infer": "compute_infer",
     "Server Compute Output": "compute_output",
 }
+_NOT_IN_CSV: Final = 99.9
+"""A percentile that perf_analyzer's CSV does not have."""
 _CACHE_PARTS: Final = {"Server Cache Hit": "cache_hit", "Server Cache Miss": "cache_miss"}
 
 
@@ -150,7 +165,11 @@ def _row(report: LoadReport, one: Measurement, verbose: bool) -> dict[str, str]:
             row |= {name: str(round(parts[part])) for name, part in _CACHE_PARTS.items()}
     row["Client Recv"] = "0"
     for found in one.percentiles:
+        if found.percent == _NOT_IN_CSV and not verbose:
+            continue
         row[f"p{found.percent} latency"] = str(found.value // 1000)
+    if one.good is not None:
+        row["Goodput"] = f"{one.goodput:.6g}"
     if verbose:
         if report.percent is None:
             row["Avg latency"] = str(mean)

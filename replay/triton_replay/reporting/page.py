@@ -17,6 +17,8 @@ from triton_replay.reporting.table import (
     excluded_text,
     failure_rows,
     interval,
+    late_sides,
+    more_times,
     origin_of,
     shown_times,
     title_of,
@@ -39,6 +41,8 @@ def comparison_page(comparison: Comparison) -> str:
         for name, count in (("A", comparison.only_a), ("B", comparison.only_b))
         if count
     )
+    late = late_sides(comparison)
+    models = f"<p>Not shown: {'; '.join(late)}.</p>" if late else "".join(map(_model, shown))
     body = (
         "<h1>Two captures compared</h1>"
         f"<table class=captures>{_capture('A', comparison.a)}{_capture('B', comparison.b)}</table>"
@@ -47,7 +51,7 @@ def comparison_page(comparison: Comparison) -> str:
         "<h2>Latency</h2><p>Percentiles with 95 % intervals, in milliseconds. "
         "<span class=key-a>A is the solid line</span>, <span class=key-b>B the dashed one</span>."
         f" The bars are the intervals.{unlike}</p><p>{' '.join(NO_VERDICT)}.</p>"
-        f"{''.join(map(_model, shown))}"
+        f"{models}"
     )
     return html_page(f"{comparison.a.name} and {comparison.b.name}", body)
 
@@ -92,6 +96,9 @@ def _model(times: ModelTimes) -> str:
             f"<tr><td>p{one.percent}<td class=number>{interval(one)}"
             f"<td class=number>{interval(other)}<td class=number>{ratio}"
         )
+    for name, found, against in more_times(times):
+        cells = ("" if one is None else interval(one) for one in (found, against))
+        rows.append(f"<tr><td>{name}" + "".join(f"<td class=number>{cell}" for cell in cells))
     heads = "<tr><th><th class='number key-a'>A<th class='number key-b'>B<th class=number>B/A"
     note = f"<p>Without {excluded_text(times)}.</p>" if times.excluded else ""
     plot = latency_plot({"a": times.a, "b": times.b}, {"a": a.percentiles, "b": b.percentiles})

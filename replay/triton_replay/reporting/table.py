@@ -55,9 +55,26 @@ def origin_of(capture: Capture) -> str:
 
 def unlike_loads(comparison: Comparison) -> str:
     """Return why the latencies are not comparable, or ""."""
-    if speed_of(comparison.a) == speed_of(comparison.b):
+    if _load_of(comparison.a) == _load_of(comparison.b):
         return ""
-    return "A and B have different loads: to compare latencies, replay twice at the same speed"
+    return "A and B have different loads: to compare latencies, replay twice with equal options"
+
+
+def _load_of(capture: Capture) -> tuple[str, str]:
+    return speed_of(capture), str(capture.opening.settings.get("loop", ""))
+
+
+def late_sides(comparison: Comparison) -> list[str]:
+    """Describe the replays that sent more than 1 % of their requests late."""
+    found = []
+    for side, capture in (("A", comparison.a), ("B", comparison.b)):
+        lateness = capture.closing.lateness if capture.closing else {}
+        late, requests = lateness.get("late", 0), lateness.get("requests", 0)
+        if late > requests / 100:
+            largest = lateness.get("largest", 0) / 1e6
+            text = f"{late} of {requests} requests were sent 10 to {largest:.0f} ms late"
+            found.append(f"{side}: {text}")
+    return found
 
 
 def speed_of(capture: Capture) -> str:
@@ -68,6 +85,14 @@ def speed_of(capture: Capture) -> str:
 def title_of(one: Group) -> str:
     """Return the kind of difference with its model and output."""
     return f"{one.kind}: {one.model}" + (f", {one.output}" if one.output else "")
+
+
+def group_text(one: Group) -> str:
+    """Return a line about a group."""
+    text = f"{title_of(one)}, {len(one.requests)} of {one.of} requests"
+    return ", ".join(filter(None, [text, one.condition])) + (
+        f"; {one.example}" if one.example else ""
+    )
 
 
 def _group_lines(number: int, one: Group) -> list[str]:
@@ -82,6 +107,9 @@ def _group_lines(number: int, one: Group) -> list[str]:
 
 
 def _latency_lines(comparison: Comparison) -> list[str]:
+    late = late_sides(comparison)
+    if late:
+        return ["no latencies, because the replaying machine sent requests late:", *late]
     lines = [
         "latency in ms, 95 % intervals in brackets; requests per second",
         f"{'':24} {'A':>22} {'B':>22}     B/A",
@@ -112,7 +140,28 @@ def _model_lines(times: ModelTimes) -> list[str]:
     for one, other in zip(a.percentiles, b.percentiles, strict=False):
         ratio = f"{other.value / one.value:8.2f}" if one.value else ""
         lines.append(f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}")
+    for name, *both in more_times(times):
+        cells = ("-" if found is None else interval(found) for found in both)
+        lines.append(" ".join([f"  {name}".ljust(24), *(f"{cell:>22}" for cell in cells)]))
     return lines
+
+
+def more_times(
+    times: ModelTimes,
+) -> Iterator[tuple[str, Percentile | None, Percentile | None]]:
+    """Yield p50 and p99 of service times that differ from response times, and of streams."""
+    a, b = times.summary_a, times.summary_b
+    waited = any(
+        response.value > 1.05 * service.value
+        for side in (a, b)
+        for response, service in zip(side.percentiles, side.service, strict=False)
+    )
+    kinds = {"service": (a.service, b.service)} if waited else {}
+    kinds |= {"first response": (a.first, b.first), "between responses": (a.between, b.between)}
+    for name, sides in kinds.items():
+        one, other = ({found.percent: found for found in side} for side in sides)
+        for percent in (50, 99) if one or other else ():
+            yield f"p{percent} {name}", one.get(percent), other.get(percent)
 
 
 def excluded_text(times: ModelTimes) -> str:
@@ -177,6 +226,8 @@ def _capture(capture: Capture) -> dict[str, Any]:
         "started": opening.started,
         "replay_of": opening.settings.get("replay_of"),
         "speed": opening.settings.get("speed"),
+        "loop": opening.settings.get("loop"),
+        "lateness": dict(capture.closing.lateness) if capture.closing else {},
     }
 
 

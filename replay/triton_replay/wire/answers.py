@@ -95,7 +95,7 @@ def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
             if data is not None or "data" in tensor
         }
     return {  # the generate extension
-        name: Tensor("BYTES", (1,), _objects([value.encode()]))
+        name: Tensor("BYTES", (1,), _objects([value.encode(errors="surrogatepass")]))
         for name, value in found.document.items()
         if isinstance(value, str)
     }

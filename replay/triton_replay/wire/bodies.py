@@ -157,13 +157,19 @@ def tensor_body(document: dict[str, Any], binary: Sequence[bytes]) -> tuple[Head
     return headers, text + b"".join(binary)
 
 
+def json_of(headers: Headers, data: Body) -> bytes:
+    """Return the JSON at the start of a decompressed body, without binary data after it."""
+    length = header(headers, JSON_LENGTH).strip()
+    end = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
+    return bytes(data[:end])
+
+
 def sequence_of(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> str:
     """Return the correlation id of a request as text, or "" if it belongs to no sequence."""
     if not header(headers, "content-encoding"):
-        length = header(headers, JSON_LENGTH).strip()
         # Parsing costs more than this search, and the binary data need none.
-        end = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
-        if b'"sequence_id"' not in bytes(body[:end]):
+        text = json_of(headers, body)
+        if b'"sequence_id"' not in text and b"\\u" not in text:
             return ""
     try:
         found = _object(read_body(headers, body, limit).document, "parameters").get("sequence_id")

@@ -1,9 +1,12 @@
 """Captures on disk: written, read, truncated, invalid, and on a full disk."""
 
 import errno
+import gzip
 import io
 import json
 import os
+import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +22,8 @@ from triton_replay.capture.records import (
     decode_record,
     encode_record,
 )
-from triton_replay.errors import CaptureIncomplete, CaptureUnreadable
+from triton_replay.commands.common import parse_size
+from triton_replay.errors import CaptureIncomplete, CaptureUnreadable, ReplayError
 
 OPENING = Opening("localhost:8000", "2026-01-01T00:00:00+00:00", "0.1.0", {"sample": 1.0})
 REQUEST = Request(7, 2, 1000, 2000, "POST", "/v2/models/m/infer", (("Host", "h"),), 3, b"abc")
@@ -52,8 +56,8 @@ def test_a_record_is_read_as_written(record):
     assert decode_record(memoryview(meta), memoryview(body)) == record
 
 
-#: Any text in one line.
-LINE = st.text(st.characters(exclude_characters="\r\n\0"))
+#: Any text that HTTP can send in one line.
+LINE = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"))
 
 
 @pytest.mark.brute_force
@@ -117,6 +121,137 @@ def test_an_unreadable_file_is_reported(tmp_path, change, reported):
         read_capture(path)
 
 
+def numbers(capture):
+    return [exchange.request.number for exchange in capture.exchanges]
+
+
+def requests(count):
+    return [
+        replace(REQUEST, number=number, body=bytes(1000), body_size=1000) for number in range(count)
+    ]
+
+
+@pytest.fixture(params=["gz", "zst"])
+def packed(request, tmp_path):
+    if request.param == "zst" and sys.version_info < (3, 14):
+        pytest.importorskip("zstandard")
+    return tmp_path / f"a.trc.{request.param}"
+
+
+def test_a_compressed_capture_is_read_as_written(packed):
+    writer = CaptureWriter.create(packed)
+    writer.write([OPENING, *requests(9)])
+    writer.write([RESPONSE])
+    writer.write([])
+    before = packed.stat().st_size
+    writer.write([CLOSING])
+    writer.close()
+    assert (writer.requests, writer.size) == (9, packed.stat().st_size)
+    assert packed.stat().st_mode & 0o777 == 0o600
+    assert before < 1000
+    capture = read_capture(packed)
+    assert (numbers(capture), capture.closing, capture.complaint) == ([*range(9)], CLOSING, "")
+    assert capture.exchanges[7].response == RESPONSE
+    # What precedes the damage is read, as after a crash during the last write.
+    data = packed.read_bytes()
+    packed.write_bytes(data[: before + 20])
+    damaged = read_capture(packed)
+    assert numbers(damaged) == [*range(9)]
+    assert damaged.complaint
+
+
+def test_a_compressed_capture_on_a_full_disk_keeps_whole_writes(tmp_path):
+    path = tmp_path / "a.trc.gz"
+    with FullDisk(path, "x+") as disk:
+        writer = CaptureWriter(disk, "a.trc.gz", gzip.compress)
+        writer.write([OPENING, REQUEST])
+        disk.room = 50
+        with pytest.raises(CaptureIncomplete, match="No space left on device"):
+            writer.write(requests(2))
+        disk.room = 10_000
+        writer.write([CLOSING])
+    assert writer.requests == 1
+    capture = read_capture(path)
+    assert (numbers(capture), capture.complaint) == ([REQUEST.number], "")
+
+
+def test_a_full_disk_keeps_whole_records_of_a_later_file(tmp_path):
+    path = tmp_path / "a.trc"
+    writer = CaptureWriter.create(path, rotate=100)
+    writer.write([OPENING])
+    writer.write([REQUEST])
+    writer._file.close()
+    with FullDisk(tmp_path / "a.2.trc", "r+") as disk:
+        disk.seek(0, os.SEEK_END)
+        writer._file, disk.room = disk, 50
+        with pytest.raises(CaptureIncomplete, match="No space left on device"):
+            writer.write([RESPONSE])
+        disk.room = 10_000
+        writer.write([CLOSING])
+    capture = read_capture(path)
+    assert (numbers(capture), capture.damage, capture.closing) == ([7], None, CLOSING)
+
+
+@pytest.fixture
+def rotated(tmp_path):
+    """Return the first of the three files of a capture."""
+    writer = CaptureWriter.create(tmp_path / "a.trc", rotate=2000)
+    writer.write([OPENING])
+    for record in requests(5):
+        writer.write([record])
+    writer.write([replace(RESPONSE, number=0), CLOSING])
+    writer.close()
+    assert writer.requests == 5
+    assert writer.size == sum(path.stat().st_size for path in tmp_path.iterdir())
+    return tmp_path / "a.trc"
+
+
+def test_a_capture_in_several_files_is_read_as_one(rotated, tmp_path):
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.2.trc", "a.3.trc", "a.trc"]
+    capture = read_capture(rotated)
+    assert (numbers(capture), capture.complaint) == ([*range(5)], "")
+    assert (capture.opening, capture.closing) == (OPENING, CLOSING)
+    assert capture.exchanges[0].response.number == 0
+    assert [file.name for file in capture.files] == ["a.trc", "a.2.trc", "a.3.trc"]
+    second = read_capture(tmp_path / "a.2.trc")
+    assert (numbers(second), second.opening.settings["part"]) == ([2, 3, 4], 2)
+
+
+def test_a_missing_or_repeated_file_of_a_capture_is_reported(rotated, tmp_path):
+    second = tmp_path / "a.2.trc"
+    data = rotated.read_bytes()
+    second.unlink()
+    assert f"{rotated}: incomplete: {second}: cannot be read" in read_capture(rotated).complaint
+    second.write_bytes(data)
+    assert f"{second}: found twice" in read_capture(rotated).complaint
+    assert numbers(read_capture(rotated)) == [0, 1]
+
+
+def test_an_existing_file_is_not_overwritten_by_the_next_one(tmp_path):
+    (tmp_path / "a.2.trc").touch()
+    writer = CaptureWriter.create(tmp_path / "a.trc", rotate=100)
+    with pytest.raises(CaptureIncomplete, match=r"a\.2\.trc: exists"):
+        writer.write([OPENING, REQUEST])
+    writer.write([CLOSING])
+    writer.close()
+    assert (tmp_path / "a.2.trc").stat().st_size == 0
+    assert numbers(read_capture(tmp_path / "a.trc")) == [REQUEST.number]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1GiB", 2**30), ("1.5 MB", 1_500_000), ("20", 20), ("3K", 3000), ("2TiB", 2**41)],
+)
+def test_sizes_have_units(text, size):
+    assert parse_size(text, "--rotate") == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "GiB", "-1", "1e9", "1 XB", "9" * 18 + "TiB"])
+def test_an_invalid_size_is_refused(text):
+    with pytest.raises(ReplayError, match=r"--rotate: found .*, expected a size such as"):
+        parse_size(text, "--rotate")
+
+
 def test_an_unknown_record_is_reported(tmp_path):
     path = write(tmp_path / "a.trc", OPENING)
     with path.open("ab") as file:
@@ -133,7 +268,13 @@ TAG = "<script>alert(1)</script>"
     [
         *((REQUEST, name, TAG) for name in ("number", "connection", "at", "end", "body_size")),
         *((REQUEST, "number", value) for value in (True, 1.5, -1, 2**63, None, [1])),
-        *((REQUEST, name, value) for name in ("method", "target") for value in (1, "a\r\nb", "\0")),
+        *(
+            (REQUEST, name, value)
+            for name in ("method", "target")
+            for value in (1, "a\r\nb", "\0", "/\u0142")
+        ),
+        (REQUEST, "protocol", "ftp"),
+        (REQUEST, "headers", [["a", "\u0142"]]),
         *((REQUEST, name, 1) for name in ("protocol", "redacted", "headers")),
         (REQUEST, "headers", [["a", "b\r\nc: d"]]),
         (REQUEST, "headers", [["a", 1]]),
@@ -145,10 +286,12 @@ TAG = "<script>alert(1)</script>"
         (RESPONSE, "parts", TAG),
         (RESPONSE, "trailers", {}),
         (RESPONSE, "ended", None),
+        (RESPONSE, "ended", "early"),
         (CLOSING, "counts", {"sampled": TAG}),
         (CLOSING, "counts", []),
         (OPENING, "settings", []),
         (OPENING, "server", 7),
+        (OPENING, "server", "half of a pair \ud800"),
     ],
 )
 def test_a_field_of_another_type_is_reported(record, field, value):

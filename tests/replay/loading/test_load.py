@@ -184,7 +184,7 @@ def test_metrics_have_columns(load, server, tmp_path):
     (row,) = csv.DictReader(path.read_text().splitlines())
     more = ["Avg latency", "request/response", "response wait"]
     devices = ["Avg GPU Utilization", "Avg GPU Power Usage", "Max GPU Memory Usage"]
-    assert list(row) == [*COLUMNS, *more, *devices, "Total GPU Memory"]
+    assert list(row) == [*COLUMNS, "p99.9 latency", *more, *devices, "Total GPU Memory"]
 
 
 def test_requests_that_all_fail_end_the_load_with_their_reason(load, protocol):
@@ -235,6 +235,8 @@ def test_a_server_without_responses_is_unreachable(capsys, protocol):
         ("rows", ("--input-data", "/nowhere.json"), "/nowhere.json: cannot be read"),
         ("rows", ("--request-parameter", "a:1"), "expected NAME:VALUE:TYPE"),
         ("rows", ("--percentile", "100"), "--percentile: found 100, expected 1 to 99"),
+        ("rows", ("--goodput", "fast"), "--goodput: found 'fast', expected milliseconds"),
+        ("rows", ("--goodput", "50,first:0"), "--goodput: found '50,first:0'"),
         ("rows", ("-p", "0"), "--measurement-interval: found 0"),
         ("turns", ("-t", "3", "--sequence-id-range", "1:3"), "found 2 ids, expected at least 3"),
     ],
@@ -248,9 +250,20 @@ def test_invalid_options_are_reported(load, model, words, reported):
 def test_a_decoupled_model_is_measured_by_its_first_response(load, tmp_path):
     path = tmp_path / "a.csv"
     words = ("--streaming", "-t", "2", "--request-count", "9", "-f", str(path))
-    code, out, err = load("many", *words, protocol="grpc")
+    goals = ("--goodput", "first:60000,last:60000,between:60000", "--hdr", str(tmp_path))
+    code, out, err = load("many", *words, *goals, protocol="grpc")
     assert code == 0, err
+    assert "    Goodput: " in out
+    assert "(100.0% of requests)" in out
+    times = dict(re.findall(r"^    (.* p(?:50|99)): (\d+) usec", out, re.M))
+    assert {*times} == {
+        f"{name} p{n}" for name in ("Last response", "Between responses") for n in (50, 99)
+    }
+    assert int(times["Last response p99"]) >= int(times["Between responses p99"])
+    histogram = (tmp_path / "concurrency-2.hgrm").read_text().splitlines()
+    assert histogram[-2].endswith("Total count    =            9]")
     (row,) = csv.DictReader(path.read_text().splitlines())
+    assert row["Goodput"] == row["Inferences/Second"]
     responses = float(row["Response Throughput"]) / float(row["Inferences/Second"])
     assert responses == pytest.approx(3, rel=1e-4)
     assert "Response Throughput: " in out

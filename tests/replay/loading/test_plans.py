@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import random
+from array import array
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from triton_replay.loading.levels import (
     repeated,
     shares_of,
 )
-from triton_replay.loading.windows import Stability, Window
+from triton_replay.loading.windows import Stability, Streams, Window
 
 SECOND = 10**9
 
@@ -173,6 +174,27 @@ def test_a_threshold_is_exceeded_by_three_windows_in_a_row():
     assert rule.exceed([window(60)] * 3)
     assert not rule.exceed([window(60), window(60), window(40)])
     assert not Stability(0.1, None, 0, 10).exceed([window(60)] * 3)
+
+
+def test_goodput_counts_requests_within_all_limits():
+    starts, responses = [0, 0, 100], [[10, 20, 60], [30], [110, 120, 130]]
+    streams = Streams.of(starts, [array("q", times) for times in responses])
+    assert streams.last.tolist() == [60, 30, 30]
+    assert sorted(streams.between) == [10, 10, 10, 40]
+    latencies = np.array([10, 30, 10])
+    for goals, good in (
+        ({"first": 10}, 2),
+        ({"last": 30}, 2),
+        ({"between": 10}, 2),
+        ({"between": 25, "first": 10}, 2),
+        ({"between": 24, "first": 10}, 1),
+        ({"last": 60}, 3),
+    ):
+        assert streams.good(goals, latencies) == good
+    single = Streams.of(starts, [])
+    assert single.good({"last": 10, "between": 1}, latencies) == 2
+    assert single.good({"between": 1}, latencies) == 3
+    assert len(single.last) == 0
 
 
 def test_a_level_is_named_by_its_mode():

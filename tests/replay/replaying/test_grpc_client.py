@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import itertools
+import math
 import struct
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from support.servers import free_ports
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, StreamMessage
-from triton_replay.replaying.clients import GrpcConnection, NotAnswered
+from triton_replay.replaying.clients import GrpcConnection, NotAnswered, _deadline
 from triton_replay.wire.grpc_messages import split_messages, with_prefix
 
 UNARY, STREAM = "/inference.GRPCInferenceService/ModelInfer", "/s.S/ModelStreamInfer"
@@ -27,7 +28,7 @@ class Handler(grpc.GenericRpcHandler):
     def __init__(self):
         self.metadata = []
         self.cancelled = asyncio.Event()
-        self.active = self.most = 0
+        self.active = self.most = self.remaining = 0
 
     def service(self, details):
         self.metadata.append(details.invocation_metadata)
@@ -39,6 +40,7 @@ class Handler(grpc.GenericRpcHandler):
         if request == b"fail":
             await context.abort(grpc.StatusCode.NOT_FOUND, "no 模型: 100%")
         if request == b"wait":
+            self.remaining = context.time_remaining()
             context.add_done_callback(lambda _: self.cancelled.set())
             await self.cancelled.wait()
         self.active += 1
@@ -138,6 +140,22 @@ def test_compressed_messages_are_sent_as_recorded():
 def test_a_call_without_response_is_cancelled_after_the_timeout():
     with pytest.raises(NotAnswered, match=r"no response within 0\.05 s"):
         asked(exchange(UNARY, b"wait"), timeout=0.05)
+
+
+def test_a_call_ends_at_its_recorded_deadline():
+    call = exchange(UNARY, b"wait", headers=(("grpc-timeout", "200m"),))
+    response, _, handler = asked(call)
+    assert (response.status, response.ended) == (0, "client")
+    assert handler.remaining <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("2H", 7200), ("3M", 180), ("4S", 4), ("5m", 5e-3), ("6u", 6e-6), ("7n", 7e-9)],
+)
+def test_deadlines_have_units(value, seconds):
+    assert _deadline((("grpc-timeout", value),)) == pytest.approx(seconds)
+    assert _deadline((("grpc-timeout", value + "x"),)) == _deadline(()) == math.inf
 
 
 def test_calls_wait_while_the_server_accepts_no_more():

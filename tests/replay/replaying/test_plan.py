@@ -3,7 +3,9 @@
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +46,60 @@ def test_gaps_are_divided_by_the_speed():
     assert [step.due for step in plan_replay(requests, 4).steps] == [0, 50, 100]
     assert [step.due for step in plan_replay(requests, None).steps] == [0, 0, 0]
     assert [step.exchange.request.number for step in plan_replay(requests, None).steps] == [0, 1, 2]
+
+
+def exchanges(gap, took, connections=2):
+    """Return 20 requests of each connection, each `gap` after the previous response."""
+    return [
+        Exchange(
+            infer(number * connections + lane, at=number * (took + gap), connection=lane),
+            Response(0, 0, number * (took + gap) + took, 200, (), 0),
+        )
+        for number in range(20)
+        for lane in range(connections)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gap", "took", "closed"),
+    [
+        (900_000, 300_000, True),
+        (1_100_000, 300_000, False),
+        (9_000_000, 100_000_000, True),
+        (11_000_000, 100_000_000, False),
+        (0, 0, False),  # a generated load, without responses
+    ],
+)
+def test_a_closed_loop_is_found_by_its_think_times(gap, took, closed):
+    found = plan.plan_replay(exchanges(gap, took), 1, "auto")
+    assert found.closed == closed
+    assert [step.think for step in found.steps[:4]] == [None, None, *[gap if closed else None] * 2]
+    few = exchanges(gap, took)[:11]
+    assert not plan.plan_replay(few, 1, "auto").closed
+
+
+@pytest.mark.parametrize(("quick", "closed"), [(13, True), (12, False)])
+def test_three_of_four_requests_of_a_closed_loop_follow_at_once(quick, closed):
+    both = exchanges(0, 1000, 1)[:quick] + exchanges(10**9, 1000, 1)[:5]
+    requests = [
+        replace(one, request=replace(one.request, connection=int(number >= quick)))
+        for number, one in enumerate(both)
+    ]
+    assert plan.plan_replay(requests, 1, "auto").closed == closed
+
+
+def test_pipelined_requests_have_no_think_time():
+    answer = Response(0, 0, 500, 200, (), 0)
+    found = plan.plan_replay([Exchange(infer(n, at=n * 100), answer) for n in (0, 1)], 1, "closed")
+    assert [step.think for step in found.steps] == [None, 0]
+
+
+def test_think_times_are_divided_by_the_speed():
+    recorded = exchanges(gap=800, took=100, connections=1)
+    for speed, think in ((1, 800), (4, 200), (None, None)):
+        found = plan.plan_replay(recorded, speed, "closed")
+        assert (found.closed, found.steps[1].think) == (speed is not None, think)
+    assert not plan.plan_replay(recorded, 1, "open").closed
 
 
 def test_each_connection_is_a_lane():
@@ -129,6 +185,20 @@ def test_only_grpc_calls_that_change_the_server_are_executed_alone():
         *(call(0, "ModelReady"), call(1, "RepositoryModelLoad"), call(2), call(3, "ServerLive")),
     ]
     assert [step.after for step in plan.plan_replay(calls, 1).steps] == [(), (0,), (1,), (1,)]
+
+
+def test_requests_with_shared_memory_are_skipped():
+    region = {"inputs": [{"name": "x", "parameters": {"shared_memory_region": "r"}}]}
+    inside = infer(0, **region)
+    packed = gzip.compress(inside.body)
+    gzipped = replace(
+        infer(1), headers=(("Content-Encoding", "gzip"),), body=packed, body_size=len(packed)
+    )
+    length = (("Inference-Header-Content-Length", str(len(infer(2).body))),)
+    binary = infer(2).body + b"shared_memory_region"  # the bytes of a tensor
+    tensor = replace(infer(2), headers=length, body=binary, body_size=len(binary))
+    found = plan_replay([inside, gzipped, tensor], 1)
+    assert [step.exchange.request.number for step in found.steps] == [2]
 
 
 def test_calls_with_shared_memory_are_skipped():

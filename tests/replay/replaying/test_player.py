@@ -13,6 +13,7 @@ from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
 from triton_replay.replaying.player import Player, Target
 
+SEQUENCE = b'{"parameters": {"sequence_id": 7}}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -22,7 +23,7 @@ def infer(number, connection=0, headers=(), body=b"{}"):
     return Request(number, connection, at, at, "POST", target, headers, len(body), body)
 
 
-def played(serve, requests, speed=None, ticks=1, **options):
+def played(serve, requests, *, tick=1, speed=None, loop="open", **options):
     """Play requests to the server `serve(reader, writer)`; return the records and the outcome."""
 
     async def play():
@@ -37,8 +38,8 @@ def played(serve, requests, speed=None, ticks=1, **options):
         server = await asyncio.start_server(one, "127.0.0.1", 0)
         address = Address(*server.sockets[0].getsockname())
         records = []
-        clock = itertools.count(0, ticks).__next__
-        plan = plan_replay([Exchange(request, None) for request in requests], speed)
+        clock = itertools.count(tick, tick).__next__
+        plan = plan_replay([Exchange(request, None) for request in requests], speed, loop)
         target = Target(address, address, **options)
         player = Player(plan, target, clock, records.append)
         outcome = await asyncio.wait_for(player.play(), 60)
@@ -135,15 +136,68 @@ def test_a_request_times_out_and_the_next_one_is_sent():
     assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
 
 
-def test_latency_counts_from_the_due_time():
+def test_a_passed_deadline_is_an_outcome():
+    class Client:
+        async def open(self):
+            """Do nothing."""
+
+        async def send(self, exchange):
+            return Response(exchange.request.number, 9, 9, 0, (), 0, ended="client")
+
+    address, records = Address("h", 1), []
+    plan = plan_replay([Exchange(infer(0), None)], None)
+    player = Player(plan, Target(address, address), lambda: 5, records.append)
+    assert asyncio.run(player._send(Client(), plan.steps[0], 0, 0)) == 9
+    assert player.outcome.statuses == {"deadline exceeded": 1}
+    assert not player.outcome.unanswered
+
+
+def timed(loop):
+    """Play three requests to a slow server; return the requests, the responses and the outcome."""
+
     async def serve(reader, writer):
         while True:
             await read_request(reader)
             writer.write(OK)
 
-    # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
-    records, _ = played(serve, [infer(n) for n in range(3)], speed=1, ticks=1_000_000)
-    first, second, third = (record for record in records if isinstance(record, Request))
+    # An answer takes a million ticks, the gap between requests 1,000.
+    requests = [infer(number) for number in range(3)]
+    records, outcome = played(serve, requests, tick=1_000_000, speed=1, loop=loop)
+    return records[::2], records[1::2], outcome
+
+
+def test_latency_counts_from_the_due_time():
+    (first, second, third), _, outcome = timed("open")
     assert (second.at, third.at) == (1000, 2000)
     assert second.end > 1_000_000
     assert first.at == first.end
+    assert outcome.lateness == {"requests": 0, "late": 0, "largest": 0}
+
+
+def test_a_closed_loop_counts_latency_from_the_sending_after_other_connections():
+    answered = asyncio.Event()
+
+    async def serve(reader, writer):
+        while True:
+            _, body = await read_request(reader)
+            if body == SEQUENCE[:-1] + b" }":
+                await answered.wait()
+            writer.write(OK)
+            answered.set()
+
+    first, other = infer(0), infer(1, connection=1, body=SEQUENCE[:-1] + b" }")
+    last = infer(2, body=SEQUENCE)  # of the same sequence as `other`
+    options = {"tick": 1_000_000, "speed": 1, "loop": "closed"}
+    records, _ = played(serve, [first, other, last], **options)
+    sent = {record.number: record for record in records if isinstance(record, Request)}
+    assert sent[2].at == sent[2].end
+
+
+def test_a_closed_loop_waits_for_the_response_and_the_think_time():
+    requests, responses, outcome = timed("closed")
+    assert all(request.at == request.end for request in requests)
+    dues = [response.end + 1000 for response in responses[:2]]
+    delays = [request.at - due for request, due in zip(requests[1:], dues, strict=True)]
+    assert list(outcome.delays) == delays
+    outcome.delays.extend([9_999_999, 10_000_000, 30_000_000])
+    assert outcome.lateness == {"requests": 5, "late": 2, "largest": 30_000_000}

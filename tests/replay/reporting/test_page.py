@@ -9,7 +9,7 @@ from replay.traffic import MS, inputs, response, write_capture
 
 from triton_replay.__main__ import main
 from triton_replay.capture.records import Response
-from triton_replay.comparing.latencies import latencies
+from triton_replay.comparing.latencies import percentiles
 from triton_replay.reporting.plots import HEIGHT, WIDTH, latency_plot
 
 
@@ -84,7 +84,7 @@ def test_the_steps_of_a_logarithmic_axis_have_the_right_width():
 
 def test_intervals_with_both_ends_are_bars():
     values = [n * 1_000_000 for n in range(1, 101)]
-    summary = latencies(values, 10**9).percentiles
+    summary = percentiles(values)
     assert [one.high is None for one in summary] == [False, False, True, True]
     plot = latency_plot({"a": values}, {"a": summary})
     bars = re.findall(r'class="interval a" x1="([\d.]+)" y1="([\d.]+)" x2="\1" y2="([\d.]+)"', plot)

@@ -72,7 +72,10 @@ def sequence_body(before, tail=b""):
 @pytest.mark.parametrize("tail", [b"", b"binary"])
 @pytest.mark.parametrize("before", [0, 4000, 4096, 100_000])
 def test_a_sequence_id_is_found_at_any_position(before, tail):
-    assert sequence_of(*sequence_body(before, tail)) == "7"
+    headers, body = sequence_body(before, tail)
+    assert sequence_of(headers, body) == "7"
+    escaped = body.replace(b"sequence_id", b"sequence\\u005fid")
+    assert sequence_of((), escaped.removesuffix(tail)) == "7"
 
 
 def test_binary_data_contain_no_sequence_id():

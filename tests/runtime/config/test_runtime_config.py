@@ -16,7 +16,8 @@ from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, Resident, RuntimeConfig, TimeLimits
 from ge_runtime.config.axis_sizes import AxisSizes
-from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
+from ge_runtime.config.sequence_states import SequenceStates
+from ge_runtime.config.tensor_rules import BatchAxes
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
@@ -217,14 +218,14 @@ def with_input(**changes):
             "workspace_pool_mib, unplanned_memory, execution_timeout_s, operator_timeout_s, "
             "torch_compiler, profile, dump, placement, service_weight, "
             "service_priority, resident_rows, resident_reads, resident_s, resident_spare_s, "
-            "histogram, warmup, early_answers, load_check, int8, unpad, reproducible, device_ids, "
-            "device_exec_blocks, static_model, "
+            "histogram, warmup, early_answers, load_check, int8, unpad, reproducible, "
+            "state_growth, state_blocks, state_full, device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, limit.total.<axis>, min.<axis>, align.<axis>, "
             "axis_length.<axis>, gears.<axes>, "
             "mask.<graph input>, lengths.<graph input>, "
             "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
             "state.<graph input>, batch_axis.<tensor>, range.<input>, padding.<axis>, pad.<input>, "
-            "default.<input>, pass.<output>, prepared.<tensor>, "
+            "default.<input>, pass.<output>, prepared.<tensor>, generate.<output>, "
             "resident.<input or output>, aipp.<input>, jpeg.<prepared tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>, atc.<flag>; did you mean 'engine'?",
         ),

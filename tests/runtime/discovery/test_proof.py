@@ -15,11 +15,14 @@ from ge_runtime.cli.config_pbtxt import parse
 from ge_runtime.cli.init import Progress
 from ge_runtime.cli.proving import proven
 from ge_runtime.discovery.configuration import Parameter
+from ge_runtime.discovery.decoders import decide_decoder
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.proof import prove
 from ge_runtime.discovery.sample import read_sample
+from ge_runtime.discovery.study import Study
 from ge_runtime.errors import RuntimeFault
+from model_factory.decoder_graph import decoder_model
 
 
 @pytest.fixture
@@ -83,3 +86,36 @@ def test_progress_rewrites_one_line_on_a_terminal(terminal, shown, monkeypatch):
     progress("axes")
     progress.end()
     assert stream.getvalue() == shown
+
+
+def test_a_decoder_is_proven_with_states_that_grow(opened):
+    configuration, proof = proven(*opened(decoder_model()), "graph.onnx")
+    found = parameters(configuration)
+    assert configuration.max_batch_size == 16
+    assert configuration.keeps_states
+    assert found.pop("range.input_ids") == "0..30"
+    # The graph has 96 positions.
+    assert (found.pop("limit.past"), found.pop("limit.tokens")) == ("72", "24")
+    assert found == {
+        "axes.input_ids": "tokens",
+        "axes.logits": "tokens",
+        "mask.attention_mask": "past + tokens",
+        "positions.position_ids": "tokens",
+        "limit.total.tokens": "24",
+        **{
+            f"state.past_key_values.{layer}.{part}": f"present.{layer}.{part}"
+            for layer in range(2)
+            for part in ("key", "value")
+        },
+    }
+    assert proof.requests == 6
+    assert proof.distance < 1e-6
+
+
+def test_states_that_do_not_continue_a_decoder_are_not_kept(opened):
+    model = decoder_model()
+    # The second state of a layer is the first: two executions differ from one of all tokens.
+    (value,) = [node for node in model.graph.node if node.output[0] == "present.0.value"]
+    value.input[0] = "past_key_values.0.key"
+    discovery, _ = opened(model)
+    assert decide_decoder(Study(discovery.graph), 16) is None

@@ -119,18 +119,11 @@ def convert(
     else:
         why = "npu_ge reads them from the ONNX file, which is missing here"
         report.require("input and output", "not both present", why, "declare them with their dims")
-    values = {"backend": quoted(NAME)}
     if options.strategy:
         kept["early_answers"] = early_answers(options.strategy)
         report.change(f"early_answers = {kept['early_answers']}", f"--strategy {options.strategy}")
-    if options.strategy and max_batch_size > 1 and "sequence_batching" not in config:
-        fields = batching_fields(options.strategy, max_batch_size)
-        values[_BATCHING] = edit_message(text, _BATCHING, without=BATCHING_FIELDS, more=fields)
-        report.change(f"{_BATCHING} {{ {' '.join(fields)} }}", f"--strategy {options.strategy}")
-        if _BATCHING not in config:
-            text += f"{'' if text.endswith(chr(10)) else chr(10)}{_BATCHING} {{ }}\n"
-    elif _BATCHING in config:
-        report.keep(_BATCHING, _batching_note(config))
+    values = {"backend": quoted(NAME)}
+    text += _add_batching(values, text, config, options.strategy, max_batch_size, report)
     new = edit_config(
         text,
         values=values,
@@ -143,6 +136,35 @@ def convert(
     unused = sorted({*report.dropped} - report.used)
     unknown = [f"--drop {each}: found nothing to drop" for each in unused]
     return Conversion(new, report, [*problems, *unknown])
+
+
+def _add_batching(
+    values: dict[str, str],
+    text: str,
+    config: Mapping[str, object],
+    strategy: str,
+    max_batch_size: int,
+    report: ConversionReport,
+) -> str:
+    """Add the dynamic batching of a strategy to `values`, the new values of existing fields.
+
+    Returns:
+        The lines to append to `text`, so that the field exists.
+    """
+    if strategy and max_batch_size > 1 and "sequence_batching" not in config:
+        fields = batching_fields(strategy, max_batch_size)
+        values[_BATCHING] = edit_message(text, _BATCHING, without=BATCHING_FIELDS, more=fields)
+        report.change(f"{_BATCHING} {{ {' '.join(fields)} }}", f"--strategy {strategy}")
+        if _BATCHING not in config:
+            return f"{_newline(text)}{_BATCHING} {{ }}\n"
+    elif _BATCHING in config:
+        report.keep(_BATCHING, _batching_note(config))
+    return ""
+
+
+def _newline(text: str) -> str:
+    """Return the line end that `text` lacks."""
+    return "" if text.endswith("\n") else "\n"
 
 
 def _completed(
@@ -163,7 +185,7 @@ def _completed(
         return text
     for section, lines in sections.items():
         report.change(section, "not declared: read from the ONNX file, as npu_ge does")
-        text += f"{'' if text.endswith(chr(10)) else chr(10)}{lines}"
+        text += f"{_newline(text)}{lines}"
     return text
 
 
