@@ -11,7 +11,7 @@ from typing import NamedTuple
 from reference_server.config.pbtxt import FILE_NAME
 
 _NUMBER = re.compile(r"[0-9]+$")
-_VERSION_LIKE = re.compile(r"(?:v|ver|version)[._-]?([0-9]+)$", re.IGNORECASE)
+_VERSION_LIKE = re.compile(r"(?:(?:v|ver|version)[._-]?|0+)([0-9]+)$", re.IGNORECASE)
 _CONFIG_LIKE = re.compile(r"\.pbtxt|config\.(?:txt|pb|pbtext|prototxt)$")
 _MODEL_FILE = re.compile(r"model\.\w+$")
 #: The beginning of a file that Git LFS has not downloaded; such files are short.
@@ -51,6 +51,9 @@ def misplaced_code_hint(file: Path) -> str:
     for place in (version.parent, *(path for path in entries(version) if path.is_dir())):
         if (place / file.name).is_file():
             return f"found '{place / file.name}'; move it to '{version}'"
+    named = [path for path in entries(version) if path.suffix.lower() == file.suffix]
+    if len(named) == 1:
+        return f"found '{named[0].name}'; rename it to '{file.name}'"
     return ""
 
 

@@ -129,9 +129,11 @@ def _affinities(threads: int) -> str:
 
 
 _MEMORY: Final = "it needs more memory than is free: use a machine with more, or a smaller graph"
+_WEIGHTS: Final = "copy the graph's files of weights to its folder"
 _ADVICE: Final[Mapping[str, str]] = {
     "Protobuf parsing failed": "it is no ONNX graph, or incomplete: export or copy it again",
-    "External data path does not exist": "copy the graph's files of weights to its folder",
+    "External data path does not exist": _WEIGHTS,
+    "cannot get file size": _WEIGHTS,  # up to 1.23
     "is not a registered function": "export the graph with standard operators",
     "NOT_IMPLEMENTED": "export the graph with other operators or types, or update onnxruntime",
     "allocate memory": _MEMORY,

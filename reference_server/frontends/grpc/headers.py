@@ -6,6 +6,7 @@ Errors are found and answered as by Triton's gRPC library. Where that accepts wh
 
 from __future__ import annotations
 
+import base64
 import binascii
 import re
 from collections.abc import Mapping
@@ -146,7 +147,7 @@ def _value(name: bytes, value: bytes) -> bytes:
     if name.endswith(b"-bin"):
         first = value.partition(b",")[0].rstrip(b"=")
         try:
-            return binascii.a2b_base64(first + b"=" * (-len(first) % 4), strict_mode=True)
+            return base64.b64decode(first + b"=" * (-len(first) % 4), validate=True)
         except binascii.Error:
             raise MalformedHeaders(ErrorCode.INTERNAL_ERROR) from None
     return value

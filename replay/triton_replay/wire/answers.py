@@ -187,7 +187,13 @@ def _from_json(datatype: str, data: list[Any]) -> Array:
         ]
         return _objects(flat)
     dtype = np.dtype(np.float32) if datatype == "BF16" else _DTYPES[datatype]
-    return np.array(list(_flat(data)), dtype)
+    values = list(_flat(data))
+    if dtype.kind in "iu" and values:  # NumPy 1 changes integers that are out of range
+        limits = np.iinfo(dtype.name)
+        for value in (min(values), max(values)):
+            if not limits.min <= value <= limits.max:
+                raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+    return np.array(values, dtype)
 
 
 def _from_bytes(datatype: str, data: memoryview) -> Array:

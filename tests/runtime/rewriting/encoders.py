@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the graphs are exported from torch")
+torch = pytest.importorskip("torch", reason="torch exports the graphs")
 nn, F = torch.nn, torch.nn.functional
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 40, 16, 2, 32
