@@ -1,7 +1,7 @@
 """`text_pipeline` and what a user would pick instead, with the same weights and the same texts.
 
     python -m benchmarks.peers --environments /tmp/peers    about nine minutes
-    python -m benchmarks.peers --ways "text_pipeline, tritonserver" --clients 8 32
+    python -m benchmarks.peers --ways tritonserver --clients 8 32
 
 Without --ways, FOLDER has a virtual environment for each peer, made once by:
 
@@ -51,7 +51,7 @@ from triton_replay.comparing.latencies import percentile_of
 MODELS = ROOT / "model_repository"
 TEXTS = 2000
 CHECKED = 64
-"""Number of texts whose answers are compared, alone and in company."""
+"""Number of texts whose answers are compared, alone and beside others."""
 LEAST_COSINE = 0.99
 START_S = 120.0
 
@@ -108,9 +108,9 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("logits", p)]) for p in parts]
 """
 TRITON_CONFIG = """
-backend: "python" max_batch_size: 64 dynamic_batching {{ }}
-input [ {{ name: "text" data_type: TYPE_STRING dims: [ 1 ] }} ]
-output [ {{ name: "logits" data_type: TYPE_FP32 dims: [ 6 ] }} ]
+backend: "python" max_batch_size: 64 dynamic_batching { }
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "logits" data_type: TYPE_FP32 dims: [ 6 ] } ]
 """
 BENTOML = """
 import bentoml
@@ -299,54 +299,47 @@ def served(
     return Way(answer, load)
 
 
+FAST = """
+parameters { key: "unpad" value { string_value: "auto" } }
+parameters { key: "int8" value { string_value: "rows" } }
+"""
+TWICE = FAST + "instance_group [ { count: 2 } ]"
+PIPELINE = ("text_pipeline", "tokenizer", "text_encoder", "text_classifier")
+
+
 @contextlib.contextmanager
-def of_repository(
-    server: str, parameters: Mapping[str, str], run: Run, folder: Path, own: str = ""
-) -> Iterator[Way]:
-    """Serve `text_pipeline` with these parameters of its encoder, or the plain model `own`."""
+def of_repository(server: str, model: str, lines: str, run: Run, folder: Path) -> Iterator[Way]:
+    """Serve `text_pipeline` with more lines in its encoder's config.pbtxt, or the model `plain`."""
     with tempfile.TemporaryDirectory(prefix="peers-") as directory:
         repository = Path(directory)
-        model = "plain" if own else "text_pipeline"
-        if own:
+        if model == "plain":
             (repository / model / "1").mkdir(parents=True)
-            (repository / model / "1" / "model.py").write_text(own.format(folder=str(folder)))
-            (repository / model / "config.pbtxt").write_text(TRITON_CONFIG.format())
-        else:
-            ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
-            for name in ("text_pipeline", "tokenizer", "text_encoder", "text_classifier"):
-                shutil.copytree(MODELS / name, repository / name, ignore=ignored)
-            path = repository / "text_encoder" / "config.pbtxt"
-            kept = [
-                line
-                for line in path.read_text().splitlines()
-                if not any(f'"{key}"' in line for key in parameters)
-            ]
-            kept += [
-                f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
-                for key, value in parameters.items()
-                if value
-            ]
-            path.write_text("\n".join(kept))
-        shape = [1, 1] if own else [1]
-        requests = [
-            grpc(model, {"text": np.array([text.encode()], object).reshape(shape)})[0]
-            for text in texts()
-        ]
+            code = (ENCODE + TRITON).format(folder=str(folder))
+            (repository / model / "1" / "model.py").write_text(code)
+            (repository / model / "config.pbtxt").write_text(TRITON_CONFIG)
+        ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
+        for name in PIPELINE if model in PIPELINE else ():
+            shutil.copytree(MODELS / name, repository / name, ignore=ignored)
+            if name == "text_encoder":
+                with (repository / name / "config.pbtxt").open("a") as config:
+                    config.write(lines)
+        shape = [1, 1] if model == "plain" else [1]
 
         def body(text: str) -> object:
             tensor = {"name": "text", "shape": shape, "datatype": "BYTES", "data": [text]}
             return {"inputs": [tensor], "outputs": [{"name": "logits"}]}
 
         with starter(server)(repository, allow_metrics=False) as running:
-            url = f"http://{running.http}/v2/models/{model}/infer"
-            pid = running.process.pid
             yield served(
                 run,
                 running.grpc,
-                pid,
+                running.process.pid,
                 Grpc(8),
-                requests,
-                url,
+                [
+                    grpc(model, {"text": np.array([text.encode()], object).reshape(shape)})[0]
+                    for text in texts()
+                ],
+                f"http://{running.http}/v2/models/{model}/infer",
                 body,
                 lambda response: response["outputs"][0]["data"],
             )
@@ -406,7 +399,8 @@ def process(command: Sequence[object], **options: Any) -> Iterator[subprocess.Po
             print(log.read()[-2000:], file=sys.stderr)
             raise
         finally:
-            os.killpg(running.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
             running.wait()
 
 
@@ -456,15 +450,20 @@ def infinity(port: int, folder: Path, python: Path) -> list[object]:
 
 def ways(folder: Path, environments: Path | None, run: Run) -> dict[str, Any]:
     """Return functions that start each way, by its name in the table."""
-    fp32 = {"unpad": "", "int8": ""}
     named: dict[str, Any] = {}
     for server, title in (("triton", "tritonserver"), ("reference", "reference server")):
-        named[f"text_pipeline, {title}"] = partial(of_repository, server, {}, run, folder)
-        named[f"text_pipeline in FP32, {title}"] = partial(of_repository, server, fp32, run, folder)
+        for added, lines in (
+            ("", ""),
+            (", `unpad: auto`, `int8: rows`", FAST),
+            (", the same, two encoders", TWICE),
+        ):
+            own = partial(of_repository, server, "text_pipeline", lines, run, folder)
+            named[f"`text_pipeline`{added}, {title}"] = own
     if environments is None:
         return named
-    plain = ENCODE + TRITON
-    named["plain model.py, tritonserver"] = partial(of_repository, "triton", {}, run, folder, plain)
+    named["plain `model.py`, tritonserver"] = partial(
+        of_repository, "triton", "plain", "", run, folder
+    )
 
     def python(name: str) -> Path:
         return environments / f"venv-{name}" / "bin" / "python"
@@ -516,7 +515,7 @@ def ways(folder: Path, environments: Path | None, run: Run) -> dict[str, Any]:
 
 
 def checked(way: Way, expected: Sequence[Logits] | None, head: Any) -> tuple[list[Logits], float]:
-    """Return the answers to texts alone, and their largest change in company of 31 others.
+    """Return the answers to texts alone, and their largest change beside 31 others.
 
     Raises SystemExit if an answer is wrong.
     """
@@ -528,8 +527,8 @@ def checked(way: Way, expected: Sequence[Logits] | None, head: Any) -> tuple[lis
     alone = logits([way.answer([text])[0] for text in given])
     change = 0.0
     for _ in range(3):
-        company = [*itertools.chain(*(way.answer(given[at : at + 32]) for at in (0, 32)))]
-        pairs = zip(alone, logits(company), strict=True)
+        together = [*itertools.chain(*(way.answer(given[at : at + 32]) for at in (0, 32)))]
+        pairs = zip(alone, logits(together), strict=True)
         change = max(change, *(float(np.abs(one - other).max()) for one, other in pairs))
     for one, own in zip(alone, expected or alone, strict=True):
         cosine = one @ own / np.linalg.norm(one) / np.linalg.norm(own)
@@ -553,11 +552,11 @@ def main() -> None:
         write_weights(folder, options.environments)
         run = stack.enter_context(client_process())
         named = ways(folder, options.environments, run)
-        chosen = [name for name in named if not options.ways or name in options.ways]
+        chosen = [n for n in named if not options.ways or any(way in n for way in options.ways)]
         running = {name: stack.enter_context(named[name]()) for name in chosen}
         head = np.load(folder / "head.npz")
         expected: list[Logits] | None = None
-        for name in sorted(chosen, key=lambda name: "FP32" not in name):
+        for name in chosen:  # the first one is in FP32
             found, changes[name] = checked(running[name], expected, head)
             expected = expected or found
             pairs = zip(found, expected, strict=True)
@@ -591,7 +590,7 @@ def print_markdown(
     counts = " | ".join(map(str, clients))
     print(
         f"\n| Texts per second of N clients | {counts} | p50, p99 of {shown} | CPU per text | "
-        "Change in company | Of FP32 |"
+        "Change beside others | Of FP32 |"
     )
     print("| --- |" + " --- |" * (len(clients) + 4))
     for name in changes:
@@ -610,7 +609,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--environments", type=Path, metavar="DIR", help="folder of the peers' environments")
     add("--install", action="store_true", help="create missing environments, and measure nothing")
-    add("--ways", nargs="+", metavar="WAY", help="names in the table (all)")
+    add("--ways", nargs="+", metavar="WAY", help="parts of names in the table (all)")
     add("--clients", nargs="+", type=int, default=[1, 8, 32, 128], metavar="N", help="(1 8 32 128)")
     add("--seconds", type=float, default=3.0, help="duration of each turn (3)")
     add("--turns", type=int, default=3, help="turns of each way (3)")

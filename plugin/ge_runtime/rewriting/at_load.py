@@ -13,7 +13,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.graph import replacing, save
-from ge_runtime.rewriting.int8_choice import write_int8
+from ge_runtime.rewriting.int8_choice import NoLayers, write_int8
 from ge_runtime.rewriting.proof import Gain, Proof
 from ge_runtime.rewriting.unpad import Unpadded, unpad
 from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
@@ -43,7 +43,7 @@ def rewrite_graphs(
 
     Raises:
         ArtifactFault: A graph cannot be rewritten in INT8. A graph whose padding cannot be
-            removed is served unchanged.
+            removed, and a stage of several without linear layers, are served unchanged.
     """
     chosen: list[Artifact] = []
     report: list[str] = []
@@ -56,9 +56,15 @@ def rewrite_graphs(
                 reason = f"{artifact.reason}; its padding is removed"
                 artifact = replace(artifact, path=path, reason=reason)
         if config.int8:
-            path, text = _in_int8(config, artifact)
-            report.append(f"int8 {name}: {text}")
-            artifact = replace(artifact, path=path, reason=f"{artifact.reason}; in INT8")
+            try:
+                path, text = _in_int8(config, artifact)
+            except NoLayers as fault:
+                if len(artifacts) == 1:
+                    raise
+                report.append(f"int8 {name}: FP32 is kept: {fault}")
+            else:
+                report.append(f"int8 {name}: {text}")
+                artifact = replace(artifact, path=path, reason=f"{artifact.reason}; in INT8")
         chosen.append(artifact)
     return tuple(chosen), report
 
@@ -98,7 +104,7 @@ def _in_int8(config: RuntimeConfig, artifact: Artifact) -> tuple[Path, str]:
     try:
         target, known = _kept(config, artifact, {"rewrite": f"int8 rows {_VERSION}"}, make)
     except ArtifactFault as fault:
-        raise ArtifactFault(f"parameter 'int8': {fault}") from fault
+        raise type(fault)(f"parameter 'int8': {fault}") from fault
     return target, str(known["text"])
 
 

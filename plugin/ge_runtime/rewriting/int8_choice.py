@@ -52,6 +52,10 @@ _SMALLEST_STEP: Final = 0.97
 """Factor between the allowed sums of errors of two attempts: a layer or two stay FP32 each time."""
 
 
+class NoLayers(ArtifactFault):
+    """The graph has no linear layer that is large enough for INT8."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """A graph in INT8, and its measured error."""
@@ -89,13 +93,14 @@ def quantized(
         threads: Threads of an execution; 0: all cores.
 
     Raises:
+        NoLayers: The graph has no large linear layer.
         ArtifactFault: The graph cannot be read or executed, or no layer can be INT8.
         OSError: A file cannot be read or written.
     """
     model = read_model(path)
     layers = find_layers(model)
     if all(layer.is_table for layer in layers):
-        raise ArtifactFault(
+        raise NoLayers(
             f"{path}: found no linear layer, expected MatMul, Gemm or Conv of width 1 with "
             "constant FP32 weights of at least 64 x 64"
         )
