@@ -356,7 +356,7 @@ def of_command(
 ) -> Iterator[Way]:
     """Start an HTTP server by the command for a port and the folder of the weights."""
     (port,) = free_ports(1)
-    with process([*command(port, folder)], cwd=folder) as running:
+    with process([*command(port, folder)]) as running:
         url = f"http://127.0.0.1:{port}{path}"
         requests = [_post_json(path, body(text)) for text in texts()]
         way = served(run, f"127.0.0.1:{port}", running.pid, HTTP, requests, url, body, read)
@@ -441,11 +441,18 @@ def lit(port: int, folder: Path, python: Path) -> list[object]:
 
 
 def infinity(port: int, folder: Path, python: Path) -> list[object]:
-    """Return the command of infinity, by ONNX Runtime in FP32."""
+    """Return the command of infinity, by ONNX Runtime in FP32.
+
+    It finds a local graph only in the current folder itself.
+    """
+    flat = folder / "flat"
+    flat.mkdir()
+    for path in (*folder.glob("*.json"), folder / "vocab.txt", folder / "onnx" / "model.onnx"):
+        (flat / path.name).symlink_to(path)
     flags = ["--port", port, "--model-id", ".", "--served-model-name", "local"]
     flags += ["--engine", "optimum", "--device", "cpu", "--batch-size", 64]
     flags += ["--onnx-do-not-prefer-quantized", "--pooling-method", "mean"]
-    return [python.with_name("infinity_emb"), "v2", *flags]
+    return ["env", "-C", flat, python.with_name("infinity_emb"), "v2", *flags]
 
 
 def ways(folder: Path, environments: Path | None, run: Run) -> dict[str, Any]:
