@@ -53,7 +53,7 @@ TEXTS = 2000
 CHECKED = 64
 """Number of texts whose answers are compared, alone and beside others."""
 LEAST_COSINE = 0.99
-START_S = 120.0
+START_S = 300.0
 
 Logits = NDArray[np.float32]
 
@@ -451,7 +451,7 @@ def infinity(port: int, folder: Path, python: Path) -> list[object]:
         (flat / path.name).symlink_to(path)
     flags = ["--port", port, "--model-id", ".", "--served-model-name", "local"]
     flags += ["--engine", "optimum", "--device", "cpu", "--batch-size", 64]
-    flags += ["--onnx-do-not-prefer-quantized", "--pooling-method", "mean"]
+    flags += ["--onnx-do-not-prefer-quantized", "--pooling-method", "mean", "--no-model-warmup"]
     return ["env", "-C", flat, python.with_name("infinity_emb"), "v2", *flags]
 
 
