@@ -57,7 +57,7 @@ graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
 
 # Without a package index the tests that need these files are skipped with a reason.
-clients: $(VENV)/serving  ## fetch the oldest client library that is supported, and the types of KServe, KEDA and Grafana, 25 MB
+clients: $(VENV)/serving  ## fetch the oldest supported client library, the types of KServe, KEDA and Grafana, and axe-core, 28 MB
 	-$(PY) -m tools.versions fetch
 	-test -e .cache/wheels/kserve-0.21.0-py3-none-any.whl || \
 	    $(PY) -m pip --disable-pip-version-check download --quiet --no-deps --dest .cache/wheels kserve==0.21.0
@@ -66,6 +66,8 @@ clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 
 	    cloudcoil-models-keda==2.16.1.0
 	-test -e .cache/grafana/node_modules || npm install --silent --no-audit --no-fund --ignore-scripts \
 	    --prefix .cache/grafana typescript@5.9 @grafana/schema@11.6.0
+	-test -e .cache/axe/node_modules || npm install --silent --no-audit --no-fund --ignore-scripts \
+	    --prefix .cache/axe axe-core@4.14.1
 
 # MLServer, for tests/contract/test_conformance.py, in an environment of its own: its requirements
 # differ. Without a package index the test is skipped with a reason.

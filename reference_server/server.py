@@ -118,6 +118,7 @@ class Server:
         # The pages use fields that old releases of Triton do not have.
         self._shows_pages = options.profile.newer_metrics
         self._log_tail = LogTail()
+        self._status: StatusGateway | None = None
         self._stopping = asyncio.Event()
         self._has_failed = False
 
@@ -151,6 +152,7 @@ class Server:
             for listener in listeners.values():
                 await listener.open()
             self._announce_ports()
+            self._announce_pages()
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
@@ -178,6 +180,18 @@ class Server:
                 "call every operation that is not restricted. See docs/security.md.",
                 ", ".join(opened),
             )
+
+    def _announce_pages(self) -> None:
+        """Log the addresses of the pages for browsers."""
+        http, metrics = self._options.http, self._options.metrics
+        pages = []
+        if metrics is not None and metrics.page:
+            pages.append(f"live page {_url(metrics.address, metrics.port)}/")
+        if http is not None and http.page:
+            url = _url(http.address, http.port)
+            pages += [f"request form {url}/try", f"API {url}/docs"]
+        if pages and self._shows_pages:
+            log.info("Pages: %s", ", ".join(pages))
 
     async def load_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call `load` on another thread, and monitor the loop from then on.
@@ -264,7 +278,7 @@ class Server:
 
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
         """Return the handlers of HTTP requests. They run on the loop's thread."""
-        metrics = self._options.metrics
+        grpc, metrics = self._options.grpc, self._options.metrics
         return HttpHandlers(
             *(self.gateway, self._shared_memory, self.control, loop, self._clock),
             restrictions=options.restricted,
@@ -272,7 +286,8 @@ class Server:
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
             page=options.page and self._shows_pages,
-            metrics_port=None if metrics is None or not metrics.page else metrics.port,
+            grpc_port=grpc.port if grpc else None,
+            metrics_port=metrics.port if metrics and metrics.page else None,
             intake=self._intake,
             origins=WebOrigins(self._options.web, options.address),
         )
@@ -322,29 +337,32 @@ class Server:
         return MetricsGateway(
             self.repository,
             self._registry,
-            HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu),
+            self._host_metrics(options),
             options.latencies,
             self._cache,
             self._options.profile,
             self._server_samples,
         )
 
+    def _host_metrics(self, options: MetricsOptions) -> HostMetrics:
+        return HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu)
+
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """Return the handlers of the metrics port. They run on the loop's thread."""
-        status = None
         if options.page and self._shows_pages:
             http = self._options.http
-            status = StatusGateway(
+            self._status = StatusGateway(
                 *(self.repository, self._registry, self.gateway.server_metadata(), self._clock),
                 http_port=None if http is None else http.port,
                 log=self._log_tail if options.page_log else None,
                 portability=self._portability,
+                host=self._host_metrics(options),
             )
         assert self._loop is not None, "load() was not called"
         return MetricsHandlers(
             self.metrics_gateway(options),
             Background(self._loop, most=1),
-            *(status, WebOrigins(self._options.web, options.address)),
+            *(self._status, WebOrigins(self._options.web, options.address)),
         )
 
     def _server_samples(self) -> Mapping[str, Sequence[Sample]]:
@@ -358,6 +376,8 @@ class Server:
     def _run_periodic_work(self) -> None:
         self._incidents.log_pending()
         self._executions.look()
+        if self._status is not None:
+            self._status.sample()
         self._shared_memory.release_buffers()
 
     def metrics_listener(self, options: MetricsOptions) -> HttpListener:
@@ -417,3 +437,9 @@ class Server:
         self._log_tail.close()
         self.gateway.tracing.close()
         self._shared_memory.close()
+
+
+def _url(address: str, port: int) -> str:
+    """Return the base URL of a listener, for a browser on this machine."""
+    host = "localhost" if address in _EVERYWHERE else f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"

@@ -143,7 +143,9 @@ def _address(text: str) -> str:
 
 
 _PENDING = "nv_inference_pending_request_count"
-_LINE = re.compile(rf"^({'|'.join((_PENDING, *RUNTIME_FAMILIES))})\{{(.*)\}} (\S+)$", re.MULTILINE)
+_MACHINE = {"nv_cpu_memory_used_bytes": "used", "nv_cpu_memory_total_bytes": "total"}
+_FAMILIES = "|".join((_PENDING, *_MACHINE, *RUNTIME_FAMILIES))
+_LINE = re.compile(rf"^({_FAMILIES})(?:\{{(.*)\}})? (\S+)$", re.MULTILINE)
 # A match starts at the beginning of a name only: a long label is read once.
 _LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -187,7 +189,7 @@ class RemoteStatus:
         statistics = self._call("GET", "/v2/models/stats")["model_stats"]
         served = {(each["name"], each["version"]): each for each in statistics}
         samples, note = self._samples()
-        runtimes = by_model(each for each in samples if each[0] != _PENDING)
+        runtimes = by_model(each for each in samples if each[0] in RUNTIME_FAMILIES)
         pending = {
             (labels["model"], labels["version"]): value
             for family, labels, value in samples
@@ -199,6 +201,8 @@ class RemoteStatus:
             "at_ms": now * 1000,
             "http_port": None,
             "log": False,
+            "history": [],
+            "machine": {_MACHINE[name]: value for name, _, value in samples if name in _MACHINE},
             "models": [
                 self._entry(each, served, pending, runtimes, now)
                 for each in self._call("POST", "/v2/repository/index")

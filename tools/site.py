@@ -6,6 +6,7 @@ site has all pages in one folder, with copies of these files and the API referen
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -40,6 +41,8 @@ _BESIDE = {
 #: The folders of pages.
 _FOLDERS = (ROOT, ROOT / "docs", ROOT / "docs" / "results")
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+#: A diagram in the language of mermaid, which GitHub draws. The site has a drawing of it.
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 _BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _ROW = re.compile(r"^\| (.*) \|$", re.M)
 _NAMED = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)\)")
@@ -81,7 +84,9 @@ class Site:
 
     def _moved(self, page: Path) -> str:
         """Return the page's text with the links of the site; code blocks stay unchanged."""
-        parts = _BLOCK.split(page.read_text(encoding="utf-8"))
+        text = page.read_text(encoding="utf-8")
+        text = DIAGRAM.sub(lambda found: f"![Diagram](images/{diagram_name(found[1])})", text)
+        parts = _BLOCK.split(text)
         for index in range(0, len(parts), 2):
             parts[index] = _LINK.sub(lambda link: self._target(page, link[1]), parts[index])
         return "".join(parts)
@@ -118,6 +123,11 @@ class Site:
             f"# {target.relative_to(ROOT).as_posix()}\n\n{''.join(listed)}", encoding="utf-8"
         )
         return f"{place.as_posix()}.md"
+
+
+def diagram_name(text: str) -> str:
+    """Return the name of a diagram's drawing; it changes with the diagram."""
+    return f"diagram_{hashlib.sha256(text.encode()).hexdigest()[:8]}.svg"
 
 
 def _below(folder: Path, files: list[Path]) -> list[str]:

@@ -13,10 +13,13 @@ from reference_server.core.ports import Clock
 from reference_server.core.telemetry import Snapshot
 from reference_server.observability.logs import LogTail
 from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.observability.server_metrics import MEMORY_TOTAL, MEMORY_USED, HostMetrics
 from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel, VersionStatus
 
 _NS_PER_MS = 1_000_000
+#: The interval and the number of the samples for the page's charts: ten minutes.
+_SAMPLE_NS, _MOST_SAMPLES = 5_000_000_000, 120
 #: The metrics of ge_runtime's models that the page shows.
 _MEMORY = "ge_runtime_total_bytes"
 _USEFUL = "ge_runtime_useful_elements_total"
@@ -29,7 +32,8 @@ class StatusGateway:
     """The data of the live page. Any thread may call `read`, one at a time.
 
     `http_port` is the port for the requests of the page's form, if any. Without `log` the page
-    shows no log. `portability` has what tritonserver 2.51 would refuse.
+    shows no log. `portability` has what tritonserver 2.51 would refuse. `host` reads the memory of
+    the machine.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class StatusGateway:
         http_port: int | None = None,
         log: LogTail | None = None,
         portability: Portability | None = None,
+        host: HostMetrics | None = None,
     ) -> None:
         self._repository = repository
         self._registry = registry
@@ -50,9 +55,34 @@ class StatusGateway:
         self._http_port = http_port
         self._log = log
         self._portability = portability or Portability()
+        self._host = host
+        self._history: tuple[tuple[float, int, int, int], ...] = ()
+        self._sampled_ns: int | None = None
+
+    def sample(self) -> None:
+        """Keep the sums over all models, at most every five seconds.
+
+        Must be called regularly, by one thread.
+        """
+        now_ns = self._clock.monotonic_ns()
+        if self._sampled_ns is not None and now_ns - self._sampled_ns < _SAMPLE_NS:
+            return
+        self._sampled_ns = now_ns
+        succeeded = failed = waiting = 0
+        for served in self._repository.all():
+            counts = served.statistics.requests()
+            succeeded, failed = succeeded + counts[0], failed + counts[1]
+            waiting += served.scheduler.pending
+        # Replaced, not changed: another thread reads it.
+        point = (now_ns / _NS_PER_MS, succeeded, failed, waiting)
+        self._history = (*self._history[1 - _MOST_SAMPLES :], point)
 
     def read(self) -> Mapping[str, Any]:
-        """Return the data as JSON values. Times are sums over all requests, in nanoseconds."""
+        """Return the data as JSON values. Times are sums over all requests, in nanoseconds.
+
+        `history` has a time in milliseconds and three sums over all models for each sample:
+        successful, failed and waiting requests.
+        """
         served = {(each.config.name, each.version): each for each in self._repository.all()}
         runtimes = by_model(self._samples())
         return {
@@ -61,6 +91,8 @@ class StatusGateway:
             "at_ms": self._clock.monotonic_ns() / _NS_PER_MS,
             "http_port": self._http_port,
             "log": self._log is not None,
+            "history": self._history,
+            "machine": {} if self._host is None else _machine(self._host),
             "models": [
                 _shown(
                     status,
@@ -86,6 +118,12 @@ class StatusGateway:
                 for sample in family.samples:
                     if isinstance(sample.value, int | float):
                         yield family.head.name, dict(sample.labels), sample.value
+
+
+def _machine(host: HostMetrics) -> Mapping[str, object]:
+    samples = host.samples()
+    names = {"used": MEMORY_USED.name, "total": MEMORY_TOTAL.name}
+    return {key: samples[name][0].value for key, name in names.items() if name in samples}
 
 
 @dataclass(slots=True)

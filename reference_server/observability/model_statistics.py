@@ -167,6 +167,11 @@ class ModelStatistics:
         with self._lock:
             return {} if self._summaries is None else self._summaries.read()
 
+    def requests(self) -> tuple[int, int]:
+        """Return the number of successful and of failed requests."""
+        with self._lock:
+            return self._totals.success.count, self._totals.fail.count
+
     def snapshot(self) -> Snapshot:
         """Return a copy of the counters."""
         with self._lock:

@@ -215,8 +215,8 @@ def _gauge(name: str, description: str) -> FamilyHead:
 
 
 _UTILIZATION = _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]")
-_MEMORY_TOTAL = _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes")
-_MEMORY_USED = _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes")
+MEMORY_TOTAL = _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes")
+MEMORY_USED = _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes")
 _POOL_TOTAL = _gauge(
     "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes"
 )
@@ -225,7 +225,7 @@ _POOL_USED = _gauge(
 )
 
 #: In the order of Triton's page.
-HOST_FAMILIES = (_POOL_TOTAL, _POOL_USED, _UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED)
+HOST_FAMILIES = (_POOL_TOTAL, _POOL_USED, _UTILIZATION, MEMORY_TOTAL, MEMORY_USED)
 
 
 class HostMetrics:
@@ -268,8 +268,8 @@ class HostMetrics:
             _UTILIZATION: self._utilization(
                 sum(map(int, words[_ALL_TICKS])), sum(map(int, words[_IDLE_TICKS]))
             ),
-            _MEMORY_TOTAL: total,
-            _MEMORY_USED: total - available,
+            MEMORY_TOTAL: total,
+            MEMORY_USED: total - available,
         }
 
     def _utilization(self, elapsed: int, idle: int) -> float:

@@ -117,6 +117,8 @@ def test_it_shows_what_the_server_tells_of_its_models(watched: tuple[Server, str
     assert told["geared"]["counts"]["infer"] > 0
     assert told["geared"]["padding"] == 0.25
     assert told["geared"]["memory_bytes"] > 0
+    machine = status(page)["machine"]
+    assert 0 < machine["used"] < machine["total"]
 
 
 def test_nothing_but_looking_is_possible(watched: tuple[Server, str]):
@@ -154,6 +156,14 @@ def test_a_name_without_a_url_is_shown_without_instances(monkeypatch: pytest.Mon
     monkeypatch.setattr(watching, "_fetch", fetch)
     (model,) = watching.RemoteStatus("a:1", "a:2").read()["models"]
     assert (model["name"], model["state"], model["instances"]) == ("two words", "READY", None)
+
+
+def test_the_memory_of_the_machine_is_read_from_the_metrics():
+    page = "nv_cpu_memory_used_bytes 12\nnv_cpu_memory_total_bytes 2.5e+10\n"
+    assert list(watching._parsed(page)) == [
+        ("nv_cpu_memory_used_bytes", {}, 12),
+        ("nv_cpu_memory_total_bytes", {}, 2.5e10),
+    ]
 
 
 def test_a_long_label_is_read_once():

@@ -45,6 +45,16 @@ def test_files_and_folders_that_pages_name_are_there(built: Path):
     assert "running_sum" in text(built / "files" / "examples" / "models" / "index.html")
 
 
+def test_pages_load_nothing_from_other_hosts(built: Path):
+    loaded = re.compile(
+        r"""<(?:script|img|link(?! rel="canonical"))[^>]+(?:src|href)="(http[^"]+)"""
+    )
+    for page in built.rglob("*.html"):
+        assert loaded.findall(page.read_text()) == [], page
+    # For elements of this class, the theme fetches mermaid from a CDN.
+    assert 'class="mermaid"' not in (built / "architecture" / "index.html").read_text()
+
+
 #: A name that each reference must have.
 NAMES = {
     "ge_runtime.adapters.triton": "GraphModel",

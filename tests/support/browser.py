@@ -40,7 +40,7 @@ class Page:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "DOM", "Accessibility"):
+        for domain in ("Page", "Runtime", "Log", "DOM"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **given: Any) -> dict[str, Any]:
@@ -122,17 +122,9 @@ class Page:
             mobile=phone,
         )
 
-    def unnamed_controls(self) -> list[str]:
-        """Roles of what can be operated and a screen reader has no name for."""
-        operable = {"button", "textbox", "combobox", "link", "checkbox", "DisclosureTriangle"}
-        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [
-            node["role"]["value"]
-            for node in nodes
-            if not node["ignored"]
-            and node["role"]["value"] in operable
-            and not node.get("name", {}).get("value", "").strip()
-        ]
+    def set_media(self, feature: str, value: str) -> None:
+        """Set a media feature, such as `prefers-color-scheme`."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
     def screenshot(self, file: Path) -> None:
         """Write what is seen of it to a PNG file."""

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: The methods as Triton's log prints them.
 _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
-_FORM, _HOME = "/try", "/"
+_FORM, _DOCS, _HOME = "/try", "/docs", "/"
 #: Operations that reject a wrong method or version with the content type text/plain. For these,
 #: Triton sets no content type, so its HTTP library sets this one.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
@@ -45,8 +45,9 @@ class HttpHandlers:
     """Answers requests by calling the gateway.
 
     `restrictions` maps a category of operations to the header that these operations require. With
-    `page`, there is a page with a form for requests, and `/` answers browsers with a page of links.
-    `metrics_port` is the port of the live page.
+    `page`, there are a form for requests and a page with the models' API, and `/` answers browsers
+    with a page of links. `metrics_port` is the port of the live page, and `grpc_port` that of the
+    form's commands for gRPC.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class HttpHandlers:
         profile: TritonProfile = V2_51,
         limit: InputLimit = UNLIMITED,
         page: bool = False,
+        grpc_port: int | None = None,
         metrics_port: int | None = None,
         intake: Intake | None = None,
         origins: WebOrigins | None = None,
@@ -71,8 +73,15 @@ class HttpHandlers:
         self._limit = limit
         self._pages = {}
         if page:
-            port = {"METRICS_PORT": str(metrics_port or "")}
-            self._pages = {_FORM: Page("try.html"), _HOME: Page("home.html", port)}
+            ports = {
+                "GRPC_PORT": str(grpc_port or ""),
+                "METRICS_PORT": str(metrics_port or ""),
+            }
+            self._pages = {
+                _FORM: Page("try.html", ports),
+                _DOCS: Page("docs.html"),
+                _HOME: Page("home.html", ports),
+            }
         self._profile = profile
         self._gateway = gateway
         self._shared_memory = shared_memory

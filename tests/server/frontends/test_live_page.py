@@ -43,12 +43,17 @@ def tail():
 
 
 @pytest.fixture
-def client(registry, tail):
+def client(registry, tail, tmp_path):
+    (tmp_path / "stat").write_text("cpu 1 1 1 1 1 1 1 1")
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 300 kB\n")
     shelf = Statuses(served(VECTOR))
     metrics = MetricsGateway(shelf, registry, HostMetrics(ManualClock(), 0, cpu=False))
     metadata = ServerMetadata("triton", "2.73.0", ())
     status = StatusGateway(
-        *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)), http_port=8000, log=tail
+        *(shelf, registry, metadata, ManualClock(now_ns=5_000_000)),
+        http_port=8000,
+        log=tail,
+        host=HostMetrics(ManualClock(), 0, proc=tmp_path),
     )
     return Client(MetricsHandlers(metrics, Here(), status).handle)
 
@@ -89,6 +94,8 @@ def test_the_status_has_loaded_and_failed_models(client):
         "at_ms": 5.0,
         "http_port": 8000,
         "log": True,
+        "history": [],
+        "machine": {"used": 700 * 1024, "total": 1000 * 1024},
     }
     assert (ready["state"], ready["pending"], ready["batches"]) == ("READY", 0, [])
     assert ready["counts"] == dict.fromkeys(
@@ -116,6 +123,21 @@ def test_the_status_has_the_counters_of_ge_runtime(client, registry):
     (status, _) = json.loads(asked(client, "/status.json").body)["models"]
     assert (status["padding"], status["memory_bytes"]) == (0.25, 200)
     assert status["gears"] == [["batch 4", 2]]
+
+
+def test_the_status_has_sums_of_the_last_ten_minutes():
+    clock = ManualClock()
+    model = served(VECTOR)
+    shelf = Statuses(model)
+    status = StatusGateway(shelf, new_registry(), ServerMetadata("t", "2", ()), clock)
+    for _ in range(250):
+        status.sample()
+        clock.advance(ns=2_500_000_000)
+        model.statistics._totals.success.count += 2
+        model.statistics._totals.fail.count += 1
+    history = status.read()["history"]
+    assert len(history) == 120
+    assert [history[0], history[-1]] == [(25_000, 20, 10, 0), (620_000, 496, 248, 0)]
 
 
 def test_the_log_is_returned_after_the_given_line(client, tail):

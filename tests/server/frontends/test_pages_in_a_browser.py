@@ -1,5 +1,6 @@
 """The live page and the form for requests, in a headless Chromium."""
 
+import shlex
 import shutil
 import struct
 import subprocess
@@ -9,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
 from PIL import Image
 from server.support.model_folders import VECTOR
 from support.browser import needs_chromium, open_browser
 from support.servers import ROOT, start_reference_server
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -159,44 +162,118 @@ def test_numbers_change_and_the_focus_stays(live, opened, form):
     live.evaluate("rows.get('spell 1').cells[3].textContent = 'old'")
     live.evaluate("look()")
     assert live.evaluate("rows.get('spell 1').cells[3].textContent") == "0"
-    assert live.evaluate("document.activeElement.tagName") == "BUTTON"
+    live.press("Enter")
+    assert live.evaluate("document.activeElement.ariaExpanded") == "true"
 
 
 def test_a_lost_connection_greys_the_numbers_out(live):
     live.evaluate("window.ask = async () => { throw new Error('refused'); }, look()")
     assert "Connection lost since " in live.text
-    assert live.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
+    styles = "(({filter, color}) => [filter, color])(getComputedStyle(document.querySelector(%r)))"
+    for part in ("main", "#totals", "#log"):
+        assert live.evaluate(styles % part) == ["grayscale(1)", "rgb(107, 107, 107)"]
+
+
+def show_models(page, models: str, history: str = "[]") -> None:
+    """Show a status with `models`, a JavaScript expression of parts of their entries."""
+    page.evaluate(
+        "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: 1, log: false,"
+        f" machine: {{used: 3 * 2 ** 30, total: 2 ** 33}}, history: {history}, models: "
+        f"{models}.map((model) => ({{version: 1, reason: '', state: 'READY', pending: 0,"
+        " batches: [], gears: [], padding: null, counts: {success: 1, fail: 0}, ...model}))}),"
+        " look()"
+    )
 
 
 def test_many_models_are_found_by_a_search(live):
-    live.evaluate(
-        "window.ask = async () => ({title: 'T', server: 's', at_ms: 1, http_port: null, log: false,"
-        " models: [...Array(400).keys()].map((i) => ({name: `m${i}`, version: 1, reason: '',"
-        " state: 'LOADING'}))}), look()"
-    )
-    assert live.evaluate("document.querySelectorAll('tbody').length") == 400
-    live.evaluate("search.value = 'm39', search.dispatchEvent(new Event('input'))")
-    shown = live.evaluate("[...document.querySelectorAll('tbody')].filter((b) => !b.hidden).length")
-    assert shown == 11
+    show_models(live, "[...Array(400).keys()].map((i) => ({name: `m${i}`, state: 'LOADING'}))")
+    count = "document.querySelectorAll('tbody').length"
+    assert live.evaluate(count) == 100
+    live.evaluate("search.value = 'm39 load', search.dispatchEvent(new Event('input'))")
+    assert live.evaluate(count) == 11
+    live.evaluate("search.value = '', search.dispatchEvent(new Event('input')), more.click()")
+    assert live.evaluate(count) == 400
+    assert live.evaluate("more.hidden")
+    assert "machine memory used\n3.0 GiB (38 %)" in live.text
 
 
-@pytest.mark.parametrize("path", ["live", "form"])
-def test_a_phone_needs_no_horizontal_scrolling(path, opened, live, form):
-    page = form("turns") if path == "form" else live
-    page.resize(320, 640, phone=True)
-    if path == "live":
-        page.open(f"http://{opened[0].metrics}/")
-        page.wait_for("models.tBodies.length")
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+def test_the_lines_begin_before_the_page_was_opened(live):
+    live.evaluate("before = null")
+    show_models(live, "[{name: 'm'}]", "[[-9999, 5, 0, 0], [-4999, 55, 10, 3]]")
+    points = "totals.get({!r}).points"
+    assert live.evaluate(points.format("model requests/s")) == [[-4999, 10]]
+    assert live.evaluate(points.format("failed")) == [[-4999, 2]]
+    assert live.evaluate(points.format("waiting")) == [[-4999, 3], [1, 0]]
 
 
-def test_all_controls_have_names_for_screen_readers(form, opened, live):
-    assert live.unnamed_controls() == []
-    page = form("turns")
-    page.evaluate("document.querySelector('details').open = true")
-    assert page.unnamed_controls() == []
-    roles = page.evaluate("[...document.querySelectorAll('[role=status]')].map((e) => e.id)")
-    assert roles == ["status", "answer"]
+def test_a_focused_link_stays_in_place_while_its_model_changes(live):
+    """A click with Ctrl on the link opens the form in another tab and leaves the focus."""
+    show_models(live, "[{name: 'a'}, {name: 'b'}, {name: 'off', state: 'UNAVAILABLE',"
+                " reason: 'unloaded'}]")  # fmt: skip
+    live.evaluate(OPEN.format("b"))
+    live.evaluate("rows.get('b 1').form.focus({focusVisible: false})")
+    show_models(live, "[{name: 'a'}, {name: 'b', pending: 7, gears: [['batch 4', 2]]}, {name: 'c'},"
+                " {name: 'off', state: 'UNAVAILABLE', reason: 'unloaded'}]")  # fmt: skip
+    assert live.evaluate("document.activeElement.href").endswith("/try#b")
+    names = "[...document.querySelectorAll('tbody button')].map((b) => b.textContent).join()"
+    assert live.evaluate(names) == "b,a,c,off"
+    assert "batch 4: 2×" in live.text
+    # A reader with the keyboard finds the rows where they were.
+    live.evaluate("rows.get('a 1').name.focus({focusVisible: true})")
+    show_models(live, "[{name: 'c', pending: 1}, {name: 'b'}, {name: 'a'}, {name: '0'}]")
+    assert live.evaluate(names) == "b,a,c,0"
+
+
+AXE = ROOT / ".cache" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+ALL_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+CHANGING_RULES = ["color-contrast", "target-size", "scrollable-region-focusable"]
+VIOLATIONS = """axe.run({{runOnly: {}, resultTypes: ["violations"]}}).then(({{violations}}) =>
+    violations.map(({{id, nodes: [first]}}) =>
+        `${{id}}: ${{first.html}} ${{first.failureSummary}}`))"""
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: make clients")
+@pytest.mark.parametrize(
+    ("port", "path", "ready"),
+    [
+        ("metrics", "/", "models.tBodies.length && !log.hidden"),
+        ("http", "/", "true"),
+        ("http", "/docs", "by('models').childElementCount"),
+        ("http", "/try#turns", "fields.length"),
+    ],
+)
+def test_the_pages_have_no_known_barriers(opened, port, path, ready):
+    """Names, contrast, headings, landmarks, sizes of targets, and no horizontal scrolling."""
+    server, page = opened
+    page.complaints.clear()
+    page.open("about:blank")
+    page.open(f"http://{getattr(server, port)}{path}")
+    page.wait_for(ready)
+    page.evaluate(OPEN_ALL)
+    if port == "metrics":
+        page.evaluate(OPEN.format("spell"))
+    page.evaluate(f"{AXE.read_text()};0")
+    for scheme, width, phone, rules in (
+        ("light", 1280, False, ALL_RULES),
+        ("dark", 390, True, CHANGING_RULES),
+    ):
+        page.set_media("prefers-color-scheme", scheme)
+        page.resize(width, 840, phone=phone)
+        assert page.evaluate(VIOLATIONS.format(rules)) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.set_media("prefers-color-scheme", "light")
+    assert page.complaints == []
+
+
+def test_the_page_of_the_api_shows_tensors_and_requests(opened):
+    server, page = opened
+    page.open(f"http://{server.http}/docs")
+    page.wait_for("by('models').childElementCount === 6")
+    page.evaluate(OPEN_ALL)
+    page.wait_for("document.querySelectorAll('pre').length > 6")
+    assert "COUNT\tINT64\t[-1, -1]" in page.text
+    assert '/v2/models/spell/generate_stream\' -d \'{"WORD":"text"}\'' in page.text
 
 
 def test_numbers_are_sent_with_a_matching_shape(form):
@@ -275,6 +352,34 @@ def test_a_request_can_be_copied_as_a_command_or_a_program(form, button):
     assert "true,false" in shown if button == "curl" else "True False" in " ".join(shown.split())
 
 
+def test_a_request_can_be_copied_for_grpcurl(form):
+    page = form("echo")
+    values = ECHO_VALUES | {
+        "values1": "9223372036854775807", "shape1": "1, 1", "parameters": '{"p": 2}',
+    }  # fmt: skip
+    for name, value in values.items():
+        page.evaluate(f"by({name!r}).value = {value!r}")
+    page.evaluate("by('grpcurl').dataset.port = '8001', by('grpcurl').click()")
+    page.wait_for("by('answer').querySelector('pre')")
+    _, command = page.evaluate("by('answer').querySelector('pre').textContent").splitlines()
+    words = shlex.split(command)
+    assert words[-2:] == ["127.0.0.1:8001", "inference.GRPCInferenceService/ModelInfer"]
+    sent = json_format.Parse(words[words.index("-d") + 1], ModelInferRequest())
+    assert (sent.model_name, sent.parameters["p"].int64_param) == ("echo", 2)
+    text, count, flag = (each.contents for each in sent.inputs)
+    assert list(text.bytes_contents) == [b"it's", b"$HOME true"]
+    assert list(count.int64_contents) == [9223372036854775807]
+    assert list(flag.bool_contents) == [True, False]
+
+
+def test_long_rows_are_a_list_and_further_rows_can_be_opened(form):
+    page = form("echo")
+    answer = sent(page, values1=" ".join(map(str, range(120))), shape1="10, 12", values2="true")
+    assert "Row 8 of 10\n\n84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95" in answer
+    page.evaluate("by('answer').querySelector('details').open = true")
+    page.wait_for("by('answer').innerText.includes('108, 109, 110')")
+
+
 def test_all_rows_are_shown_in_order_or_by_size(form):
     page = form("echo")
     answer = sent(page, **ECHO_VALUES)
@@ -325,6 +430,7 @@ def test_an_image_is_sent_and_drawn(form, tmp_path: Path):
     ("model", "values", "expected"),
     [
         ("distance", "3, four", "POINT: 'four' is no number"),
+        ("turns", "", "X: no values; enter values or choose an image"),
         ("square_root", "1, 2, 3", "500: Failed to parse 'data' field: shape does not match"),
     ],
 )

@@ -43,13 +43,14 @@ def test_the_form_for_requests_is_not_restricted(page):
     handlers = HttpHandlers(
         gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
         restrictions={name: Restriction("Key", "v") for name in API_CATEGORIES}, page=page,
+        grpc_port=8001,
     )  # fmt: skip
     client = Client(handlers.handle)
     for sent in (get("/try"), get("/try?x"), get("/try", method="POST"), get("/try/m")):
         client.send(sent)
     replies = client.replies()
     assert [reply.status for reply in replies] == [*([200, 200] if page else [404, 404]), 404, 404]
-    assert (b"<form" in replies[0].body) is page
+    assert (b"<form" in replies[0].body and b'data-port="8001"' in replies[0].body) is page
     # Its requests are restricted like any other.
     client.send(get("/v2/models/m"))
     assert client.replies()[0].status == 403
