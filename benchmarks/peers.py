@@ -477,7 +477,7 @@ def print_markdown(
     counts = " | ".join(map(str, clients))
     print(
         f"\n| Texts per second of N clients | {counts} | p50, p99 of {shown} | CPU per text | "
-        "Change beside others | Of FP32 |"
+        "Change beside others | Difference to FP32 |"
     )
     print("| --- |" + " --- |" * (len(clients) + 4))
     for name in changes:
