@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from benchmarks import peer_code
 from benchmarks.instruments import ROOT, print_machine_facts, print_table
-from benchmarks.load import HTTP, Client, Grpc, client_process, closed_loop, cpu_us, starter
+from benchmarks.load import HTTP, Client, Grpc, client_process, closed_loop, cpu_us, family, starter
 from benchmarks.rows import grpc
 from ge_runtime.engines.onnx_session import open_session
 from model_factory.minilm import fetch_wheel, read_tokenizer
@@ -255,7 +255,7 @@ def _post_json(path: str, body: object) -> bytes:
 
 @contextlib.contextmanager
 def process(command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a peer in a process group of its own; its log is shown if it fails."""
+    """Run a peer, and end its processes; its log is shown if it fails."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "BENTOML_DO_NOT_TRACK": "True"}
     with tempfile.TemporaryFile("w+") as log:
         output = {"stdout": log, **options}
@@ -274,8 +274,10 @@ def process(command: Sequence[object], **options: Any) -> Iterator[subprocess.Po
             print(log.read()[-2000:], file=sys.stderr)
             raise
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
+            # Workers of BentoML are in process groups of their own.
+            with contextlib.suppress(OSError):
+                for pid in family(running.pid):
+                    os.kill(pid, signal.SIGKILL)
             running.wait()
 
 
