@@ -313,7 +313,7 @@ class _GenerateCall:
         "request",
     )
 
-    forwards = False  # as in Triton
+    forwards = False  # Triton forwards no headers here
 
     def __init__(
         self,

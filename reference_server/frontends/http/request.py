@@ -224,7 +224,7 @@ class Body:
         return size > self._max_input and not _may_be_larger(headers, self._max_input)
 
     def receive(self, piece: bytes, headers: Mapping[bytes, bytes]) -> None:
-        """Append a piece, or count its bytes only if `exceeds` is True for the longer body.
+        """Append a piece. If `exceeds` is then True, keep no pieces and only count their bytes.
 
         Raises:
             RequestRejected: the memory budget is exhausted.
