@@ -17,6 +17,7 @@ _MODEL_FILE = re.compile(r"model\.\w+$")
 #: The beginning of a file that Git LFS has not downloaded; such files are short.
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_SIZE = 1024
+#: The levels of folders that are searched for repositories.
 _DEPTH = 3
 
 
@@ -110,7 +111,7 @@ def is_pointer(path: Path) -> bool:
 
 
 def is_repository(path: Path) -> bool:
-    """Return True if a folder has models, also such with faults, and is not a model itself."""
+    """Return True if a folder has models, even faulty ones, and is not a model itself."""
     if _is_root(path):
         return True
     is_inside = any((folder / FILE_NAME).is_file() for folder in (path, path.absolute().parent))

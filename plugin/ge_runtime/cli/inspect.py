@@ -64,9 +64,9 @@ model.pt2, model.om, model.air, or the graphs in the parameter `stages`. The rep
   - the memory of this machine: RAM, control groups, address space.
 
 The graph is opened and analysed, but not executed. Workspace is the memory for the graph's
-intermediate results if results that are not live at the same time share bytes; peak/bound is 1.00
-if no better sharing exists. It is calculated from the graph in its own order of operations. An
-engine that fuses operations needs less, one that copies tensors to other layouts needs more.
+intermediate results. Results that are not needed at the same time share bytes; peak/bound is 1.00
+if no way of sharing needs less. Workspace is calculated for the order of operations in the graph.
+An engine that fuses operations needs less, one that copies tensors to other layouts needs more.
 """
 
 _EPILOG: Final = """\
@@ -184,7 +184,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
-    """Return the configuration with outputs that the graph lacks as outputs of the model's code.
+    """Return the configuration in which the model's code computes outputs that the graph lacks.
 
     Tensors that would stay in the device service become outputs, because no service is used.
     """
@@ -332,8 +332,8 @@ class Inspection:
 
     def _free(self, axis: str) -> str:
         """Describe the sizes of an axis without gears."""
-        own = self.config.axis_sizes
-        least, step = own.minimums.get(axis, 1), own.steps.get(axis, 1)
+        axis_sizes = self.config.axis_sizes
+        least, step = axis_sizes.minimums.get(axis, 1), axis_sizes.steps.get(axis, 1)
         words = "free: as large as a batch needs"
         words += f", at least {least}" if least > 1 else ""
         return words + (f", multiples of {step}" if step > 1 else "")
