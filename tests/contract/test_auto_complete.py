@@ -25,6 +25,8 @@ FLAGS: dict[str, Flag] = {
 LIVE = "/v2/health/live"
 #: A line of Python's own code, which differs between its versions.
 _LINE = re.compile(r"/\S+/lib/python[\d.]+/(\S+)\(\d+\)")
+#: The folder in which the real server is installed.
+_INSTALLED = re.compile(r"/\S+/tritonserver/(?=backends/)")
 
 
 Answers = Recording[str]
@@ -84,7 +86,8 @@ def reason(server: Server, row: Completion) -> str:
     index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     entries = json.loads(exchange(server.http, index).replies[0].body)
     (entry,) = [entry for entry in entries if entry["name"] == row.model]
-    return _LINE.sub(r"\1", entry.get("reason", ""))
+    reason = _LINE.sub(r"\1", entry.get("reason", ""))
+    return _INSTALLED.sub("/opt/tritonserver/", reason)
 
 
 def answer(server: Server, row: Completion) -> str:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.oracle
 
 LIVE = "/v2/health/live"
 #: A line of the runtime's own code.
-_LINE = re.compile(r"/\S+/plugin/(ge_runtime/\S+)\(\d+\)")
+_LINE = re.compile(r"/\S+?/(?:plugin/(?=ge_runtime/)|backends/(?=ge/))(\S+?)\(\d+\)")
 RUINED = "class TritonPythonModel(:\n"
 #: Models of the test's own backends, by name: config.pbtxt, or none, and files.
 PROBES: dict[str, tuple[str | None, dict[str, str]]] = {

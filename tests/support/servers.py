@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.fork_server import Fork, ForkServer
+from .fork_server import Fork, ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
