@@ -165,9 +165,8 @@ def _row(report: LoadReport, one: Measurement, verbose: bool) -> dict[str, str]:
             row |= {name: str(round(parts[part])) for name, part in _CACHE_PARTS.items()}
     row["Client Recv"] = "0"
     for found in one.percentiles:
-        if found.percent == _NOT_IN_CSV and not verbose:
-            continue
-        row[f"p{found.percent} latency"] = str(found.value // 1000)
+        if found.percent != _NOT_IN_CSV:
+            row[f"p{found.percent} latency"] = str(found.value // 1000)
     if one.good is not None:
         row["Goodput"] = f"{one.goodput:.6g}"
     if verbose:
