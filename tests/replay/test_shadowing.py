@@ -19,12 +19,11 @@ from support.servers import free_ports
 from support.waiting import until
 
 from triton_replay.__main__ import main
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import read_capture
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.differences import compare_answers
 from triton_replay.comparing.tolerances import parse_tolerances
-from triton_replay.replaying.asking import Server
 from triton_replay.shadowing import Shadow
 from triton_replay.wire.grpc_messages import framed, messages
 

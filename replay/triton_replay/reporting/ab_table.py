@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_replay.addresses import Address
-from triton_replay.comparing.groups import Group
 from triton_replay.comparing.paired import MIN_REQUESTS
 from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
-from triton_replay.reporting.table import group_text
+from triton_replay.reporting.table import failure_lines, group_document, group_text
 
 
 def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> list[str]:
@@ -18,7 +17,7 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     found = [f"{name:2} {server}" for name, server in servers.items()]
     requests = sum(one.requests for one in verdict)
     found += ["", f"{requests} requests, the answers of B to {differing(verdict)} differ"]
-    found += _failure_lines(verdict)
+    found += failure_lines((one.model, one.failures["A"], one.failures["B"]) for one in verdict)
     for one in verdict:
         for title, groups in (("differs", one.groups), ("noise, A differs from itself", one.noise)):
             found += [f"{title}: {group_text(each)}" for each in groups]
@@ -30,19 +29,6 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     if second == "A":
         found += ["", "Without --a2, two processes of one server may differ as much."]
     return found
-
-
-def _failure_lines(verdict: Sequence[ModelVerdict]) -> Iterator[str]:
-    rows = [
-        (one.model, why, one.failures["A"].get(why, 0), one.failures["B"].get(why, 0))
-        for one in verdict
-        for why in sorted({why for counts in one.failures.values() for why in counts})
-    ]
-    if rows:
-        yield ""
-        yield f"{'requests that failed':61} {'A':>8} {'B':>8}"
-        for model, why, a, b in rows:
-            yield f"{model[:40]:40} {why:20} {a:>8} {b:>8}"
 
 
 def _latency_lines(one: ModelVerdict) -> Iterator[str]:
@@ -69,21 +55,10 @@ def ab_document(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict])
                 "requests": one.requests,
                 "timed": one.timed,
                 "failures": one.failures,
-                "differences": [_group(each) for each in one.groups],
-                "noise": [_group(each) for each in one.noise],
+                "differences": [group_document(each) for each in one.groups],
+                "noise": [group_document(each) for each in one.noise],
                 "latencies": [asdict(effect) for effect in one.effects],
             }
             for one in verdict
         ],
-    }
-
-
-def _group(one: Group) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "output": one.output,
-        "condition": one.condition,
-        "requests": len(one.requests),
-        "of": one.of,
-        "example": one.example,
     }

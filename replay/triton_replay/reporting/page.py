@@ -17,6 +17,7 @@ from triton_replay.reporting.table import (
     NO_VERDICT,
     excluded_text,
     failure_rows,
+    failures_of,
     interval,
     late_sides,
     more_times,
@@ -69,7 +70,7 @@ def _capture(name: str, capture: Capture) -> str:
 def _failures(comparison: Comparison) -> str:
     rows = "".join(
         f"<tr><td>{escape(model)}<td>{escape(why)}<td class=number>{a}<td class=number>{b}"
-        for model, why, a, b in failure_rows(comparison)
+        for model, why, a, b in failure_rows(failures_of(comparison))
     )
     heads = "<th>Model<th>Reason<th class=number>A<th class=number>B"
     return f"<h2>Requests that failed</h2><table><tr>{heads}{rows}</table>" if rows else ""
@@ -78,7 +79,7 @@ def _failures(comparison: Comparison) -> str:
 def _group(number: int, one: Group) -> str:
     largest = f"<br>largest {one.largest:.3g}" if one.largest else ""
     return (
-        f"<tr><td>{number}<td>{escape(title_of(one))}{largest}"
+        f"<tr><td>{number}<td>{escape(title_of(one.kind, one.model, one.output))}{largest}"
         f"<td class=number>{len(one.requests)} of {one.of}<td>{escape(one.condition)}"
         f"<td>request {one.smallest.number}, {one.smallest.body_size} bytes"
         f"<br><code>{escape(one.example)}</code>"

@@ -143,7 +143,11 @@ def markdown(review: Review) -> str:
     failed = any(check.failures for check in review.checks)
     lines = [f"### {':x:' if failed else ':white_check_mark:'} {review.title}", ""]
     lines += [f"* {_code(server)}" for server in review.servers]
-    lines += [f"* failed: {_code(one.name)}" for one in review.checks if one.failures]
+    lines += [
+        f"* failed: {_code(': '.join(filter(None, (one.model, one.name))))}"
+        for one in review.checks
+        if one.failures
+    ]
     columns = [statistic for statistic, *_ in next(_timed(review.models), ())]
     heads = ["model", "requests", "failed, A and B", "differ", *(f"{one}, ms" for one in columns)]
     lines += ["", *_row(heads), *_row(["---", *["---:"] * (len(heads) - 1)])]
@@ -155,8 +159,7 @@ def markdown(review: Review) -> str:
         lines += ["", f"... and {len(review.models) - _SHOWN} models with fewer requests"]
     differences = [text for one in review.models for text in one.differences]
     if differences:
-        kinds = f"{len(differences)} kinds of differences"
-        lines += ["", f"<details><summary>{kinds}</summary>", ""]
+        lines += ["", f"<details><summary>groups of differences: {len(differences)}</summary>", ""]
         lines += [f"* {_code(text)}" for text in differences[:_SHOWN]]
         lines += ["", "</details>"]
     lines += [line for note in review.notes for line in ("", f"{note}.")]
