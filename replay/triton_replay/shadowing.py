@@ -21,7 +21,7 @@ from triton_replay.comparing.differences import Difference, model_of
 from triton_replay.replaying.asking import Clients
 from triton_replay.replaying.plan import changes_the_server, sequence_key, why_not_sent
 from triton_replay.wire.bodies import Headers, NotUnderstood, read_body
-from triton_replay.wire.grpc_messages import STREAMING, read_requests
+from triton_replay.wire.grpc_messages import STREAMING, parameters_of, read_requests
 
 DRAIN_SECONDS: Final = 5
 """Longest time for responses of B after the end of the traffic."""
@@ -309,8 +309,7 @@ def _flag(request: Request, name: str) -> bool:
     """Return whether a request of a sequence has a flag, such as `sequence_start`."""
     try:
         if request.protocol == "grpc":
-            found = read_requests(request.body)[0].parameters
-            return name in found and bool(found[name].bool_param)
+            return parameters_of(read_requests(request.body)[0]).get(name) is True
         parameters = read_body(request.headers, request.body).document.get("parameters")
     except NotUnderstood:
         return False
