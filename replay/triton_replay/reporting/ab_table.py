@@ -9,7 +9,12 @@ from typing import Any
 from triton_replay.addresses import Address
 from triton_replay.comparing.paired import MIN_REQUESTS
 from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
-from triton_replay.reporting.table import failure_lines, group_document, group_text
+from triton_replay.reporting.table import (
+    MODELS_SHOWN,
+    failure_lines,
+    group_document,
+    group_text,
+)
 
 
 def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> list[str]:
@@ -25,7 +30,12 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     found += ["", "latency in ms; B/A with its 95 % interval", ""]
     found.append(f"{'':24} {'A':>10} {'B':>10}  {'B/A':22} {f'{second}/A':>7}")
     for one in verdict:
-        found += _latency_lines(one)
+        found += _latency_lines(one) if one.effects else []
+    few = [f"{one.model[:40]}, {one.timed} of {one.requests}" for one in verdict if not one.effects]
+    if few:
+        found.append(f"no verdict: fewer than {MIN_REQUESTS} requests with a latency on all sides")
+        found += [f"  {text}" for text in few[:MODELS_SHOWN]]
+        found += [f"  ... and {len(few) - MODELS_SHOWN} more"] if len(few) > MODELS_SHOWN else []
     if second == "A":
         found += ["", "Without --a2, two processes of one server may differ as much."]
     return found
@@ -33,8 +43,6 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
 
 def _latency_lines(one: ModelVerdict) -> Iterator[str]:
     yield f"{one.model[:40]}, {one.timed} of {one.requests} requests"
-    if not one.effects:
-        yield f"  no verdict: fewer than {MIN_REQUESTS} requests with a latency on all sides"
     for effect in one.effects:
         interval = f"{effect.ratio:.2f} [{effect.low:.2f}..{effect.high:.2f}]"
         yield (

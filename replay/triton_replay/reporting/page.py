@@ -14,13 +14,13 @@ from triton_replay.loading.load import LoadReport
 from triton_replay.loading.windows import Measurement
 from triton_replay.reporting.plots import latency_plot, load_plot
 from triton_replay.reporting.table import (
-    NO_VERDICT,
     excluded_text,
     failure_rows,
     failures_of,
     interval,
     late_sides,
     more_times,
+    no_verdict,
     origin_of,
     shown_times,
     title_of,
@@ -52,7 +52,7 @@ def comparison_page(comparison: Comparison) -> str:
         f"<strong>{comparison.differing}</strong> differ.{left}</p>{_failures(comparison)}{groups}"
         "<h2>Latency</h2><p>Percentiles with 95 % intervals, in milliseconds. "
         "<span class=key-a>A is the solid line</span>, <span class=key-b>B the dashed one</span>."
-        f" The bars are the intervals.{unlike}</p><p>{' '.join(NO_VERDICT)}.</p>"
+        f" The bars are the intervals.{unlike}</p><p>{' '.join(no_verdict(comparison))}.</p>"
         f"{models}"
     )
     return html_page(f"{comparison.a.name} and {comparison.b.name}", body)

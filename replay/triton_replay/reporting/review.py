@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from triton_replay.addresses import Address
 from triton_replay.comparing.comparison import Comparison, ModelTimes
 from triton_replay.comparing.side_by_side import ModelVerdict, differing
-from triton_replay.reporting.table import NO_VERDICT, group_text, late_sides, origin_of
+from triton_replay.reporting.table import group_text, late_sides, no_verdict, origin_of
 
 _SHOWN: Final = 20
 """Most models and differences in a comment. GitHub allows 65,536 characters."""
@@ -73,7 +73,7 @@ def review_of_comparison(comparison: Comparison) -> Review:
         [f"{one.name}: {origin_of(one)}" for one in (comparison.a, comparison.b)],
         models,
         checks,
-        [*missing, *(late or [" ".join(NO_VERDICT)])],
+        [*missing, *(late or [" ".join(no_verdict(comparison))])],
     )
 
 

@@ -17,7 +17,10 @@ MODELS_SHOWN: Final = 20
 FAILURES_SHOWN: Final = 20
 FEW: Final = 10
 """With fewer requests all confidence intervals are open."""
-NO_VERDICT: Final = (
+_OF_SHADOW: Final = (
+    "No verdict, and conditions are incomplete: shadow stored only requests whose responses differ",
+)
+_NO_VERDICT: Final = (
     "No verdict: A and B ran at different times, and the latency of one server differs between",
     "runs by more than the intervals show, because requests of one run are not independent",
 )
@@ -51,6 +54,13 @@ def origin_of(capture: Capture) -> str:
     speed = speed_of(capture)
     how = f"replayed at speed {speed} to" if speed else "recorded at"
     return f"{how} {capture.opening.server}"
+
+
+def no_verdict(comparison: Comparison) -> tuple[str, ...]:
+    """Return lines that say why the latencies have no verdict."""
+    if "shadow_of" in comparison.a.opening.settings:
+        return _OF_SHADOW
+    return _NO_VERDICT
 
 
 def unlike_loads(comparison: Comparison) -> str:
@@ -114,7 +124,7 @@ def _latency_lines(comparison: Comparison) -> list[str]:
         "latency in ms, 95 % intervals in brackets; requests per second",
         f"{'':24} {'A':>22} {'B':>22}     B/A",
     ]
-    lines[1:1] = [*NO_VERDICT, *filter(None, [unlike_loads(comparison)])]
+    lines[1:1] = [*no_verdict(comparison), *filter(None, [unlike_loads(comparison)])]
     shown = shown_times(comparison)
     for times in shown:
         lines += _model_lines(times)
