@@ -142,7 +142,7 @@ def _curve(measured: list[Measurement]) -> str:
     if len(measured) < 2:
         return ""
     lines = {
-        key: [_value(one, percent) for one in measured]
+        key: [one.percentile(percent) for one in measured]
         for key, percent in zip(KEYS, _SHOWN, strict=False)
     }
     legend = ", ".join(
@@ -206,10 +206,6 @@ def _name(one: Measurement) -> str:
 def _percentile(found: Percentile) -> str:
     low, high = ("" if x is None else f"{x / 1e6:.3g}" for x in (found.low, found.high))
     return f"{found.value / 1e6:.3g}<br><small>{low}..{high}</small>"
-
-
-def _value(one: Measurement, percent: int) -> int:
-    return next(found.value for found in one.percentiles if found.percent == percent)
 
 
 # -- the frame of all pages: self-contained files for light and dark mode
