@@ -160,7 +160,7 @@ class Clients:
 
     def _client(self, protocol: str) -> Client:
         if protocol not in self._clients:
-            client: HttpConnection | GrpcConnection
+            client: Client
             if protocol == "grpc":
                 put = self._messages.append
                 client = GrpcConnection(
