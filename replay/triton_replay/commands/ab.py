@@ -109,12 +109,17 @@ def run(given: argparse.Namespace) -> int:
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
     if not steps:
         raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
+    protocols = sorted({step.exchange.request.protocol for step in steps})
     for name, server in servers.items():
-        for protocol in sorted({step.exchange.request.protocol for step in steps}):
+        for protocol in protocols:
             if protocol == "grpc":
                 look_for_server(server.grpc, f"--{name}-grpc")
             else:
                 look_for_server(server.http, f"--{name}")
+    shown = {
+        name.upper(): server.http if "http" in protocols else server.grpc
+        for name, server in servers.items()
+    }
     asker = SideBySide(
         *(servers["a"], servers["b"], servers.get("a2")),
         headers=headers,
@@ -130,10 +135,9 @@ def run(given: argparse.Namespace) -> int:
         for reason, count in counts.items():
             print_message(f"{name.upper()}: no response {count} times: {reason}")
     if not results.answered:
-        tried = " and ".join(str(server.http) for server in servers.values())
+        tried = " and ".join(map(str, shown.values()))
         raise ServerUnreachable(f"{tried}: none of {len(steps)} requests is answered")
     verdict = results.judged(at_least)
-    shown = {name.upper(): server.http for name, server in servers.items()}
     if given.json:
         print_result(json.dumps(ab_document(shown, verdict), indent=2))
     else:
