@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import Final, NamedTuple
 
 from triton_replay.errors import ReplayError, ServerUnreachable
@@ -21,6 +22,15 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+class Server(NamedTuple):
+    """The addresses of one server, with contexts of TLS or None."""
+
+    http: Address
+    grpc: Address
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
 
 
 def parse_address(text: str, option: str, *, tls: bool = False) -> Address:

@@ -163,7 +163,9 @@ def test_ab_compares_two_running_servers(capture, capsys):
         assert main(["ab", str(capture), f"--a={a}", f"--b={b}", "--rounds=2"]) == 0
         table, _ = capsys.readouterr()
         assert f"A  {a}\nB  {b}\n\n8 requests, the answers of B to 0 differ\n" in table
-        assert "m, 6 of 6 requests\n  no verdict: fewer than 20 requests" in table
+        assert (
+            "no verdict: fewer than 20 requests with a latency on all sides\n  m, 6 of 6\n" in table
+        )
         arguments = [
             "ab",
             str(capture),
@@ -179,6 +181,19 @@ def test_ab_compares_two_running_servers(capture, capsys):
         (model,) = [one for one in told["models"] if one["model"] == "m"]
         assert (model["timed"], model["differences"], model["failures"]["B"]) == (21, [], {})
         assert [one["statistic"] for one in model["latencies"]] == [*STATISTICS]
+
+
+def test_ab_names_the_grpc_addresses_of_calls_without_response(tmp_path, capsys):
+    writer = CaptureWriter.create(tmp_path / "a.trc")
+    body = framed([messages.ModelInferRequest(model_name="m")])
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    call = Request(0, 0, 0, 0, "POST", path, (), len(body), body, protocol="grpc")
+    writer.write([Opening("s:1", "now", "0", {}), call, Closing(9, "stopped", {})])
+    writer.close()
+    with serving() as server:
+        addresses = ["--a=h:1", f"--a-grpc={server}", "--b=h:1", f"--b-grpc={server}"]
+        assert main(["ab", str(tmp_path / "a.trc"), *addresses]) == 3
+    assert f"{server} and {server}: none of 1 requests is answered" in capsys.readouterr().err
 
 
 def test_ab_exits_with_1_if_only_b_fails(capture, capsys):

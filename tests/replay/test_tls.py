@@ -75,7 +75,10 @@ def test_https_needs_a_trusted_certificate_of_the_host(certificate, tmp_path, ca
         assert (
             "--ssl-https-ca-certificates-file: found '/nowhere', which" in capsys.readouterr().err
         )
-        assert main(["ab", str(capture), f"--a={name}", f"--b={name}", *trusted]) == 0
+        words = ["ab", str(capture), f"--a={name}", "--b"]
+        assert main([*words, name, *trusted]) == 0
+        assert main([*words, ip, *trusted]) == 1
+        assert "B: no response 2 times: no connection: " in capsys.readouterr().err
         parser = ArgumentParser()
         add_tls(parser)
         tls = https_of(parser.parse_args(trusted), name)
@@ -96,6 +99,7 @@ def test_calls_use_tls(certificate):
     add_tls(parser)
     option = f"--ssl-grpc-root-certifications-file={certificate}"
     assert grpc_tls_of(parser.parse_args([option])) is None
+    assert grpc_tls_of(parser.parse_args([option]), "https://h:1") is not None
     tls = grpc_tls_of(parser.parse_args(["--ssl-grpc-use-ssl", option]))
 
     async def call():

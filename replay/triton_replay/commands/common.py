@@ -27,8 +27,9 @@ from triton_replay.comparing.tolerances import (
 )
 from triton_replay.errors import FileUnwritable, ReplayError
 from triton_replay.reporting.hdr import hdr_lines
+from triton_replay.wire.bodies import Headers
 
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([kKMGT])?(i)?B?")
 # Also characters that change the direction of text, and those that XML does not allow.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
@@ -126,14 +127,31 @@ def check_timeout(seconds: float) -> None:
         raise ReplayError(f"--timeout: found {seconds:g}, expected seconds above 0")
 
 
+def add_headers(add: Callable[..., Any], timeout: float) -> None:
+    """Add the options of requests that are sent again with `add`, a parser's `add_argument`."""
+    header_help = "header to send, e.g. instead of a redacted Authorization; repeatable"
+    add("--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
+    timeout_help = "time limit of a request; default: %(default)g"
+    add("--timeout", metavar="SECONDS", type=float, default=timeout, help=timeout_help)
+
+
+def headers_of(given: argparse.Namespace) -> Headers:
+    """Return the headers in the options of `add_headers`, and check `--timeout`.
+
+    Raises:
+        ReplayError: An option is invalid.
+    """
+    check_timeout(given.timeout)
+    return tuple(parse_header(text, "--header") for text in given.header)
+
+
 def parse_size(text: str, option: str) -> int:
     """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
     found = _SIZE.fullmatch(text.strip())
     size = 0
     if found is not None:
-        size = round(
-            float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ")
-        )
+        power = " KMGT".index((found[2] or " ").upper())
+        size = round(float(found[1]) * (1024 if found[3] else 1000) ** power)
     if not 0 < size < 2**63:
         raise ReplayError(f"{option}: found {text!r}, expected a size such as 500MB or 1GiB")
     return size

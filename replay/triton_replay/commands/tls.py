@@ -6,7 +6,7 @@ import argparse
 import ssl
 from typing import Final
 
-from triton_replay.addresses import HTTPS
+from triton_replay.addresses import HTTPS, Address, Server, parse_address
 from triton_replay.errors import ReplayError
 
 _FILES: Final = {
@@ -17,9 +17,9 @@ _FILES: Final = {
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:
-    """Add the options of TLS. HTTP uses TLS if the address begins with `https://`."""
-    add = parser.add_argument_group("TLS, for HTTP if an address begins with https://").add_argument
-    add("--ssl-grpc-use-ssl", action="store_true", help="use TLS for gRPC")
+    """Add the options of TLS, which addresses with `https://` use."""
+    add = parser.add_argument_group("TLS, if an address begins with https://").add_argument
+    add("--ssl-grpc-use-ssl", action="store_true", help="use TLS for gRPC with all addresses")
     for protocol, names in _FILES.items():
         for name in names:
             add(f"--ssl-{protocol}-{name}", metavar="FILE", help="in PEM format")
@@ -45,9 +45,25 @@ def https_of(given: argparse.Namespace, address: str) -> ssl.SSLContext | None:
     return context
 
 
-def grpc_tls_of(given: argparse.Namespace) -> ssl.SSLContext | None:
+def server_of(given: argparse.Namespace, option: str, grpc_option: str) -> Server:
+    """Return the server in two options. The default for gRPC is the next port.
+
+    Raises:
+        ReplayError: An address or a file cannot be used.
+    """
+    text, grpc = (getattr(given, each[2:].replace("-", "_")) for each in (option, grpc_option))
+    http = parse_address(text, option, tls=True)
+    return Server(
+        http,
+        parse_address(grpc, grpc_option, tls=True) if grpc else Address(http.host, http.port + 1),
+        https_of(given, text),
+        grpc_tls_of(given, grpc or ""),
+    )
+
+
+def grpc_tls_of(given: argparse.Namespace, address: str = "") -> ssl.SSLContext | None:
     """Return the context for gRPC, or None without TLS. Raise ReplayError like `https_of`."""
-    if not given.ssl_grpc_use_ssl:
+    if not given.ssl_grpc_use_ssl and not address.startswith(HTTPS):
         return None
     context = _context(given, "grpc")
     context.set_alpn_protocols(["h2"])

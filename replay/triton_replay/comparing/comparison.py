@@ -23,6 +23,7 @@ from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
 
 _NAMES_SHOWN: Final = 20
+_REPLAY: Final = "expected one to be a replay of the other, or both of a third"
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,13 @@ def _common(
     second = {exchange.request.number: exchange for exchange in b.exchanges}
     common = [number for number in first if number in second]
     same = [n for n in common if _same_request(names.renamed(first[n]), second[n])]
-    if not same or len(same) < len(common):
+    if not common:
+        raise ReplayError(f"{a.name} and {b.name}: no common requests, {_REPLAY}")
+    if len(same) < len(common):
         mapped = " after mapping of names" if names else ""
         raise ReplayError(
             f"{a.name} and {b.name}: {len(common) - len(same)} of {len(common)} requests with the "
-            f"same number differ{mapped}; expected one to be a replay of the other, or both of a "
-            "third"
+            f"same number differ{mapped}; {_REPLAY}"
         )
     return first, second, same
 

@@ -229,6 +229,8 @@ class _Model:
         condition = ""
         if _is_few(cause.equal, cause.requests):
             condition = "almost always" if cause.equal.any() else "always"
+            if not (cause.equal | cause.requests).all():
+                condition += ", unless another difference hides it"
         needs: frozenset[str] = frozenset()
         if cause.condition is not None:
             condition, needs = _described(cause, cause.condition), cause.condition.needs

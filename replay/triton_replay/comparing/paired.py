@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, log
+from math import exp, log
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triton_replay.comparing.latencies import rank
 
 Times = NDArray[np.float64]
 
@@ -207,7 +209,7 @@ def _statistics(times: Times) -> Times:
     values = times.reshape(len(times), -1)
     count = values.shape[1]
     slowest = max(1, count // _SLOWEST)
-    ranks = [max(0, ceil(count * percent / 100) - 1) for percent in PERCENTILES]
+    ranks = [rank(count, percent) for percent in PERCENTILES]
     ordered = np.partition(values, [*ranks, count - slowest], axis=1)
     tail = ordered[:, count - slowest :].mean(axis=1, keepdims=True)
     return np.concatenate([ordered[:, ranks], tail], axis=1)

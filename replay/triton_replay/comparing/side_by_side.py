@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triton_replay.capture.files import Exchange
+from triton_replay.capture.files import Asked
 from triton_replay.capture.renaming import Names
 from triton_replay.comparing.comparison import check_names
 from triton_replay.comparing.differences import compare_answers, failure_of, model_of, outputs_of
@@ -17,11 +17,6 @@ from triton_replay.comparing.groups import Compared, Group, group
 from triton_replay.comparing.noise import measure_noise
 from triton_replay.comparing.paired import Effect, Sample, judge
 from triton_replay.comparing.tolerances import Tolerances
-
-_NUMERIC = ("rounding", "values", "values of some rows", "off by one", "order")
-
-Asked = tuple[Exchange, int]
-"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 
 
 @dataclass

@@ -212,7 +212,7 @@ def parse_tolerances(
             others = tolerance
     paths = tuple(path.strip() for text in ignored for path in text.split(","))
     if "" in paths:
-        raise ReplayError(f"--ignore: found {list(ignored)!r}, expected field names FIELD,...")
+        raise ReplayError(f"--ignore: found {', '.join(map(repr, ignored))}, expected FIELD,...")
     return Tolerances(others, named, paths, names or Names())
 
 

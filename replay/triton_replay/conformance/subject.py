@@ -16,7 +16,7 @@ import numpy as np
 
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.wire.answers import Tensor, read_answers
+from triton_replay.wire.answers import DTYPES, Tensor, read_answers
 from triton_replay.wire.bodies import (
     JSON_LENGTH,
     Headers,
@@ -27,12 +27,6 @@ from triton_replay.wire.bodies import (
     tensor_body,
 )
 
-_NUMBERS: Final[Mapping[str, str]] = {
-    **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
-    "BOOL": "?",
-}
 _BF16_ONE: Final = b"\x80\x3f"
 _WORD: Final = "a"
 NOT_IN_JSON: Final = frozenset(("FP16", "BF16"))
@@ -78,7 +72,7 @@ class Input:
             return (len(_WORD).to_bytes(4, "little") + _WORD.encode()) * self.count
         if self.datatype == "BF16":
             return _BF16_ONE * self.count
-        return np.ones(self.shape, _NUMBERS[self.datatype]).tobytes()
+        return np.ones(self.shape, DTYPES[self.datatype]).tobytes()
 
 
 @dataclass(frozen=True)
@@ -231,7 +225,7 @@ def _object(reply: Reply) -> dict[str, Any]:
 
 def _input(metadata: Mapping[str, Any]) -> Input:
     datatype = str(metadata["datatype"])
-    if datatype not in _NUMBERS and datatype not in ("BYTES", "BF16"):
+    if datatype not in DTYPES and datatype not in ("BYTES", "BF16"):
         raise ValueError(datatype)
     shape = tuple(max(int(dim), 1) for dim in metadata["shape"])
     return Input(str(metadata["name"]), datatype, shape)

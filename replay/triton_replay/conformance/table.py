@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from triton_replay.conformance.cases import (
@@ -202,111 +203,99 @@ def _sequence(subject: Subject) -> HttpRequest:
     )
 
 
-CASES: Final = (
-    Case("health", "the server is live", get("/v2/health/live"), good),
-    Case("health", "the server is ready", get("/v2/health/ready"), good),
-    Case("health", "the model is ready", get("{model}/ready"), good),
-    Case("health", "an unknown model is not ready", get(f"{_UNKNOWN}/ready"), refused_somehow),
-    Case("health", "its version is ready", _of_version("/ready"), good),
-    Case("metadata", "of the server", get("/v2"), holds(name=str, version=str, extensions=list)),
-    Case("metadata", "of the model", get("{model}"), holds(name=str, platform=str)),
-    Case("metadata", "tensors of the model", get("{model}"), _tensors),
-    Case("metadata", "of a version", _of_version(""), _tensors),
-    Case("inference", "JSON", lambda s: s.infer(), inferred),
-    Case("inference", "the id comes back", lambda s: s.infer(id="42"), _field("id", "42")),
-    Case(
-        "inference",
-        "the answer names the model",
-        lambda s: s.infer(),
-        lambda s, r: _field("model_name", s.model)(s, r),
+_REGION: Final = {"shared_memory_region": "no_such_region", "shared_memory_byte_size": 1}
+_TIMES: Final = {"priority": 0, "timeout": 60_000_000}
+_LOAD: Final = post("/v2/repository/models/no_such_model/load")
+
+_CHAPTERS: Final[Mapping[str, Sequence[tuple[Any, ...]]]] = {
+    "health": (
+        ("the server is live", get("/v2/health/live"), good),
+        ("the server is ready", get("/v2/health/ready"), good),
+        ("the model is ready", get("{model}/ready"), good),
+        ("an unknown model is not ready", get(f"{_UNKNOWN}/ready"), refused_somehow),
+        ("its version is ready", _of_version("/ready"), good),
     ),
-    Case(
-        "inference",
-        "outputs that are asked for",
-        lambda s: s.infer(outputs=[_first_output(s)]),
-        _only_the_first,
+    "metadata": (
+        ("of the server", get("/v2"), holds(name=str, version=str, extensions=list)),
+        ("of the model", get("{model}"), holds(name=str, platform=str)),
+        ("tensors of the model", get("{model}"), _tensors),
+        ("of a version", _of_version(""), _tensors),
     ),
-    Case("inference", "a version that is named", _infer_version, inferred),
-    Case("errors", "metadata of an unknown model", get(_UNKNOWN), refused),
-    Case("errors", "an unknown version", get("{model}/versions/987654"), refused),
-    Case(
-        "errors", "an unknown model", post(f"{_UNKNOWN}/infer", b'{"inputs":[]}'), refused_inference
+    "inference": (
+        ("JSON", lambda s: s.infer(), inferred),
+        ("the id comes back", lambda s: s.infer(id="42"), _field("id", "42")),
+        (
+            *("the answer names the model", lambda s: s.infer()),
+            lambda s, r: _field("model_name", s.model)(s, r),
+        ),
+        (
+            *("outputs that are asked for", lambda s: s.infer(outputs=[_first_output(s)])),
+            _only_the_first,
+        ),
+        ("a version that is named", _infer_version, inferred),
     ),
-    Case("errors", "no JSON", post("{model}/infer", b"{nonsense"), refused_inference),
-    Case("errors", "no inputs", post("{model}/infer"), refused_inference),
-    Case(
-        "errors", "an unknown input", lambda s: _changed(s, name="no_such_input"), refused_inference
+    "errors": (
+        ("metadata of an unknown model", get(_UNKNOWN), refused),
+        ("an unknown version", get("{model}/versions/987654"), refused),
+        ("an unknown model", post(f"{_UNKNOWN}/infer", b'{"inputs":[]}'), refused_inference),
+        ("no JSON", post("{model}/infer", b"{nonsense"), refused_inference),
+        ("no inputs", post("{model}/infer"), refused_inference),
+        ("an unknown input", lambda s: _changed(s, name="no_such_input"), refused_inference),
+        ("an unknown type", lambda s: _changed(s, datatype="FP7"), refused_inference),
+        ("fewer values than the shape", lambda s: _changed(s, data=[]), refused_inference),
+        (
+            *("an unknown output", lambda s: s.infer(outputs=[{"name": "no_such_output"}])),
+            refused_inference,
+        ),
     ),
-    Case("errors", "an unknown type", lambda s: _changed(s, datatype="FP7"), refused_inference),
-    Case(
-        "errors", "fewer values than the shape", lambda s: _changed(s, data=[]), refused_inference
+    "binary_tensor_data": (
+        ("inputs", lambda s: s.binary(), same_as_json),
+        ("inputs and outputs", lambda s: s.binary(**_BINARY_ANSWER), _came_in_bytes),
+        ("BYTES", _binary_bytes, _came_in_bytes),
+        ("a byte is missing", _too_few_bytes, refused_inference),
     ),
-    Case(
-        "errors",
-        "an unknown output",
-        lambda s: s.infer(outputs=[{"name": "no_such_output"}]),
-        refused_inference,
+    "parameters": (("one that is unknown", lambda s: s.infer(parameters={"a": 1}), inferred),),
+    "schedule_policy": (("priority and timeout", lambda s: s.infer(parameters=_TIMES), inferred),),
+    "classification": (("the largest element", _classify, _classified),),
+    "sequence": (("one of a single request", _sequence, inferred),),
+    "model_repository": (
+        ("the index", post("/v2/repository/index"), _listed),
+        ("loading an unknown model", _LOAD, refused),
     ),
-    Case("binary_tensor_data", "inputs", lambda s: s.binary(), same_as_json),
-    Case(
-        "binary_tensor_data",
-        "inputs and outputs",
-        lambda s: s.binary(**_BINARY_ANSWER),
-        _came_in_bytes,
+    "model_configuration": (
+        ("of the model", get("{model}/config"), holds(name=str)),
+        ("of an unknown model", get(f"{_UNKNOWN}/config"), refused),
     ),
-    Case("binary_tensor_data", "BYTES", _binary_bytes, _came_in_bytes),
-    Case("binary_tensor_data", "a byte is missing", _too_few_bytes, refused_inference),
-    Case("parameters", "one that is unknown", lambda s: s.infer(parameters={"a": 1}), inferred),
-    Case(
-        "schedule_policy",
-        "priority and timeout",
-        lambda s: s.infer(parameters={"priority": 0, "timeout": 60_000_000}),
-        inferred,
+    "statistics": (
+        ("of the model", get("{model}/stats"), _counted),
+        ("of all models", get("/v2/models/stats"), _counted),
     ),
-    Case("classification", "the largest element", _classify, _classified),
-    Case("sequence", "one of a single request", _sequence, inferred),
-    Case("model_repository", "the index", post("/v2/repository/index"), _listed),
-    Case(
-        "model_repository",
-        "loading an unknown model",
-        post("/v2/repository/models/no_such_model/load"),
-        refused,
+    "trace": (
+        ("settings", get("/v2/trace/setting"), holds(trace_level=list)),
+        ("settings of the model", get("{model}/trace/setting"), holds(trace_level=list)),
     ),
-    Case("model_configuration", "of the model", get("{model}/config"), holds(name=str)),
-    Case("model_configuration", "of an unknown model", get(f"{_UNKNOWN}/config"), refused),
-    Case("statistics", "of the model", get("{model}/stats"), _counted),
-    Case("statistics", "of all models", get("/v2/models/stats"), _counted),
-    Case("trace", "settings", get("/v2/trace/setting"), holds(trace_level=list)),
-    Case("trace", "settings of the model", get("{model}/trace/setting"), holds(trace_level=list)),
-    Case("logging", "settings", get("/v2/logging"), holds(log_info=bool)),
-    *(
-        case
-        for kind in ("system", "cuda")
-        for case in (
-            Case(f"{kind}_shared_memory", "status", get(f"/v2/{kind}sharedmemory/status"), _array),
-            Case(
-                f"{kind}_shared_memory",
+    "logging": (("settings", get("/v2/logging"), holds(log_info=bool)),),
+    **{
+        f"{kind}_shared_memory": (
+            ("status", get(f"/v2/{kind}sharedmemory/status"), _array),
+            (
                 "a region without a name of memory",
-                post(f"/v2/{kind}sharedmemory/region/no_such_region/register"),
-                refused,
+                *(post(f"/v2/{kind}sharedmemory/region/no_such_region/register"), refused),
             ),
-            Case(
-                f"{kind}_shared_memory",
+            (
                 "an inference in an unknown region",
-                lambda s: _changed(
-                    s,
-                    data=None,
-                    parameters={
-                        "shared_memory_region": "no_such_region",
-                        "shared_memory_byte_size": 1,
-                    },
-                ),
-                refused_inference,
+                *(lambda s: _changed(s, data=None, parameters=_REGION), refused_inference),
             ),
         )
+        for kind in ("system", "cuda")
+    },
+    "compression": (
+        ("of a request", _packed, inferred),
+        ("of an answer", _packed_answer, _came_packed),
     ),
-    Case("compression", "of a request", _packed, inferred),
-    Case("compression", "of an answer", _packed_answer, _came_packed),
-    Case("generate", "an answer", _generate("generate"), holds(model_name=str)),
-    Case("generate", "a stream of events", _generate("generate_stream"), _events),
-)
+    "generate": (
+        ("an answer", _generate("generate"), holds(model_name=str)),
+        ("a stream of events", _generate("generate_stream"), _events),
+    ),
+}
+CASES: Final = tuple(Case(chapter, *case) for chapter, cases in _CHAPTERS.items() for case in cases)

@@ -9,34 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
 
-from triton_replay.addresses import Address
-from triton_replay.capture.files import Exchange
+from triton_replay.addresses import Server
+from triton_replay.capture.files import Asked, Exchange
 from triton_replay.capture.records import StreamMessage
 from triton_replay.capture.renaming import Names
 from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequence
 from triton_replay.wire.bodies import Headers
 
-Asked = tuple[Exchange, int]
-"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
 """Receives the asks of A, as many asks of B, and one more ask of A (or its copy) or None."""
-
-
-class Server(NamedTuple):
-    """The addresses of one server, with contexts of TLS or None."""
-
-    http: Address
-    grpc: Address
-    tls: ssl.SSLContext | None = None
-    grpc_tls: ssl.SSLContext | None = None
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
@@ -95,6 +82,8 @@ class SideBySide:
         self._clock = clock
         self._order = order
         self._names = names or Names()
+        self.unanswered: tuple[Counter[str], ...] = tuple(Counter[str]() for _ in self._servers)
+        """Asks without a complete response, by reason, for each server."""
 
     async def run(self, steps: Sequence[Step], in_flight: int, put: Put) -> None:
         """Send all steps and give each result to `put`.
@@ -111,7 +100,8 @@ class SideBySide:
         async def work() -> None:
             with contextlib.ExitStack() as stack:
                 shared = (self._headers, self._timeout, self._clock, stack)
-                clients = [Clients(server, *shared) for server in self._servers]
+                both = zip(self._servers, self.unanswered, strict=True)
+                clients = [Clients(server, *shared, reasons) for server, reasons in both]
                 while (number := next(numbers)) < len(steps):
                     step = steps[number]
                     for earlier in step.after:
@@ -148,6 +138,7 @@ class Clients:
         timeout: Seconds until a request fails.
         clock: Returns nanoseconds.
         stack: Closes the connections.
+        unanswered: Counts requests without a complete response, by reason.
     """
 
     def __init__(
@@ -157,17 +148,19 @@ class Clients:
         timeout: float,
         clock: Callable[[], int],
         stack: contextlib.ExitStack,
+        unanswered: Counter[str],
     ) -> None:
         self._server = server
         self._shared = (headers, timeout)
         self._clock = clock
         self._stack = stack
+        self._unanswered = unanswered
         self._clients: dict[str, Client] = {}
         self._messages: list[StreamMessage] = []
 
     def _client(self, protocol: str) -> Client:
         if protocol not in self._clients:
-            client: HttpConnection | GrpcConnection
+            client: Client
             if protocol == "grpc":
                 put = self._messages.append
                 client = GrpcConnection(
@@ -194,5 +187,6 @@ class Clients:
             end = response.end
         except NotAnswered as error:
             response, end = error.response, self._clock()
+            self._unanswered[str(error)] += 1
         messages = tuple(self._messages)
         return replace(exchange, response=response, messages=messages), end - sent

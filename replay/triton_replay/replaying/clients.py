@@ -7,7 +7,7 @@ import math
 import re
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import httptools
 
@@ -165,23 +165,6 @@ def _given_up(request: Request, now: int) -> Response:
     return Response(request.number, now, now, 0, (), 0, ended="client")
 
 
-class Client(Protocol):
-    """A connection to the server."""
-
-    async def open(self) -> None:
-        """Connect if the connection is not open. Raise NotAnswered if that fails."""
-
-    async def send(self, exchange: Exchange) -> Response:
-        """Send a recorded request and return its response.
-
-        A response with `ended` "client" records that the request's deadline passed.
-
-        Raises:
-            NotAnswered: No complete response arrived.
-        """
-        ...
-
-
 # -- gRPC: recorded calls, and streams with their recorded timing
 
 _NOT_METADATA: Final = frozenset(("content-type", "te", "user-agent"))
@@ -231,7 +214,11 @@ class GrpcConnection:
         self._channel.close()
 
     async def send(self, exchange: Exchange) -> Response:
-        """Make a call and return its response. Raise NotAnswered without one."""
+        """Make a call and return its response; `ended` "client" means that its deadline passed.
+
+        Raises:
+            NotAnswered: No complete response arrived.
+        """
         request = exchange.request
         metadata = _metadata(request, self._headers)
         deadline = _deadline(metadata)
@@ -316,3 +303,7 @@ def _deadline(metadata: Headers) -> float:
     """Return the deadline of a call in seconds, or infinity."""
     found = _DEADLINE.fullmatch(header(metadata, "grpc-timeout"))
     return int(found[1]) * _SECONDS[found[2]] if found else math.inf
+
+
+Client = HttpConnection | GrpcConnection
+"""A connection to the server."""

@@ -160,10 +160,7 @@ def sequence_of_call(body: Body, limit: int = MAX_UNPACKED) -> str:
         requests = read_requests(body, limit)
     except NotUnderstood:
         return ""
-    if not requests or "sequence_id" not in requests[0].parameters:
-        return ""
-    parameter = requests[0].parameters["sequence_id"]
-    found = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+    found = parameters_of(requests[0]).get("sequence_id") if requests else None
     return str(found) if found else ""
 
 

@@ -13,7 +13,7 @@ from triton_replay.capture.records import Response
 from triton_replay.comparing.comparison import compare_captures
 from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
 from triton_replay.errors import ReplayError
-from triton_replay.reporting.table import comparison_lines, failure_rows
+from triton_replay.reporting.table import comparison_lines, failure_rows, failures_of
 
 VALUES = inputs(120)
 
@@ -212,7 +212,9 @@ def test_failures_that_differ_most_are_first(compared):
             return right(number, x)
         return truncated(number) if number < 5 else quick_failure(number)
 
-    rows = failure_rows(compared(failing, against=lambda n, x: truncated(n) if n < 2 else x))
+    rows = failure_rows(
+        failures_of(compared(failing, against=lambda n, x: truncated(n) if n < 2 else x))
+    )
     assert rows == [("m", "status 500", 0, 15), ("m", "incomplete response", 2, 5)]
 
 
@@ -317,6 +319,6 @@ def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, caps
     assert latencies["a"]["percentiles"][0]["percent"] == 50
     assert (latencies["requests"], latencies["failures_b"], latencies["excluded"]) == (120, {}, 0)
     assert main(["compare", str(a), str(a), "--ignore=id,"]) == 2
-    assert "--ignore: found ['id,'], expected field names" in capsys.readouterr().err
+    assert "--ignore: found 'id,', expected FIELD,..." in capsys.readouterr().err
     assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
     assert "with the keys abs, rel, scale, ulp, cosine, topk" in capsys.readouterr().err

@@ -3,12 +3,14 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.conformance.subject import HttpRequest, Input, NotApplicable
+from triton_replay.conformance.cases import Fails, same_as_json
+from triton_replay.conformance.subject import HttpRequest, Input, NotApplicable, Reply
 
 METADATA = {
     "name": "m",
@@ -133,3 +135,20 @@ def test_inputs_are_generated_from_the_metadata(datatype, raw, data):
             one.with_data()
     else:
         assert one.with_data()["data"] == data
+
+
+@pytest.mark.parametrize(("in_json", "varies"), [((1, 1), False), ((1, 2), True)])
+def test_values_that_vary_between_equal_requests_are_not_compared(in_json, varies):
+    def reply(value):
+        output = {"name": "y", "datatype": "FP32", "shape": [1], "data": [value]}
+        return Reply(200, (), json.dumps({"outputs": [output]}).encode())
+
+    answers = map(reply, in_json)
+    subject = SimpleNamespace(
+        outputs={"y": "FP32"}, infer=lambda: None, send=lambda _: next(answers)
+    )
+    if varies:
+        same_as_json(subject, reply(3))
+    else:
+        with pytest.raises(Fails, match="the values differ from those in JSON"):
+            same_as_json(subject, reply(3))

@@ -10,11 +10,11 @@ from collections import defaultdict
 import pytest
 import uvloop
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
 from triton_replay.capture.renaming import Names
-from triton_replay.replaying.asking import Server, SideBySide, comparable
+from triton_replay.replaying.asking import SideBySide, comparable
 from triton_replay.replaying.plan import plan_replay
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -7,11 +7,11 @@ import json
 
 import uvloop
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
-from triton_replay.replaying.player import Player, Target
+from triton_replay.replaying.player import Player
 
 SEQUENCE = b'{"parameters": {"sequence_id": 7}}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -40,8 +40,7 @@ def played(serve, requests, *, tick=1, speed=None, loop="open", **options):
         records = []
         clock = itertools.count(tick, tick).__next__
         plan = plan_replay([Exchange(request, None) for request in requests], speed, loop)
-        target = Target(address, address, **options)
-        player = Player(plan, target, clock, records.append)
+        player = Player(plan, Server(address, address), clock, records.append, **options)
         outcome = await asyncio.wait_for(player.play(), 60)
         server.close()
         await asyncio.gather(*tasks)
@@ -152,7 +151,7 @@ def test_a_passed_deadline_is_an_outcome():
 
     address, records = Address("h", 1), []
     plan = plan_replay([Exchange(infer(0), None)], None)
-    player = Player(plan, Target(address, address), lambda: 5, records.append)
+    player = Player(plan, Server(address, address), lambda: 5, records.append)
     assert asyncio.run(player._send(Client(), plan.steps[0], 0, 0)) == 9
     assert player.outcome.statuses == {"deadline exceeded": 1}
     assert not player.outcome.unanswered
