@@ -95,9 +95,9 @@ test:  ## all checks and all tests: what CI runs
 	$(PYTEST)
 
 # Collect once before the workers start. They collect at the same time, so without .pyc files each
-# worker would compile every test file: 15 s of a core.
+# worker would compile every test file: 15 s of a core. Without torch, as `make quick` collects them.
 collected: $(VENV)/dev
-	$(PY) -m pytest --collect-only -qqq
+	TESTS_WITHOUT_TORCH=1 $(PY) -m pytest --collect-only -qqq
 
 lint: $(VENV)/dev  ## style, format and language
 	$(PY) -m ruff check
@@ -135,13 +135,13 @@ TABLES ?= all
 tables: $(VENV)/dev models oracle  ## ask the real server for every row of the recorded tables
 	TABLES=$(TABLES) $(PYTEST) -m oracle -k answers_as_recorded tests/contract
 
-wheel: $(VENV)/dev  ## build the five packages, install and import each alone
+wheel: $(VENV)/dev  ## build the six packages, install and import each alone
 	$(PY) -m pytest tests/packaging
 
 docs: $(VENV)/dev  ## the site of all pages, with the Python reference and a search, in build/site
 	$(PY) -m tools.site
 
-dist: $(VENV)/dev  ## wheels and source archives of the five packages in dist/, checked by twine
+dist: $(VENV)/dev  ## wheels and source archives of the six packages in dist/, checked by twine
 	$(PY) -m tools.release build
 
 stack: $(VENV)/dev models  ## `make serve`, the examples, what pages show, and Docker where an engine runs
@@ -180,7 +180,7 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 
 clean:  ## remove everything that these commands created
 	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info \
-	    replay/*.egg-info in_process/*.egg-info reference_server/*/*.so
+	    replay/*.egg-info in_process/*.egg-info check/*.egg-info reference_server/*/*.so
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
 	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json \
 	    model_repository/*/*/characters.txt

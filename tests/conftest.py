@@ -3,12 +3,15 @@
 import atexit
 import faulthandler
 import gc
+import logging
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -88,10 +91,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Exclude the existing objects from garbage collection.
+    """Exclude the existing objects from garbage collection, and let torch's loggers propagate.
 
-    Twenty thousand tests are a million objects, and every collection would visit them.
+    Twenty thousand tests are a million objects, and every collection would visit them. For each
+    test pytest adds handlers to all loggers that do not propagate: 0.3 ms for torch's 40.
     """
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
     session.stash[_BEFORE] = _signals()
@@ -127,6 +134,16 @@ def pytest_runtest_teardown(item):
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
         pytest.fail(f"the test left the signals as {left}; expected {before}")
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """A new folder, as pytest's fixture of this name.
+
+    pytest lists all folders and replaces a link to the latest one for each test.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:22]  # with it, a socket's path is short enough
+    return Path(tempfile.mkdtemp(prefix=f"{name}_", dir=tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-CHECKED: Final = ("in_process", "plugin", "reference_server", "replay", "simulator", "docs")
+CHECKED: Final = (
+    "check",
+    "in_process",
+    "plugin",
+    "reference_server",
+    "replay",
+    "simulator",
+    "docs",
+)
 PAGES: Final = ("README.md", "CONTRIBUTING.md")
 
 FIRST_WORDS: Final = re.compile(

@@ -1,4 +1,4 @@
-"""Version, compatibility and distributions of the five packages, from one place each.
+"""Version, compatibility and distributions of the six packages, from one place each.
 
 python -m tools.release version            the version, if all places agree
 python -m tools.release version 0.2.0      write it to all places, and the day to CHANGELOG.md
@@ -25,8 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The folders of the distributions, in the order in which they are built.
 PROJECTS = (
     ROOT,
-    *(ROOT / name for name in ("plugin", "simulator", "replay", "in_process")),
+    *(ROOT / name for name in ("plugin", "simulator", "replay", "in_process", "check")),
 )
+#: The project without a source archive: its build reads folders of other projects.
+_WHEEL_ONLY = "check"
 CHANGELOG = ROOT / "CHANGELOG.md"
 #: What says the version, and how; the first group is all before it.
 _PLACES = (
@@ -36,6 +38,11 @@ _PLACES = (
     ),
     (ROOT / "in_process" / "pyproject.toml", re.compile(r'("triton-reference-server==)([^"]+)')),
     (ROOT / "reference_server" / "__init__.py", re.compile(r'^(__version__ = ")([^"]+)', re.M)),
+    (
+        ROOT / "deploy" / "kubernetes" / "reference" / "kustomization.yaml",
+        re.compile(r'(newTag: ")([^"]+)'),
+    ),
+    (ROOT / "docs" / "deployment.md", re.compile(r"(--tag reference-server:)(\S+)")),
     (CHANGELOG, re.compile(r"^(## )(\S+)", re.M)),
 )
 _UNRELEASED = re.compile(r"^## (\S+) - \S+$", re.M)
@@ -90,7 +97,8 @@ def build(target: Path, scratch: Path) -> list[Path]:
     Raises CalledProcessError.
     """
     for project in copied(scratch):
-        _run("build", "--outdir", str(target), str(project))
+        kinds = ["--wheel"] if project.name == _WHEEL_ONLY else []
+        _run("build", *kinds, "--outdir", str(target), str(project))
     made = sorted(target.iterdir())
     _run("twine", "check", "--strict", *map(str, made))
     return made

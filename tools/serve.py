@@ -90,7 +90,10 @@ def show_first_answer(ports: dict[str, int], server_ended: int, log: str) -> Non
         print(f"{time.monotonic() - started:.1f} s", flush=True)
     url = f"localhost:{port}"
     print(f"\nReady. The first request, by examples/{CLIENT.name}:", flush=True)
-    subprocess.run([sys.executable, CLIENT, "--url", url], check=False)
+    try:
+        subprocess.run([sys.executable, CLIENT, "--url", url], check=False, timeout=READY_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"no response after {READY_SECONDS} s", flush=True)
     print(
         f"\nServing on http://{url} (HTTP) and localhost:{ports['grpc_port']} (gRPC)\n"
         f"  live page     http://localhost:{ports['metrics_port']}\n"

@@ -411,7 +411,7 @@ def _pictures() -> list[bytes]:
     """Return small files of each form that Pillow writes."""
     noise = np.random.default_rng(1).integers(0, 255, (9, 11, 3), np.uint8)
     found = []
-    for mode in ("RGB", "L", "CMYK", "P", "RGBA", "I", "1"):
+    for mode in ("RGB", "L", "CMYK", "P", "RGBA", "I;16", "1"):
         image = Image.fromarray(noise).convert(mode)
         for form in ("PNG", "JPEG"):
             with contextlib.suppress(OSError):

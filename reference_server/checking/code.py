@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from reference_server.backends.python_host import triton_python_backend_utils
+from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.checking.config_text import close_name
 from reference_server.checking.import_time import CodeFault, ImportTime, parsed, syntax_fault
 from reference_server.checking.layout import misplaced_code_hint
 from reference_server.core.portability import ROWS
@@ -23,7 +27,7 @@ _STAGES = {
 }
 
 
-def code_faults(file: Path) -> Iterator[CodeFault]:
+def code_faults(file: Path, *, is_decoupled: bool) -> Iterator[CodeFault]:
     """Yield the reasons why `file` cannot be a Python model, or does not work on tritonserver."""
     if file.suffix != _SUFFIX:
         yield CodeFault(0, f"Model name must end with '.py'. Model name is \"{file.name}\".")
@@ -49,6 +53,9 @@ def code_faults(file: Path) -> Iterator[CodeFault]:
     model = _defined(tree)
     if model is not None:
         yield from _class_faults(model, file)
+        if not is_decoupled:
+            yield from _answer_fault(model, tree)
+    yield from _wrong_uses(tree, imported.utils)
     yield from _unportable_calls(tree, model, imported.utils)
     yield from _text_faults(tree, file)
 
@@ -190,6 +197,22 @@ def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) ->
     return [CodeFault(method.lineno, f"{text} pb.ModelConfig object.")]
 
 
+def _answer_fault(model: ast.ClassDef, tree: ast.Module) -> Iterator[CodeFault]:
+    """Yield the fault of an `execute` that returns no responses, and sends none either."""
+    names = {part.attr for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
+    for method in model.body:
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if method.name != "execute" or method.decorator_list or "get_response_sender" in names:
+            continue
+        parts = list(_own_parts(method))
+        ends = any(isinstance(part, ast.Raise | ast.Yield | ast.YieldFrom) for part in parts)
+        if not (ends or any(isinstance(part, ast.Return) and part.value for part in parts)):
+            text = "Expected a list in the execute return, found type '<class 'NoneType'>'."
+            hint = "return a list with one response for each request"
+            yield CodeFault(method.lineno, text, is_certain=False, hint=hint)
+
+
 def _is_plain(value: ast.expr) -> bool:
     """Return True if an expression is certainly no ModelConfig."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -247,6 +270,53 @@ def _listed(names: list[str]) -> str:
     if len(quoted) < 3:
         return " and ".join(quoted)
     return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
+
+
+def _wrong_uses(tree: ast.Module, modules: set[str]) -> Iterator[CodeFault]:
+    """Yield names in functions that Triton's module lacks, and calls that lack values.
+
+    Names that code sets, and all names of code that tests for them, are left out.
+    """
+    functions = [
+        part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    inside = {part for function in functions for part in _own_parts(function)}
+    uses = [
+        part
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Name)
+        and part.value.id in modules
+    ]
+    given = {part.attr for part in uses if not isinstance(part.ctx, ast.Load)}
+    known = set(triton_python_backend_utils.__all__) | given
+    words = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
+    if not words & {"hasattr", "getattr", "setattr", "vars", "AttributeError"}:
+        for use in uses:
+            if use in inside and use.attr not in known and not use.attr.startswith("_"):
+                text = f"AttributeError: module '{UTILS}' has no attribute '{use.attr}'"
+                hint = close_name(use.attr, known)
+                column = use.value.col_offset + 1
+                yield CodeFault(use.lineno, text, is_certain=False, hint=hint, column=column)
+    for call, method in _method_calls(tree):
+        if method in uses and method.attr in known - given and (text := _misfit(call, method)):
+            yield CodeFault(call.lineno, text, is_certain=False, column=call.col_offset + 1)
+
+
+def _misfit(call: ast.Call, method: ast.Attribute) -> str:
+    """Return the error of a call of Triton's module whose values do not fit, or ""."""
+    names = [each.arg for each in call.keywords]
+    if None in names or any(isinstance(each, ast.Starred) for each in call.args):
+        return ""
+    try:
+        signature = inspect.signature(getattr(triton_python_backend_utils, method.attr))
+    except (TypeError, ValueError):  # no function
+        return ""
+    try:
+        signature.bind(*call.args, **dict.fromkeys(filter(None, names)))
+    except TypeError as error:
+        return f"TypeError: {method.attr}(): {error}"
+    return ""
 
 
 def _unportable_calls(

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from reference_server import __version__
 from reference_server.checking.faults import Result, check_repositories
@@ -18,12 +19,12 @@ from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.options import BACKEND_DIRECTORY
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = "reference-server check") -> int:
     """Check repositories. Return 0 if all models may load, 1 if one cannot load.
 
     Exits with code 2 if an option is invalid, or if a folder has no models.
     """
-    parser = _parser()
+    parser = _parser(program)
     given = parser.parse_args(arguments)
     # Log lines of the loader are about this machine; its errors are reported.
     logging.getLogger("reference_server").addHandler(logging.NullHandler())
@@ -44,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if result.errors else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="reference-server check",
-        description="Find errors in model repositories without loading a model.",
+        prog=program, description="Find errors in model repositories without loading a model."
     )
+    parser.add_argument("--version", action="version", version=f"{program} {__version__}")
     parser.add_argument("repositories", nargs="+", type=Path, metavar="DIR")
     parser.add_argument(
         "--format", choices=list(REPORTS), default="text", help="format of the report (text)"
@@ -183,7 +184,9 @@ REPORTS: Mapping[str, Callable[[Result], str]] = {
 
 
 def _sarif(fault: Fault) -> dict[str, object]:
-    location: dict[str, object] = {"artifactLocation": {"uri": _shown(fault.place.file)}}
+    file = _shown(fault.place.file)
+    uri = f"{'file://' if file.startswith('/') else ''}{quote(file)}"
+    location: dict[str, object] = {"artifactLocation": {"uri": uri}}
     line, column = fault.place.position
     if line:
         location["region"] = {"startLine": line, **({"startColumn": column} if column else {})}

@@ -11,12 +11,13 @@ from typing import NamedTuple
 from reference_server.config.pbtxt import FILE_NAME
 
 _NUMBER = re.compile(r"[0-9]+$")
-_VERSION_LIKE = re.compile(r"(?:v|ver|version)[._-]?([0-9]+)$", re.IGNORECASE)
+_VERSION_LIKE = re.compile(r"(?:(?:v|ver|version)[._-]?|0+)([0-9]+)$", re.IGNORECASE)
 _CONFIG_LIKE = re.compile(r"\.pbtxt|config\.(?:txt|pb|pbtext|prototxt)$")
 _MODEL_FILE = re.compile(r"model\.\w+$")
 #: The beginning of a file that Git LFS has not downloaded; such files are short.
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_SIZE = 1024
+#: The levels of folders that are searched for repositories.
 _DEPTH = 3
 
 
@@ -51,6 +52,9 @@ def misplaced_code_hint(file: Path) -> str:
     for place in (version.parent, *(path for path in entries(version) if path.is_dir())):
         if (place / file.name).is_file():
             return f"found '{place / file.name}'; move it to '{version}'"
+    named = [path for path in entries(version) if path.suffix.lower() == file.suffix]
+    if len(named) == 1:
+        return f"found '{named[0].name}'; rename it to '{file.name}'"
     return ""
 
 
@@ -107,7 +111,7 @@ def is_pointer(path: Path) -> bool:
 
 
 def is_repository(path: Path) -> bool:
-    """Return True if a folder has models, also such with faults, and is not a model itself."""
+    """Return True if a folder has models, even faulty ones, and is not a model itself."""
     if _is_root(path):
         return True
     is_inside = any((folder / FILE_NAME).is_file() for folder in (path, path.absolute().parent))

@@ -320,7 +320,9 @@ class ModelCheck:
                     fault.text,
                     fault.hint,
                 )
-                for fault in code_faults(file)
+                for fault in code_faults(
+                    file, is_decoupled=proto.model_transaction_policy.decoupled
+                )
             ]
         return chosen, files, found
 

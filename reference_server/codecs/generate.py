@@ -33,7 +33,7 @@ def decode(
     """Decode the body of a generate request.
 
     Args:
-        signature: The inputs of the model, by which members become inputs or parameters.
+        signature: The model's inputs. Members with other names become parameters.
         body: The JSON.
         sink: The sink of the responses.
         profile: The Triton release to imitate.
@@ -76,15 +76,18 @@ class _Reader:
         request = self._request
         if isinstance(document, dict) and "id" in document:
             request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-        for name, value in self.given(rapid_json.members(document)):
+        for name, value in self.occurrences(rapid_json.members(document)):
             if name == _NESTED:
                 self.read_nested(value)
             else:
                 self.read(name, value)
         return request
 
-    def given(self, members: dict[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
-        """Yield the members in the document's order; a repeated one twice, with its first value."""
+    def occurrences(self, members: dict[str, JsonValue]) -> Iterable[tuple[str, JsonValue]]:
+        """Yield the members in the document's order.
+
+        A repeated name occurs twice, both times with its first value, as in Triton.
+        """
         again: dict[int, list[str]] = {}
         for (_, name), (owner, place) in self.repeated.items():
             if owner is members:
@@ -105,7 +108,7 @@ class _Reader:
             context = f"Expected JSON object for keyword: '{_NESTED}'"
             raise rapid_json.prefixed(context, error) from None
         try:
-            for name, member in self.given(members):
+            for name, member in self.occurrences(members):
                 self.read(name, member)
         except ServerError as error:
             raise rapid_json.prefixed(f"Converting keyword: '{_NESTED}'", error) from None
@@ -121,7 +124,7 @@ class _Reader:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
         array = _data(config, value, shape)
         if value == [] and self._profile.newer_request_checks:
-            shape = ()  # no model accepts it
+            shape = ()  # a scalar, which no model accepts
         tensor = Tensor(name, config.datatype, shape, array=array)
         if self._limit.most is not None:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
@@ -129,7 +132,7 @@ class _Reader:
         inputs[name] = tensor
 
     def nested_too_deeply(self, error: TooDeep) -> ServerError:
-        """Return the error for a body that is nested too deeply."""
+        """Return the error for too deep nesting; within an input it gets Triton's prefix."""
         names = [name for _, name in error.opened]
         config = self._inputs.get(names[-1]) if names else None
         if config is None or config.datatype.is_bytes:
@@ -137,7 +140,10 @@ class _Reader:
         return rapid_json.prefixed("Unable to parse 'data'", error)
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
-        """Return the shape of `count` elements; the innermost variable size is derived from it."""
+        """Return the shape of `count` elements.
+
+        Variable sizes are 1, except for the innermost one, which is computed from `count`.
+        """
         shape = list(self._signature.full_dims(config))
         for size in shape:
             if size > 0:

@@ -152,7 +152,7 @@ def _unused(kind: str, index: int, config: ConfigProto) -> ServerError:
 
 def _check_outputs(config: ConfigProto) -> Faults:
     """Check that every output depends on the ensemble's inputs only."""
-    #: Each written tensor to the tensors that its step reads.
+    #: For each written tensor: the tensors that its step reads.
     sources: dict[str, list[str]] = {}
     for step in config.ensemble_scheduling.step:
         tensors = [step.input_map[name] for name in sorted(step.input_map)]
@@ -185,8 +185,9 @@ def _connected(config: ConfigProto) -> set[str]:
 def _unconnected(name: str, sources: Mapping[str, Sequence[str]], connected: set[str]) -> str:
     """Return the tensor that Triton names as the reason why the tensor `name` has no value.
 
-    It goes back from tensor to tensor until one is not written, or was seen before. Among several
-    it takes any, because maps have no order; here the first by the name of the step's input.
+    From each tensor Triton goes to an unconnected one that the tensor's step reads, until there is
+    none, or only tensors that it has visited. If a step reads several, Triton takes any, because
+    maps have no order. This function takes the first by the name of the step's input.
     """
     seen: set[str] = set()
     while True:
@@ -212,7 +213,7 @@ def _check_unused(config: ConfigProto) -> Faults:
 
 
 def _place_of(tensor: str, config: ConfigProto) -> FieldPath:
-    """Return the first entry of a step's map that names an ensemble's tensor."""
+    """Return the path of the first map entry in a step that names `tensor`."""
     return next(
         ("ensemble_scheduling", "step", index, field, mapped)
         for field in ("input_map", "output_map")
@@ -343,8 +344,8 @@ def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) 
 def check_sequence_inputs(config: ConfigProto) -> Faults:
     """Check the inputs that the sequence batcher adds, after the model completed its config.
 
-    Some of these configurations are loaded by Triton, which then reads or overwrites the wrong
-    memory.
+    Triton loads some of the configurations that are refused here, and then reads or overwrites the
+    wrong memory.
     """
     yield from under(("sequence_batching",), _sequence_input_faults(config))
 

@@ -34,7 +34,7 @@ class Duration:
         return Duration(self.count, self.ns)
 
 
-#: The durations in BatchStatistics and, with more of them, in Snapshot.
+#: The names of the durations in BatchStatistics, and of those in Snapshot.
 BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 DURATIONS = ("success", "fail", "queue", *BATCH_DURATIONS, "cache_hit", "cache_miss")
 
@@ -70,7 +70,7 @@ class CacheReading:
 class Snapshot:
     """A copy of a model version's counters at one moment.
 
-    `failures` has the requests counted by `fail`, by reason.
+    `failures` is the number of failed requests for each reason; `fail` counts all of them.
     """
 
     name: str

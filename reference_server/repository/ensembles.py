@@ -107,7 +107,7 @@ class DependencyGraph:
         return found
 
     def _all_steps(self, name: ModelId) -> set[ModelId]:
-        """Return the models of an ensemble's steps; missing ones in the ensemble's namespace."""
+        """Return the models of an ensemble's steps; missing ones get the ensemble's namespace."""
         node = self._nodes.get(name)
         steps = () if node is None else node.steps
         return {self._resolve(name, step) or ModelId(step, name.namespace) for step in steps}

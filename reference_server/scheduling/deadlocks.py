@@ -1,7 +1,7 @@
 """The detector of deadlocks between instances that wait for responses of other models (BLS).
 
-Pure: the caller guards it. Only a certain deadlock counts. An instance is stuck in two cases: a
-stuck instance executes the request that it waits for; or the request has not been started and all
+Only waits that can never end are refused. A waiting instance is stuck in two cases: a stuck
+instance executes the awaited request; or no instance has started the awaited request, and all
 instances that could start it are stuck.
 """
 
@@ -38,7 +38,10 @@ class _Waiting(NamedTuple):
 
 
 class DeadlockDetector:
-    """Records which instance waits for which model, and refuses deadlocks. Not thread-safe."""
+    """Records which instance waits for which model, and refuses deadlocks.
+
+    Not thread-safe: the caller serializes all calls.
+    """
 
     def __init__(self) -> None:
         self._waits: dict[Member, _Waiting] = {}
@@ -81,7 +84,7 @@ class DeadlockDetector:
         return stuck
 
     def _blockers(self, member: Member, stuck: set[Member]) -> Sequence[Member]:
-        """Return the members of `stuck` that block `member`; empty if others may answer it."""
+        """Return the members of `stuck` that block `member`; empty if it may get its response."""
         wait = self._waits[member]
         executing = self._executing(wait.request)
         if executing is not None:

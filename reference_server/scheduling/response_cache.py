@@ -27,7 +27,8 @@ Form = tuple[tuple[str, DataType | None, Shape], ...]
 Stored = tuple[Form, tuple[bytes, ...]]
 
 #: Bytes charged for each output in addition to its data. An entry with one output takes 390 bytes
-#: more than its data (measured). With much more, fewer responses fit than in Triton's cache.
+#: more than its data (measured). If the charge were much larger, fewer responses would fit than in
+#: Triton's cache.
 OUTPUT_OVERHEAD_BYTES = 300
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _shared(form: Form) -> Form:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """Return the elements of an output. Immutable bytes of its own are not copied."""
+    """Return the elements of an output; copies only if the output does not own immutable bytes."""
     data = tensor.frozen().raw().obj
     assert isinstance(data, bytes)
     return data

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import shutil
 import sys
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -139,6 +141,11 @@ def _choices(given: argparse.Namespace) -> Choices:
 
 def _unpacked(archive: Path, into: Path) -> Path:
     keeps_inside = {} if archive.suffix == ".zip" else {"filter": "data"}
+    if keeps_inside and not hasattr(tarfile, "data_filter"):
+        raise ValueError(
+            f"{archive}: found Python {platform.python_version()}; expected 3.11.4 or later, which "
+            "checks the paths in an archive. Unpack the archive, and give its folder instead"
+        )
     shutil.unpack_archive(archive, into, **keeps_inside)  # type: ignore[arg-type]
     entries = list(into.iterdir())
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else into

@@ -1,13 +1,16 @@
-"""Server addresses in the forms HOST:PORT, [IPv6]:PORT, :PORT and http://HOST:PORT."""
+"""Server addresses: HOST:PORT, [IPv6]:PORT, :PORT, http://HOST:PORT and https://HOST:PORT."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import Final, NamedTuple
 
 from triton_replay.errors import ReplayError, ServerUnreachable
 
 CONNECT_SECONDS: Final = 30
+HTTPS: Final = "https://"
+"""Start of addresses with TLS."""
 
 
 class Address(NamedTuple):
@@ -21,16 +24,28 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-def parse_address(text: str, option: str) -> Address:
+class Server(NamedTuple):
+    """The addresses of one server, with contexts of TLS or None."""
+
+    http: Address
+    grpc: Address
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
+
+
+def parse_address(text: str, option: str, *, tls: bool = False) -> Address:
     """Parse an address. Without a host it is the loopback address.
 
     Args:
         text: The address.
         option: The option with the address, for the error text.
+        tls: Whether an address may begin with `https://`.
 
     Raises:
-        ReplayError: The address is invalid, or uses TLS.
+        ReplayError: The address is invalid, or uses TLS although it may not.
     """
+    if tls:
+        text = text.removeprefix(HTTPS)
     if "://" in text and not text.startswith("http://"):
         raise ReplayError(f"{option}: found {text!r}, expected HOST:PORT (TLS is not supported)")
     host, separator, port = text.removeprefix("http://").rstrip("/").rpartition(":")

@@ -130,14 +130,15 @@ CAPTURE: Final = "recorded.trc"
 _CONFTEST: Final = '''\
 """Options of test_recorded.py."""
 
+from triton_replay.commands.common import RULE_OPTIONS, add_rules
+
 
 def pytest_addoption(parser):
     add = parser.getgroup("triton-replay").addoption
     server_help = "address for HTTP; without it the tests are skipped"
     add("--triton-server", metavar="HOST:PORT", help=server_help)
     add("--triton-grpc-server", metavar="HOST:PORT", default="127.0.0.1:8001")
-    tolerance_help = "--tolerance of triton-replay compare"
-    add("--triton-tolerance", action="append", default=[], help=tolerance_help)
+    add_rules(add, [(f"triton-{name}", form, text) for name, form, text in RULE_OPTIONS])
 '''
 
 _TESTS: Final = '''\
@@ -148,14 +149,15 @@ Needs triton-replay.
     pytest --triton-server localhost:8000
 """
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from triton_replay.__main__ import main
 from triton_replay.capture.files import read_capture
+from triton_replay.commands.common import NAME_OPTIONS, RULE_OPTIONS, rules_of
 from triton_replay.comparing.differences import compare_answers, model_of
-from triton_replay.comparing.tolerances import parse_tolerances
 
 CAPTURE = Path(__file__).with_name("recorded.trc")
 RECORDED = {
@@ -163,6 +165,11 @@ RECORDED = {
     for exchange in read_capture(CAPTURE).exchanges
     if exchange.response is not None
 }
+
+
+def given(config, name):
+    """Return the values of an option of the rules."""
+    return config.getoption(f"--triton-{name}")
 
 
 @pytest.fixture(scope="session")
@@ -173,8 +180,10 @@ def answers(request, tmp_path_factory):
         pytest.skip("no --triton-server")
     path = tmp_path_factory.mktemp("triton-replay") / "answers.trc"
     grpc = request.config.getoption("--triton-grpc-server")
-    addresses = (f"--server={server}", f"--grpc-server={grpc}")
-    code = main(["replay", str(CAPTURE), *addresses, f"--output={path}", "--speed=max"])
+    words = [f"--server={server}", f"--grpc-server={grpc}", f"--output={path}", "--speed=max"]
+    for name, *_ in NAME_OPTIONS:
+        words += [f"--{name}={text}" for text in given(request.config, name)]
+    code = main(["replay", str(CAPTURE), *words])
     assert code in (0, 3), "the replay failed, see its message"
     return {exchange.request.number: exchange for exchange in read_capture(path).exchanges}
 
@@ -185,8 +194,10 @@ def test_the_answer_is_as_recorded(name, answers, request):
     answer = answers.get(recorded.request.number)
     if not answer:
         pytest.skip("the request cannot be replayed")
-    tolerances = parse_tolerances(request.config.getoption("--triton-tolerance"))
-    assert not compare_answers(model_of(recorded.request), recorded, answer, tolerances)
+    values = {name: given(request.config, name) for name, *_ in RULE_OPTIONS}
+    options = {name.replace("-", "_"): value for name, value in values.items()}
+    rules = rules_of(Namespace(**options))
+    assert not compare_answers(model_of(recorded.request), recorded, answer, rules)
 '''
 
 

@@ -16,14 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from triton_replay.errors import ReplayError
+from triton_replay.wire.answers import DTYPES
 from triton_replay.wire.bodies import Headers, tensor_body
 
-_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    **{f"INT{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
-    "BOOL": np.dtype(np.bool_),
-}
 _FORM: Final = re.compile(
     r"(?P<name>[^:]+):(?P<datatype>[A-Z0-9]+):(?P<dims>\w+(,\w+)*)"
     r"(=(?P<value>\w+)(\.\.(?P<high>\w+))?)?",
@@ -62,16 +57,16 @@ class InputPlan:
             data = b"".join(n.to_bytes(4, "little") + _text(n, chance) for n in lengths)
         elif self.datatype.startswith("FP"):
             share = drawn / 2**32
-            data = (low + share * (high - low)).astype(_DTYPES[self.datatype]).tobytes()
+            data = (low + share * (high - low)).astype(DTYPES[self.datatype]).tobytes()
         else:
             whole = low + (drawn % np.uint64(high - low + 1)).astype(np.int64)
-            data = whole.astype(_DTYPES[self.datatype]).tobytes()
+            data = whole.astype(DTYPES[self.datatype]).tobytes()
         described = {"name": self.name, "datatype": self.datatype, "shape": shape}
         return described | {"parameters": {"binary_data_size": len(data)}}, data
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise ReplayError if the datatype cannot represent the values."""
-        dtype = _DTYPES.get(self.datatype)
+        dtype = DTYPES.get(self.datatype)
         # Values of 32 bits suffice for tokens and lengths of 64 bits.
         largest = 2**32 - 1
         if dtype is not None and dtype.kind in "iu":
@@ -88,7 +83,7 @@ class InputPlan:
 def parse_input(text: str, axes: Sequence[str]) -> InputPlan:
     """Parse `NAME:DATATYPE:DIMS[=VALUES]`. Raise ReplayError if it is invalid."""
     found = _FORM.fullmatch(text)
-    if not found or (found["datatype"] not in _DTYPES and found["datatype"] != "BYTES"):
+    if not found or (found["datatype"] not in DTYPES and found["datatype"] != "BYTES"):
         raise ReplayError(f"--input: found {text!r}, expected {EXPECTED}")
     datatype = found["datatype"]
     low = found["value"] or ("8" if datatype == "BYTES" else "0")

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from triton_replay.addresses import Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage, Traffic
 from triton_replay.comparing.differences import Difference, model_of
-from triton_replay.replaying.asking import Clients, Server
+from triton_replay.replaying.asking import Clients
 from triton_replay.replaying.plan import changes_the_server, sequence_key, why_not_sent
 from triton_replay.wire.bodies import Headers, NotUnderstood, read_body
-from triton_replay.wire.grpc_messages import STREAMING, read_requests
+from triton_replay.wire.grpc_messages import STREAMING, parameters_of, read_requests
 
 DRAIN_SECONDS: Final = 5
 """Longest time for responses of B after the end of the traffic."""
@@ -105,6 +106,8 @@ class Shadow:
         """Differences by model, kind and output."""
         self.counts: Counter[str] = Counter()
         """Requests that were not compared, by reason."""
+        self.unanswered: Counter[str] = Counter()
+        """Requests to which B gave no complete response, by reason."""
         self._unread: Counter[str] = Counter()
         # Each counter is written by one thread only, so no lock is needed.
         self._bytes_put = 0
@@ -226,7 +229,8 @@ class Shadow:
 
     async def _work(self) -> None:
         with contextlib.ExitStack() as stack:
-            clients = Clients(self._server, self._headers, self._timeout, self._clock, stack)
+            shared = (self._headers, self._timeout, self._clock, stack, self.unanswered)
+            clients = Clients(self._server, *shared)
             while True:
                 pair = await self._queue.get()
                 try:
@@ -305,8 +309,7 @@ def _flag(request: Request, name: str) -> bool:
     """Return whether a request of a sequence has a flag, such as `sequence_start`."""
     try:
         if request.protocol == "grpc":
-            found = read_requests(request.body)[0].parameters
-            return name in found and bool(found[name].bool_param)
+            return parameters_of(read_requests(request.body)[0]).get(name) is True
         parameters = read_body(request.headers, request.body).document.get("parameters")
     except NotUnderstood:
         return False

@@ -3,8 +3,8 @@
 A module declares its rules where it checks them. Each violation is a finding, with the call and the
 line of the program that caused it. Strict mode raises `SimulatorViolation`, which is an
 AssertionError, so that programs rarely catch it by accident. Lenient mode warns, and the call
-continues as on a device. The mode "report" continues without a warning. A caution only ever warns.
-Safe from any thread.
+continues as on a device. The mode "report" continues without a warning. A rule may be a caution:
+its violation only warns, in strict mode too. Thread-safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE: Final = f"{Path(__file__).parent}/"
 
 
 class Origin(NamedTuple):
-    """A call and the line that made it; all empty without a program."""
+    """A call, and the line of the program that made it; empty if there is no such line."""
 
     call: str
     """The function, e.g. "acl.rt.free"."""
@@ -44,7 +44,8 @@ class _Here(threading.local):
 
 
 HERE: Final = _Here()
-"""Thread-local; `call` is the last function of `acl` that this thread called."""
+"""Thread-local. `call` is the last function of `acl` that this thread called; `task` is the origin
+of the task that it executes, if any."""
 
 
 def origin() -> Origin:
@@ -81,7 +82,7 @@ Mode: TypeAlias = Literal["strict", "lenient", "report"]
 
 
 class SimulatorViolation(AssertionError):
-    """A violation of a rule, which a device would not report: corruption, a fault or a hang there.
+    """A violation of a rule. A device does not report it; it corrupts data, fails or hangs.
 
     `rule` is its id in RULES.
     """

@@ -1,7 +1,6 @@
-"""Models that complete their configurations, each in its own way: what stands in their files, what
-their `auto_complete_config` does, and why the load fails, if it does.
+"""Models that complete their configurations: their files, and what `auto_complete_config` does.
 
-The texts are tritonserver 2.51.0's, after `Internal: ` and before the place in the file.
+`recorded/auto_complete.jsonl` has the completed configurations and the reasons of failed loads.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ BOTH = (
     BARE + 'input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
     'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
 )
-FUNCTION = "in auto-complete-config function for model '{model}'"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """`body` works on `c`; `fails` may name the model by `{model}`."""
+    """A model whose `body` works on the configuration `c`; whether its load `fails`."""
 
     name: str
     body: str
     config: str | None = BOTH
-    fails: str = ""
+    fails: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -71,63 +69,35 @@ COMPLETIONS = [
     Completion("dims with a fraction",
                "c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [1.5]})"),
     Completion("a smaller batch", "c.set_max_batch_size(2)", BOTH + "max_batch_size: 8",
-               "ValueError: configuration specified max_batch_size 8, but in auto-complete-config "
-               "function for model '{model}' specified max_batch_size 2"),
+               fails=True),
     Completion("another type",
-               "c.add_input({'name': 'IN', 'data_type': 'TYPE_INT32', 'dims': [2]})",
-               fails="ValueError: unable to load model '{model}', configuration expects datatype "
-               "TYPE_FP32 for input 'IN', model provides TYPE_INT32"),
+               "c.add_input({'name': 'IN', 'data_type': 'TYPE_INT32', 'dims': [2]})", fails=True),
     Completion("another type of an output",
-               "c.add_output({'name': 'OUT', 'data_type': 'TYPE_INT32', 'dims': [2]})",
-               fails="ValueError: unable to load model '{model}', configuration expects datatype "
-               "TYPE_FP32 for output 'OUT', model provides TYPE_INT32"),
-    Completion("other dims",
-               "c.add_output({'name': 'OUT', 'data_type': 'TYPE_FP32', 'dims': [3]})",
-               fails="ValueError: model '{model}', tensor 'OUT': the model expects dims [3] but "
-               "the model configuration specifies dims [2]"),
+               "c.add_output({'name': 'OUT', 'data_type': 'TYPE_INT32', 'dims': [2]})", fails=True),
+    Completion("other dims", "c.add_output({'name': 'OUT', 'data_type': 'TYPE_FP32', 'dims': [3]})",
+               fails=True),
     Completion("optional after all",
                "c.add_input({'name': 'IN', 'data_type': 'TYPE_FP32', 'dims': [2], 'optional': 1})",
-               fails="ValueError: model '{model}', tensor 'IN': the model expects optional 1 but "
-               "the model configuration specifies optional False"),
-    Completion("a foreign key", "c.add_input({'name': 'IN', 'shape': [2]})",
-               fails=f"ValueError: input 'IN' {FUNCTION} contains property other than 'name', "
-               "'data_type', 'dims' and 'optional'."),
-    Completion("no name", "c.add_output({'data_type': 'TYPE_FP32', 'dims': [2]})",
-               fails=f"ValueError: output {FUNCTION} is missing 'name' property."),
-    Completion("no type", "c.add_output({'name': 'OUT'})",
-               fails=f"ValueError: output 'OUT' {FUNCTION} is missing 'data_type' property."),
-    Completion("no dims", "c.add_input({'name': 'OUT', 'data_type': 'TYPE_FP32'})",
-               fails=f"ValueError: input 'OUT' {FUNCTION} is missing 'dims' property."),
-    Completion("a policy with more", "c.set_model_transaction_policy({'other': 1})",
-               fails=f"ValueError: model transaction property {FUNCTION} contains property other "
-               "than 'decoupled'."),
+               fails=True),
+    Completion("a foreign key", "c.add_input({'name': 'IN', 'shape': [2]})", fails=True),
+    Completion("no name", "c.add_output({'data_type': 'TYPE_FP32', 'dims': [2]})", fails=True),
+    Completion("no type", "c.add_output({'name': 'OUT'})", fails=True),
+    Completion("no dims", "c.add_input({'name': 'OUT', 'data_type': 'TYPE_FP32'})", fails=True),
+    Completion("a policy with more", "c.set_model_transaction_policy({'other': 1})", fails=True),
     Completion("another policy", "c.set_model_transaction_policy({'decoupled': True})",
-               BOTH + "model_transaction_policy { decoupled: false }",
-               "ValueError: trying to change decoupled property in auto-complete-config for model "
-               "'{model}', which is already set to 'False'."),
+               BOTH + "model_transaction_policy { decoupled: false }", fails=True),
     Completion("another scheduler", "c.set_dynamic_batching()",
-               BOTH + "max_batch_size: 4 sequence_batching { }",
-               "ValueError: Configuration specified scheduling_choice as 'sequence_batching', but "
-               "auto-complete-config function for model '{model}' tries to set scheduling_choice "
-               "as 'dynamic_batching'"),
-    Completion("a NumPy batch size",
-               "import numpy as np; c.set_max_batch_size(np.int32(4))",
-               fails="TypeError: Object of type int32 is not JSON serializable"),
+               BOTH + "max_batch_size: 4 sequence_batching { }", fails=True),
+    Completion("a NumPy batch size", "import numpy as np; c.set_max_batch_size(np.int32(4))",
+               fails=True),
     Completion("NumPy dims",
                "import numpy as np; c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', "
-               "'dims': [np.int64(1)]})",
-               fails="TypeError: Object of type int64 is not JSON serializable"),
-    Completion("a set", "c.as_dict()['parameters'] = {1}",
-               fails="TypeError: Object of type set is not JSON serializable"),
-    Completion("bytes", "c.as_dict()['name'] = b'x'",
-               fails="TypeError: Object of type bytes is not JSON serializable"),
-    Completion("an array", "import numpy as np; c.as_dict()['input'] = np.zeros(1)",
-               fails="TypeError: Object of type ndarray is not JSON serializable"),
-    Completion("a configuration in itself", "c.as_dict()['parameters'] = c.as_dict()",
-               fails="ValueError: Circular reference detected"),
+               "'dims': [np.int64(1)]})", fails=True),
+    Completion("a set", "c.as_dict()['parameters'] = {1}", fails=True),
+    Completion("bytes", "c.as_dict()['name'] = b'x'", fails=True),
+    Completion("an array", "import numpy as np; c.as_dict()['input'] = np.zeros(1)", fails=True),
+    Completion("a configuration in itself", "c.as_dict()['parameters'] = c.as_dict()", fails=True),
     Completion("another as_dict",
                "class Own(type(c)):\n    def as_dict(self): return {1}\nc.__class__ = Own"),
-    Completion("not a configuration", "return c.as_dict()",
-               fails="auto_complete_config function in model '{model}' must return a valid "
-               "pb.ModelConfig object."),
+    Completion("not a configuration", "return c.as_dict()", fails=True),
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """The definition of a case, and the functions that the tables of `cases/` are written with.
 
-    case("unknown model", infer("nobody", A), 404, "Request for unknown model: 'nobody'")
+    case("unknown model", infer("nobody", A), 404)
 
-reads: these bytes get this status, and this text stands in the reply, from the real server. That is
-one test; the other sends the same bytes to both servers and wants the same bytes back.
+reads: these bytes get this status from the real server. All that it answers is in `recorded/`, and
+the reference server must answer the same bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def nothing(exchange: Exchange) -> Exchange:
 class Case:
     """One thing said to a server, and what the real one answers.
 
-    `status` is that of the last reply, None where the server closes without a word. `unstable`
-    removes what the real server itself does not promise, such as the order in a hash table.
+    `status` is that of the last reply, None where the server closes without a word. `says` is a
+    part of the answer, where no recording has it. `unstable` removes what the real server itself
+    does not promise, such as the order in a hash table.
     """
 
     name: str
@@ -43,12 +44,11 @@ class Case:
 
 
 def check_row(case: Case, answer: Exchange) -> None:
-    """Compare the real server's answer with the status and the text that the row expects."""
+    """Compare the real server's answer with the status that the row expects."""
     status = answer.replies[-1].status if answer.replies else None
     assert (status, len(answer.replies)) == (case.status, case.replies if case.status else 0), (
         answer
     )
-    assert case.says in str(answer)
 
 
 # Puts a case to one server.

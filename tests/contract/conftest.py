@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
-from contract.ascend_repository import write_ascend_repository
 from contract.casebook import Ask, Case
 from contract.cases import CASES, real_models
 from contract.probes import write_probes
@@ -112,6 +111,9 @@ def real_repository() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real models, compiled for a simulated card."""
+    # Imported here, since tests/recorded imports this file: half a second of `make quick`.
+    from contract.ascend_repository import write_ascend_repository
+
     folder = tmp_path_factory.mktemp("card") / "repository"
     write_ascend_repository(real_repository, folder)
     return folder

@@ -181,6 +181,29 @@ class Recording(Generic[Answer]):
         return content
 
 
+def chapters(rows: Iterable[RowT]) -> dict[str, list[RowT]]:
+    """Return the rows by the first parts of their names.
+
+    A test of a chapter costs as much as a test of one row, apart from the row itself.
+    """
+    found: dict[str, list[RowT]] = {}
+    for row in rows:
+        found.setdefault(row.name.partition(": ")[0], []).append(row)
+    return found
+
+
+def check_each(rows: Iterable[RowT], check: Callable[[RowT], None]) -> None:
+    """Check all rows, and fail with the names and the errors of those that fail."""
+    errors = []
+    for row in rows:
+        try:
+            check(row)
+        except AssertionError as error:
+            errors.append(f"{row.name}: {error}")
+    if errors:
+        pytest.fail("\n\n".join(errors))
+
+
 @contextlib.contextmanager
 def repository_folder(word: str) -> Iterator[Path]:
     """A new folder for a repository that answers tell the path of.

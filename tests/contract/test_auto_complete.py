@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from contract.auto_complete_scripts import COMPLETIONS, Completion
 from contract.casebook import get
+from contract.recordings import Recording, asked_live, own_path, repository_folder
 from contract.wire import exchange
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -22,24 +23,48 @@ FLAGS: dict[str, Flag] = {
     "model_load_thread_count": 8,
 }
 LIVE = "/v2/health/live"
+#: A line of Python's own code, which differs between its versions.
+_LINE = re.compile(r"/\S+/lib/python[\d.]+/(\S+)\(\d+\)")
+#: The folder in which the real server is installed.
+_INSTALLED = re.compile(r"/\S+/tritonserver/(?=backends/)")
+
+
+Answers = Recording[str]
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository() -> Iterator[Path]:
     """The models that complete their configurations."""
-    folder = tmp_path_factory.mktemp("completing")
-    for row in COMPLETIONS:
-        (folder / row.model / "1").mkdir(parents=True)
-        (folder / row.model / "1" / "model.py").write_text(row.source)
-        if row.config is not None:
-            (folder / row.model / "config.pbtxt").write_text(row.config)
-    return folder
+    with repository_folder("completing") as root:
+        folder = root / "repository"
+        for row in COMPLETIONS:
+            (folder / row.model / "1").mkdir(parents=True)
+            (folder / row.model / "1" / "model.py").write_text(row.source)
+            if row.config is not None:
+                (folder / row.model / "config.pbtxt").write_text(row.config)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def recorded(repository: Path) -> Iterator[Answers]:
+    """The recorded answers of the real server."""
+    opened: Answers = Recording(
+        "auto_complete",
+        (),
+        lambda row: (row.source, row.config),
+        own_path(repository),
+        COMPLETIONS,
+    )
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
+    """The real server with the models that it is asked for."""
+    models = [row.model for row in asked_live(COMPLETIONS)]
+    flags = FLAGS | {"model_control_mode": "explicit", "load_model": models}
+    with start_tritonserver(repository, ready_path=LIVE, **flags) as server:
         yield server
 
 
@@ -50,10 +75,10 @@ def reference(repository: Path) -> Iterator[Server]:
         yield server
 
 
-def config(server: Server, row: Completion) -> object:
-    """The completed configuration, or why there is none."""
+def config(server: Server, row: Completion) -> str:
+    """Return the completed configuration with sorted keys."""
     reply = exchange(server.http, get(f"/v2/models/{row.model}/config")).replies[0]
-    return json.loads(reply.body)
+    return json.dumps(json.loads(reply.body), sort_keys=True)
 
 
 def reason(server: Server, row: Completion) -> str:
@@ -61,19 +86,27 @@ def reason(server: Server, row: Completion) -> str:
     index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     entries = json.loads(exchange(server.http, index).replies[0].body)
     (entry,) = [entry for entry in entries if entry["name"] == row.model]
-    return entry.get("reason", "")
+    reason = _LINE.sub(r"\1", entry.get("reason", ""))
+    return _INSTALLED.sub("/opt/tritonserver/", reason)
+
+
+def answer(server: Server, row: Completion) -> str:
+    """Return the completed configuration, or the reason of the failed load."""
+    return reason(server, row) if row.fails else config(server, row)
+
+
+@pytest.mark.parametrize("row", asked_live(COMPLETIONS), ids=str)
+def test_the_real_server_answers_as_recorded(row: Completion, triton: Server, recorded: Answers):
+    recorded.check(row, answer(triton, row), lambda _, said: said)
 
 
 @pytest.mark.parametrize("row", [row for row in COMPLETIONS if not row.fails], ids=str)
-def test_the_configuration_becomes_the_same(row: Completion, triton: Server, reference: Server):
-    completed = config(triton, row)
-    assert completed["name"] == row.model
-    assert config(reference, row) == completed
+def test_the_configuration_becomes_the_same(row: Completion, recorded: Answers, reference: Server):
+    assert config(reference, row) == recorded.said(row)
 
 
 @pytest.mark.parametrize("row", [row for row in COMPLETIONS if row.fails], ids=str)
-def test_the_load_fails_for_the_same_reason(row: Completion, triton: Server, reference: Server):
-    text = reason(triton, row)
-    assert text.partition("\n")[0] == f"Internal: {row.fails.format(model=row.model)}"
+def test_the_load_fails_for_the_same_reason(row: Completion, recorded: Answers, reference: Server):
     # The real one shows its own code too; here a place is always in the model's files.
-    assert reason(reference, row) == re.sub(r"  .*/triton_python_backend_utils\.py.*\n", "", text)
+    own_code = r"  .*/triton_python_backend_utils\.py.*\n"
+    assert reason(reference, row) == re.sub(own_code, "", recorded.said(row))

@@ -1,5 +1,6 @@
-"""`triton-replay conformance` on three servers; docs/replay.md shows the results."""
+"""`triton-replay conformance` on three of the servers whose results docs/replay.md shows."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -9,6 +10,9 @@ from support.mlserver import start_mlserver
 from support.servers import ROOT, start_reference_server, start_tritonserver
 
 from triton_replay.__main__ import main
+from triton_replay.capture.files import CaptureWriter
+from triton_replay.capture.records import Closing, Opening, Request
+from triton_replay.wire.grpc_messages import SERVICE, framed, messages
 
 pytestmark = pytest.mark.oracle
 
@@ -50,10 +54,10 @@ def examined(capsys, http, grpc, model):
 def documented(column):
     """The verdicts that the page shows of a server."""
     page = (ROOT / "docs" / "replay.md").read_text()
-    section = page.partition("\n### Three servers\n")[2].partition("\n## ")[0]
+    section = page.partition("\n### Four servers\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     cells = [row.split(" | ") for row in rows[2:]]
-    return {row[0]: row[column] for row in cells}
+    return {extension: row[column] for row in cells for extension in row[0].split(", ")}
 
 
 def test_a_model_of_numbers(server, capsys):
@@ -80,11 +84,47 @@ def test_without_a_name_the_first_model_that_is_ready_is_taken(server, capsys):
     assert [row.split()[-1] for row in rows if row.startswith("gRPC")] == ["-"] * 3
 
 
-def test_mlserver(tmp_path, capsys):
-    with start_mlserver(tmp_path) as (http, grpc):
-        verdicts, failing, code = examined(capsys, http, grpc, "identity")
+@pytest.fixture(scope="module")
+def mlserver(tmp_path_factory):
+    with start_mlserver(tmp_path_factory.mktemp("mlserver")) as addresses:
+        yield addresses
+
+
+def test_mlserver(mlserver, capsys):
+    verdicts, failing, code = examined(capsys, *mlserver, "identity")
     assert code == 1
     assert verdicts == documented(3)
     unknown = failing["errors", "an unknown input"]
     assert unknown["reason"].startswith("found 200: ")
-    assert unknown["request"].startswith("curl -i -X POST --data-raw ")
+    start = "curl -i -X POST -H 'Content-Type: application/json' --data-raw "
+    assert unknown["request"].startswith(start)
+
+
+def test_answers_of_mlserver_do_not_differ(server, mlserver, tmp_path, capsys):
+    """Over HTTP and gRPC, with and without ids, although the models have different names."""
+    requests = []
+    for number in range(6):
+        more = {"id": str(number)} if number % 2 else {}
+        data = [number / 3, 1e-6, -1.0]
+        tensor = {"name": "X", "datatype": "FP32", "shape": [3]}
+        body = json.dumps({**more, "inputs": [{**tensor, "data": data}]}).encode()
+        target = "/v2/models/vector/infer"
+        requests.append(Request(number, 0, number, number, "POST", target, (), len(body), body))
+    call = messages.ModelInferRequest(model_name="vector", raw_input_contents=[bytes(12)])
+    call.inputs.add(name="X", datatype="FP32", shape=[3])
+    body = framed([call])
+    target = f"{SERVICE}/ModelInfer"
+    size = len(body)
+    requests.append(Request(6, 1, 6, 6, "POST", target, (), size, body, protocol="grpc"))
+    path = tmp_path / "a.trc"
+    with contextlib.closing(CaptureWriter.create(path)) as writer:
+        writer.write([Opening("none", "2026-01-01T00:00:00", "0", {}), *requests])
+        writer.write([Closing(0, "stopped", {})])
+    _, started = server
+    addresses = [f"--a={started.http}", f"--a-grpc={started.grpc}"]
+    addresses += [f"--b={mlserver[0]}", f"--b-grpc={mlserver[1]}"]
+    code = main(["ab", str(path), *addresses, "--map-model=vector=identity", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    (model,) = document["models"]
+    assert (code, model["requests"], model["failures"]) == (0, 7, {"A": {}, "B": {}, "A again": {}})
+    assert (model["differences"], model["noise"]) == ([], [])

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.probes import MODELS
+from contract.recordings import Recording, asked_live, own_path, repository_folder
 from runtime.support.axis_graphs import attentive, one_row, saved, summing
 from support.servers import Server, start_reference_server, start_tritonserver
 
@@ -24,6 +26,8 @@ from tools import oracle
 pytestmark = pytest.mark.oracle
 
 LIVE = "/v2/health/live"
+#: A line of the runtime's own code.
+_LINE = re.compile(r"/\S+?/(?:plugin/(?=ge_runtime/)|backends/(?=ge/))(\S+?)\(\d+\)")
 RUINED = "class TritonPythonModel(:\n"
 #: Models of the test's own backends, by name: config.pbtxt, or none, and files.
 PROBES: dict[str, tuple[str | None, dict[str, str]]] = {
@@ -141,14 +145,40 @@ def write_models(folder: Path, classifier: Path) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Row:
+    """A model, and what a server shows of it."""
+
+    name: str
+
+    @property
+    def files(self) -> object:
+        """Everything that decides about the answers."""
+        graph = COMPLETED[self.name][0] if self.name in COMPLETED else CONTRADICTING.get(self.name)
+        return PROBES.get(self.name), graph, self.name in ECHOING
+
+
+#: Models whose backend answers with what it was given.
+ECHOING = (
+    *("plain", "other_code", "filename", "runtime", "named.echo", "configured.echo"),
+    "two_instances",
+)
+ROWS = [*map(Row, (*PROBES, *STEPS, *COMPLETED, *CONTRADICTING))]
+Answers = Recording[tuple[str, ...]]
+
+
 @pytest.fixture(scope="module")
-def servers(
-    oracle_installed: None, real_repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Server, Server]]:
-    """The real server and ours, on the same models and backends."""
-    root = tmp_path_factory.mktemp("backends")
-    write_backends(root / "backends")
-    write_models(root / "repository", real_repository / "ge_classifier")
+def root(real_repository: Path) -> Iterator[Path]:
+    """The folder of the models and backends."""
+    with repository_folder("backends") as folder:
+        write_backends(folder / "backends")
+        write_models(folder / "repository", real_repository / "ge_classifier")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def servers(oracle_installed: None, root: Path) -> Iterator[tuple[Server, Server]]:
+    """The real server with the models that it is asked for, and ours with all."""
     flags: dict[str, Any] = {
         "ready_path": LIVE,
         "backend_directory": str(root / "backends"),
@@ -158,11 +188,22 @@ def servers(
         "allow_grpc": False,
         "allow_metrics": False,
     }
+    asked = {row.name for row in asked_live(ROWS)} | {"digits", *STEPS, *COMPLETED}
+    some = flags | {"model_control_mode": "explicit", "load_model": sorted(asked)}
     with (
-        start_tritonserver(root / "repository", **flags) as real,
+        start_tritonserver(root / "repository", **some) as real,
         start_reference_server(root / "repository", **flags) as ours,
     ):
         yield real, ours
+
+
+@pytest.fixture(scope="module")
+def recorded(root: Path) -> Iterator[Answers]:
+    """The recorded answers of the real server."""
+    own = own_path(root / "repository")
+    opened: Answers = Recording("python_backends", (), lambda row: row.files, own, ROWS)
+    yield opened
+    opened.close()
 
 
 def ask(server: Server, method: str, path: str, body: Any = None) -> str:
@@ -179,7 +220,7 @@ def index(server: Server, model: str) -> list[str]:
     """The model's rows; of Python's errors only what both servers show."""
     rows = json.loads(ask(server, "POST", "/v2/repository/index").partition(" ")[2])
     return [
-        re.sub(r"\\n  <frozen importlib[^\\]*", "", json.dumps(row))
+        _LINE.sub(r"\1", re.sub(r"\\n  <frozen importlib[^\\]*", "", json.dumps(row)))
         for row in rows
         if row["name"] == model
     ]
@@ -191,41 +232,30 @@ def infer(server: Server, model: str) -> str:
     return ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
 
 
-@pytest.mark.parametrize("model", [*PROBES, *STEPS, *COMPLETED, *CONTRADICTING])
-@pytest.mark.parametrize(
-    "page",
-    [
-        index,
-        lambda server, model: ask(server, "GET", f"/v2/models/{model}/config"),
-        lambda server, model: ask(server, "GET", f"/v2/models/{model}"),
-    ],
-    ids=["index", "config", "metadata"],
-)
-def test_both_servers_tell_the_same_of_a_model(
-    model: str, page: Callable[[Server, str], Any], servers: tuple[Server, Server]
-):
-    real, ours = servers
-    assert page(ours, model) == page(real, model)
+def shown(server: Server, row: Row) -> tuple[str, ...]:
+    """Return the index, configuration and metadata of a model, and the answer of an echo."""
+    pages = ("/config", "")
+    return (
+        *index(server, row.name),
+        *(ask(server, "GET", f"/v2/models/{row.name}{page}") for page in pages),
+        *([_without_instance(infer(server, row.name))] if row.name in ECHOING else []),
+    )
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "plain",
-        "other_code",
-        "filename",
-        "runtime",
-        "named.echo",
-        "configured.echo",
-        "two_instances",
-    ],
-)
-def test_the_backends_code_runs_and_is_given_the_models_files(
-    model: str, servers: tuple[Server, Server]
+@pytest.mark.parametrize("row", asked_live(ROWS), ids=lambda row: row.name)
+def test_the_real_server_answers_as_recorded(
+    row: Row, servers: tuple[Server, Server], recorded: Answers
 ):
-    real, ours = (_without_instance(infer(server, model)) for server in servers)
-    assert ours == real
-    assert "the backend" in ours
+    recorded.check(row, shown(servers[0], row), lambda _, said: said)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_both_servers_show_the_same_of_a_model(
+    row: Row, servers: tuple[Server, Server], recorded: Answers
+):
+    ours = shown(servers[1], row)
+    assert ours == recorded.said(row)
+    assert row.name not in ECHOING or "the backend" in ours[-1]
 
 
 def _without_instance(text: str) -> str:

@@ -10,13 +10,15 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.recordings import Recording, asked_live
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
 from tools import oracle
@@ -51,8 +53,12 @@ REQUEST = {
     "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1.5, 2]}],
     "parameters": {"temperature": 0.5},
 }
-#: What is said of the model's files, and of where the server's own code lies.
-_FOLDER = re.compile(r"/[\w./-]+/(?=\w+/1/|json/)")
+#: The models that other patterns call.
+NEIGHBOURS = ("lazy_import", "worker_thread")
+#: The folders of the model's files, and of the server's own code and of Python's.
+_FOLDER = re.compile(r"/[\w./-]+/(?=\w+/1/|json/|encodings/)")
+#: A line of Python's own code, which differs between its versions.
+_LINE = re.compile(r"((?:json|encodings)/\w+\.py)\(\d+\)")
 
 
 #: The models with settings of their own.
@@ -108,10 +114,23 @@ def repository(tmp_path_factory: pytest.TempPathFactory, oracle_installed: None)
     return folder
 
 
+@dataclass(frozen=True)
+class Pattern:
+    """A row of the recording."""
+
+    name: str
+
+    @property
+    def files(self) -> object:
+        """Everything that decides about the answer."""
+        source = (MODELS / f"{self.name}.py").read_text(encoding="utf-8")
+        return source, CONFIG, CONFIGS.get(self.name), FILES.get(self.name), REQUEST
+
+
+ROWS = [*map(Pattern, PATTERNS)]
 HOSTS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
     "inline": start_reference_server,
     "process": partial(start_reference_server, backend_config="python,host=process"),
-    "real": start_tritonserver,
 }
 FLAGS: dict[str, Any] = {
     "ready_path": "/v2/health/live",
@@ -125,16 +144,37 @@ FLAGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def answers(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, str]]:
-    """The response of each pattern, by host."""
-    received = {}
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of these models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        for host, start in HOSTS.items():
-            with start(repository, **FLAGS) as server:
-                received[host] = {name: ask(server, name) for name in PATTERNS}
+        yield
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recording[str]]:
+    """The recorded answers of the real server."""
+    opened: Recording[str] = Recording("strangers", (), lambda row: row.files, {}, ROWS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def real(repository: Path, cache: None) -> Iterator[Server]:
+    """The real server with the models that it is asked for."""
+    names = sorted({*NEIGHBOURS, *(row.name for row in asked_live(ROWS))})
+    flags = FLAGS | {"model_control_mode": "explicit", "load_model": names}
+    with start_tritonserver(repository, **flags) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def answers(repository: Path, cache: None) -> dict[str, dict[str, str]]:
+    """The response of each pattern, by host."""
+    received = {}
+    for host, start in HOSTS.items():
+        with start(repository, **FLAGS) as server:
+            received[host] = {name: ask(server, name) for name in PATTERNS}
     return received
 
 
@@ -146,7 +186,7 @@ def ask(server: Server, model: str) -> str:
     connection.close()
     if reply.status == 200:
         return str(body["outputs"][0]["data"][0])
-    return _FOLDER.sub("", f"{reply.status} {body['error']}")
+    return _LINE.sub(r"\1", _FOLDER.sub("", f"{reply.status} {body['error']}"))
 
 
 #: Answers that differ, with the hosts whose answer is not the real server's, and why.
@@ -158,13 +198,18 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_strangers_model_answers_alike_on_both_hosts_and_for_real(
-    name: str, answers: dict[str, dict[str, str]]
+@pytest.mark.parametrize("row", asked_live(ROWS), ids=lambda row: row.name)
+def test_the_real_server_answers_as_recorded(row: Pattern, real: Server, recorded: Recording[str]):
+    recorded.check(row, ask(real, row.name), lambda _, said: said)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_public_pattern_answers_alike_on_both_hosts_and_the_real_server(
+    row: Pattern, recorded: Recording[str], answers: dict[str, dict[str, str]]
 ):
-    real = answers["real"][name]
-    others, _ = DIFFERENT.get(name, (set(), ""))
-    assert {host for host in HOSTS if answers[host][name] != real} == others
+    others, _ = DIFFERENT.get(row.name, (set(), ""))
+    said = recorded.said(row)
+    assert {host for host in HOSTS if answers[host][row.name] != said} == others
 
 
 def test_an_inline_model_that_needs_a_process_is_told_so(answers: dict[str, dict[str, str]]):

@@ -1,4 +1,4 @@
-"""The five wheels: what is in them, and that each works alone in a new environment."""
+"""The six wheels: what is in them, and that each works alone in a new environment."""
 
 import email
 import importlib.metadata
@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from replay.serving import serving
 
+from reference_server.checking import command as check_command
 from tools import release
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,7 @@ SOURCES = {
     "reference_server": ROOT,
     "triton_replay": ROOT / "replay",
     "reference_server_in_process": ROOT / "in_process",
+    "triton_check": ROOT / "check",
 }
 PACKAGES = list(SOURCES)
 VERSION = "0.1.0"
@@ -36,6 +38,7 @@ HELD = {
     "reference_server": ["reference_server", "triton_python_backend_utils"],
     "triton_replay": ["triton_replay"],
     "reference_server_in_process": ["tritonserver", "tritonfrontend"],
+    "triton_check": ["triton_check"],
 }
 #: The wheel that has its packages in a folder, which a .pth file appends to `sys.path`.
 IN_FOLDER = "reference_server_in_process"
@@ -129,6 +132,12 @@ def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     if package == IN_FOLDER:
         assert f"{package}.pth" in found
         found = {name.removeprefix(f"{package}/") for name in found - {f"{package}.pth"}}
+    if package == "triton_check":
+        # The server's modules, of which another test uses those that it needs, and the schema.
+        copied = {name for name in found if name.startswith("triton_check/packages/")}
+        assert {(ROOT / name.split("/", 2)[2]).is_file() for name in copied} == {True}
+        assert found == expected | copied | {"triton_check/model_config.binpb"}
+        return
     commands = {ATC} & {f"{package}/site/bin/atc" for package in held}
     compiled = COMPILED.get(package, set()) if shutil.which(COMPILER) else set()
     assert found == expected | {f"{name}/py.typed" for name in held} | commands | compiled
@@ -155,6 +164,10 @@ def test_metadata_names_licence_and_oldest_python(wheels, package):
         metadata = email.message_from_bytes(wheel.read(name))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
+    # An index shows it without the repository, so relative links would lead nowhere.
+    description = metadata.get_payload()
+    assert description.startswith(f"# {metadata['Name']}\n")
+    assert not re.findall(r"\]\((?!https://)", description)
 
 
 @pytest.mark.slow
@@ -214,6 +227,30 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     usage = run(python.with_name("reference-server"), "--help")
     assert "--model-repository" in usage
     assert f"reference-server {VERSION} " in run(python.with_name("reference-server"), "--version")
+
+
+CHECK = """
+import sys, triton_check
+sys.argv[1:] = ["FOLDER"]
+code = triton_check.main()
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(code, sorted(loaded & {"grpc", "hpack", "httptools", "uvloop"}))
+"""
+
+
+@pytest.mark.slow
+def test_triton_check_runs_without_the_libraries_of_the_server(
+    wheels, tmp_path, capsys, monkeypatch
+):
+    python = new_environment(tmp_path)
+    install(python, wheels["triton_check"])
+    faulty = ROOT / "examples" / "faulty_models"
+    monkeypatch.chdir("/")  # as `run` does, since paths are relative to it
+    assert check_command.main([str(faulty)]) == 1
+    expected = capsys.readouterr().out + "1 []\n"
+    assert run(python, "-I", "-c", CHECK.replace("FOLDER", str(faulty))) == expected
+    command = python.with_name("triton-check")
+    assert run(command, "--version") == f"triton-check {VERSION}\n"
 
 
 STEPS_ASIDE = """

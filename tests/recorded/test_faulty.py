@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from contract.faulty_folders import FLAGS, Row, recorded, rows, write_step
 from contract.folder_faults import FAULTS, NEEDS_CODE
+from contract.recordings import check_each
 from contract.wire import exchange
 from support.in_process import start_in_process
 
@@ -70,9 +71,19 @@ def loaded(repository: Path) -> Iterator[Mapping[str, str]]:
         yield {row.model: refusal(row.model) for row in ROWS}
 
 
+#: Errors of Python by their texts in other releases than 3.11.7, on which the rows were recorded.
+_TEXTS_OF_PYTHON = (
+    (r"with abstract method (\w+)", r"without an implementation for abstract method '\1'"),
+    ("ValueError: source code string cannot", "SyntaxError: source code string cannot"),
+)
+
+
 def _stable(text: str) -> str:
-    """Return the first line without paths."""
-    return re.sub(r"(REPOSITORY)?/[\w/.-]*/", "", text.split("\n")[0])
+    """Return the first line without paths, with the words of one release of Python."""
+    text = re.sub(r"(REPOSITORY)?/[\w/.-]*/", "", text.split("\n")[0])
+    for old, new in _TEXTS_OF_PYTHON:
+        text = re.sub(old, new, text)
+    return text
 
 
 @pytest.fixture(scope="module")
@@ -82,32 +93,36 @@ def real() -> Mapping[str, str]:
     return {row.model: recording.said(row) for row in ROWS}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_folder_is_loaded_or_refused_as_by_the_real_server(
-    row: Row, real: Mapping[str, str], loaded: Mapping[str, str]
+def test_each_folder_is_loaded_or_refused_as_by_the_real_server(
+    real: Mapping[str, str], loaded: Mapping[str, str]
 ):
-    expected, found = real[row.model], loaded[row.model]
-    if row.fault in REFUSED_HERE:
-        assert (bool(expected), bool(found)) == (False, True)
-    elif expected == _NO_ANSWER:
-        assert found
-    else:
-        assert (found == _stable(expected)) is (row.fault not in OTHER_TEXTS)
+    def check(row: Row) -> None:
+        expected, found = real[row.model], loaded[row.model]
+        if row.fault in REFUSED_HERE:
+            assert (bool(expected), bool(found)) == (False, True)
+        elif expected == _NO_ANSWER:
+            assert found
+        else:
+            assert (found == _stable(expected)) is (row.fault not in OTHER_TEXTS)
+
+    check_each(ROWS, check)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_check_names_the_faults_of_a_folder_that_is_refused(
-    row: Row, real: Mapping[str, str], checked: Mapping[str, list[Fault]]
+def test_check_names_the_faults_of_each_refused_folder(
+    real: Mapping[str, str], checked: Mapping[str, list[Fault]]
 ):
-    faults = checked[row.model]
-    errors = [fault for fault in faults if fault.level is Level.ERROR]
-    if row.fault in NEEDS_CODE:
-        assert real[row.model]
-        assert not faults
-    elif real[row.model] or row.fault in REFUSED_HERE:
-        assert faults
-    else:
-        assert not errors
+    def check(row: Row) -> None:
+        faults = checked[row.model]
+        errors = [fault for fault in faults if fault.level is Level.ERROR]
+        if row.fault in NEEDS_CODE:
+            assert real[row.model]
+            assert not faults
+        elif real[row.model] or row.fault in REFUSED_HERE:
+            assert faults
+        else:
+            assert not errors
+
+    check_each(ROWS, check)
 
 
 def test_each_fault_is_known():

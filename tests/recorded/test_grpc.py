@@ -12,10 +12,13 @@ import pytest
 from contract.grpc_casebook import AskGrpc, GrpcCase, check_row
 from contract.grpc_cases import CASES
 from contract.grpc_differences import DIFFERENCES, Difference, comparable
+from contract.recordings import chapters, check_each
 from contract.test_grpc import Recorded, asking, recorded, shared_memory
 from support.in_process import InProcessServer
 
 __all__ = ["recorded", "shared_memory"]
+
+CHAPTERS = chapters(CASES)
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +27,17 @@ def ask(server: InProcessServer, shared_memory: None) -> Iterator[AskGrpc]:
     yield from asking(server)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_answer_is_the_recorded_one(case: GrpcCase, recorded: Recorded, ask: AskGrpc):
-    said = recorded.said(case)
-    check_row(case, said[-1])
-    real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask(case)))
-    if ours != real:  # First as text because a difference of texts is easier to read.
-        assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
-    assert ours == real
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_answers_are_the_recorded_ones(chapter: str, recorded: Recorded, ask: AskGrpc):
+    def check(case: GrpcCase) -> None:
+        said = recorded.said(case)
+        check_row(case, said[-1])
+        real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask(case)))
+        if ours != real:  # First as text because a difference of texts is easier to read.
+            assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
+        assert ours == real
+
+    check_each(CHAPTERS[chapter], check)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)

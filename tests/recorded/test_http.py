@@ -14,7 +14,7 @@ from contract.casebook import Ask, Case, check_row
 from contract.cases import CASES, generate
 from contract.conftest import asking
 from contract.differences import DIFFERENCES, Difference, check_alike, comparable
-from contract.recordings import Recording, recording
+from contract.recordings import Recording, chapters, check_each, recording
 from contract.wire import Exchange
 from support.in_process import InProcessServer
 
@@ -37,13 +37,23 @@ def ask(server: InProcessServer) -> Ask:
     return asking(server)
 
 
-@pytest.mark.parametrize(("table", "case"), ROWS, ids=lambda value: str(value))
-def test_the_answer_is_the_recorded_one(
-    table: str, case: Case, recorded: dict[str, Recording[Exchange]], ask: Ask
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        pytest.param(table, rows, id=title)
+        for table, cases in (("http", CASES), ("generate", generate.CASES))
+        for title, rows in chapters(cases).items()
+    ],
+)
+def test_the_answers_are_the_recorded_ones(
+    table: str, rows: list[Case], recorded: dict[str, Recording[Exchange]], ask: Ask
 ):
-    real = recorded[table].said(case)
-    check_row(case, real)
-    check_alike(case, real, ask(case))
+    def check(case: Case) -> None:
+        real = recorded[table].said(case)
+        check_row(case, real)
+        check_alike(case, real, ask(case))
+
+    check_each(rows, check)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)

@@ -6,13 +6,15 @@ The replies must be equal, and so must the bytes that lie in the shared objects 
 from __future__ import annotations
 
 import pytest
-from contract.casebook import Case
+from contract.casebook import Case, check_row
 from contract.cases.shared_memory import CASES, FIRST, OBJECTS
-from contract.recordings import Recording
+from contract.recordings import Recording, chapters, check_each
 from contract.test_shared_memory import Outcome, Try, differing, recorded, trying
 from support.in_process import InProcessServer
 
 __all__ = ["recorded"]
+
+CHAPTERS = chapters(case for case in CASES if not differing(case))
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +23,20 @@ def try_reference(server: InProcessServer) -> Try:
     return trying(server)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not differing(case)], ids=str)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_replies_and_memory_are_the_recorded_ones(
-    case: Case, recorded: Recording[Outcome], try_reference: Try
+    chapter: str, recorded: Recording[Outcome], try_reference: Try
 ):
-    real, ours = recorded.said(case), try_reference(case)
-    assert str(ours.exchange) == str(real.exchange)
-    assert ours.exchange == real.exchange
-    for key, content in real.memory.items():
-        if ours.memory[key] != content:  # the text of a failure shows only the changes
-            assert changes(key, ours.memory[key]) == changes(key, content)
+    def check(case: Case) -> None:
+        real, ours = recorded.said(case), try_reference(case)
+        check_row(case, real.exchange)
+        assert str(ours.exchange) == str(real.exchange)
+        assert ours.exchange == real.exchange
+        for key, content in real.memory.items():
+            if ours.memory[key] != content:  # the text of a failure shows only the changes
+                assert changes(key, ours.memory[key]) == changes(key, content)
+
+    check_each(CHAPTERS[chapter], check)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if differing(case)], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,9 +61,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(answers: int | None = None) -> Iterator[str]:
-    """Run a server that exits instead of sending its the response after the first `answers`."""
+def serving(answers: int | None = None, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Run a server that exits instead of sending a response after the first `answers`."""
     with _Server(answers) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -38,10 +38,10 @@ def capture(numbers=range(7)):
     return Capture("a.trc", Opening("s:1", "now", "0", {}), kept, Closing(0, "stopped", {}), None)
 
 
-def filtered(*words):
+def filtered(*words, **options):
     parser = argparse.ArgumentParser()
     add_filter_options(parser)
-    return filter_of(parser.parse_args(words))
+    return filter_of(parser.parse_args(words), **options)
 
 
 def numbers(found):
@@ -103,6 +103,13 @@ def test_an_invalid_filter_is_refused(words, reported):
     with pytest.raises(ReplayError) as error:
         filtered(*words)
     assert reported in str(error.value)
+
+
+def test_requests_without_a_response_are_selected_by_their_own_fields():
+    big = Exchange(Request(1234567, 0, 0, 0, "GET", "/v2", (), 0), None)
+    assert filtered("--where=number=1234567", before_response=True).keeps(big)
+    with pytest.raises(ReplayError, match=r"target, request and header\.NAME$"):
+        filtered("--where=status=200", before_response=True)
 
 
 def test_a_filter_that_selects_nothing_names_the_models(tmp_path, capsys):

@@ -83,6 +83,7 @@ def test_show_reports_damage_and_prints_the_rest(capture, capsys):
         (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
         (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
         (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not supported"),
+        (["replay", "x", "--output=y", "--timeout=-1"], 2, "--timeout: found -1, expected seconds"),
     ],
 )
 def test_errors_have_exit_codes(arguments, code, reported, capsys):
@@ -162,7 +163,9 @@ def test_ab_compares_two_running_servers(capture, capsys):
         assert main(["ab", str(capture), f"--a={a}", f"--b={b}", "--rounds=2"]) == 0
         table, _ = capsys.readouterr()
         assert f"A  {a}\nB  {b}\n\n8 requests, the answers of B to 0 differ\n" in table
-        assert "m, 6 of 6 requests\n  no verdict: fewer than 20 requests" in table
+        assert (
+            "no verdict: fewer than 20 requests with a latency on all sides\n  m, 6 of 6\n" in table
+        )
         arguments = [
             "ab",
             str(capture),
@@ -180,6 +183,19 @@ def test_ab_compares_two_running_servers(capture, capsys):
         assert [one["statistic"] for one in model["latencies"]] == [*STATISTICS]
 
 
+def test_ab_names_the_grpc_addresses_of_calls_without_response(tmp_path, capsys):
+    writer = CaptureWriter.create(tmp_path / "a.trc")
+    body = framed([messages.ModelInferRequest(model_name="m")])
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    call = Request(0, 0, 0, 0, "POST", path, (), len(body), body, protocol="grpc")
+    writer.write([Opening("s:1", "now", "0", {}), call, Closing(9, "stopped", {})])
+    writer.close()
+    with serving() as server:
+        addresses = ["--a=h:1", f"--a-grpc={server}", "--b=h:1", f"--b-grpc={server}"]
+        assert main(["ab", str(tmp_path / "a.trc"), *addresses]) == 3
+    assert f"{server} and {server}: none of 1 requests is answered" in capsys.readouterr().err
+
+
 def test_ab_exits_with_1_if_only_b_fails(capture, capsys):
     with serving() as a, serving(answers=3) as b:
         assert main(["ab", str(capture), f"--a={a}", f"--b={b}"]) == 1
@@ -192,6 +208,9 @@ def test_ab_exits_with_1_if_only_b_fails(capture, capsys):
     ("arguments", "text"),
     [
         (["--fail-if=p95>2x"], "--fail-if: found 'p95>2x', expected differs>N"),
+        (["--fail-if=p99>1.2.3x"], "--fail-if: found 'p99>1.2.3x', expected differs>N"),
+        (["--timeout=nan"], "--timeout: found nan, expected seconds above 0"),
+        (["--at-least=nan"], "--at-least: found 'nan', expected a percentage"),
         (["--at-least=-1"], "--at-least: found '-1', expected a percentage"),
         (["--rounds=0"], "--rounds: found 0, expected 1 or more"),
     ],

@@ -10,6 +10,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -19,12 +20,11 @@ from support.servers import free_ports
 from support.waiting import until
 
 from triton_replay.__main__ import main
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import read_capture
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.comparing.differences import compare_answers
 from triton_replay.comparing.tolerances import parse_tolerances
-from triton_replay.replaying.asking import Server
 from triton_replay.shadowing import Shadow
 from triton_replay.wire.grpc_messages import framed, messages
 
@@ -132,6 +132,15 @@ def test_only_different_responses_are_stored(b):
     assert sum(sent.shadow.kinds.values()) == 2
     assert sent.shadow.counts == {}
     assert {header for _, header in b.bodies} == {"new"}
+
+
+def test_the_reason_of_a_missing_response_is_counted():
+    gone = SimpleNamespace(server_address=("127.0.0.1", *free_ports(1)), gate=threading.Event())
+    with shadow(gone) as sent:
+        sent.exchange(0)
+    assert [one.kind for one in sent.first] == ["no complete response in B"]
+    ((reason, count),) = sent.shadow.unanswered.items()
+    assert (reason.partition(":")[0], count) == ("no connection", 1)
 
 
 def test_requests_that_b_must_not_or_cannot_execute_are_counted(b):

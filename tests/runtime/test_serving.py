@@ -94,7 +94,7 @@ def test_an_expired_request_is_not_executed_and_others_are(opened, clock):
     late, timely = Caller("late", deadline=9.0), Caller("timely", deadline=11.0)
     expired, answered = runtime.infer([text(1), text(2, 3)], [late, timely])
     assert isinstance(expired, Expired)
-    assert str(expired).startswith("[request id: late] found the deadline passed by 1000.0 ms")
+    assert str(expired).startswith("[request id: late] found a deadline that passed 1000.0 ms ago")
     assert right(answered, 2, 3)
     assert runtime.counts().departed == 1
     assert runtime.counts().useful_elements == 2

@@ -5,8 +5,26 @@ import logging
 import signal
 
 import pytest
+from support.fork_server import ForkServer, path_and
 
+from reference_server.backends.process_host import process
 from reference_server.observability import logs
+
+
+@pytest.fixture(scope="session")
+def model_fork_server():
+    """Return the starter of model processes as forks."""
+    server = ForkServer(path_and("import reference_server.backends.process_host.child"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_model_processes(model_fork_server):
+    """Start model processes as forks. tests/contract/test_hosts.py starts them as a server does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", model_fork_server)
+        yield
 
 
 @pytest.fixture(autouse=True)

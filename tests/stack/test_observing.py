@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from grafana_foundation_sdk.cog import plugins
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from support import grafana
 from support.prometheus import PROMTOOL, needs_promtool
 from support.servers import ROOT
+
+pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tools import dashboard
 

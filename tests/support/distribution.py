@@ -45,7 +45,7 @@ MARKS = ("slow", "brute_force", "oracle")
 _LONGEST = {
     200: ("the real models",),
     60: ("the probes", "contract/test_shutdown", "packaging/test_wheels", "stack/test_ray"),
-    45: ("contract/test_instance_groups", "contract/test_strangers", "performance/test_memory"),
+    45: ("contract/test_instance_groups", "performance/test_memory"),
     35: ("campaign/test_live", "contract/test_repository", "runtime/test_published_graphs"),
     30: (
         *("contract/test_counts", "contract/test_decoupled", "contract/test_remote_page"),
@@ -53,7 +53,7 @@ _LONGEST = {
     ),
     25: (
         *("contract/test_model_api", "contract/test_perf"),
-        *("contract/test_python_backends", "contract/test_runtime_features", "stack/test_site"),
+        *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
         *("factory/test_ocr_pages", "performance/test_ragged", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
         "simulator/test_real_models",
@@ -70,7 +70,7 @@ _LONGEST = {
         "simulator/test_environment",
     ),
     15: (
-        *("contract/test_auto_complete", "contract/test_configurations"),
+        *("contract/test_python_backends", "contract/test_configurations"),
         *("contract/test_grpc_options", "contract/test_namespaces", "contract/test_schedulers"),
         *("contract/test_opentelemetry", "contract/test_ragged_server", "recorded/test_grpc"),
         *("recorded/test_http", "runtime/cli/test_init", "runtime/npu/driver/test_real_models"),
@@ -79,6 +79,7 @@ _LONGEST = {
         "stack/test_pages",
     ),
     10: (
+        "contract/test_auto_complete",
         *("contract/test_asgi_hosts", "contract/test_dashboard", "contract/test_grpc_control"),
         *("contract/test_two_repositories", "contract/test_warmup", "stack/test_serve"),
         *("runtime/cli/test_encoder_pages", "runtime/discovery/test_exports"),

@@ -29,11 +29,9 @@ from mlserver.types import InferenceResponse
 class Identity(MLModel):
     async def predict(self, payload):
         values = self.decode(payload.inputs[0], default_codec=NumpyCodec)
-        return InferenceResponse(
-            id=payload.id,
-            model_name=self.name,
-            outputs=[NumpyCodec.encode_output("Y", values)],
-        )
+        output = NumpyCodec.encode_output("Y", values)
+        output.shape = payload.inputs[0].shape  # the codec adds an axis to vectors
+        return InferenceResponse(id=payload.id, model_name=self.name, outputs=[output])
 '''
 
 

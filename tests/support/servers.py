@@ -9,6 +9,7 @@ repeats its flag, `True` and `False` are `true` and `false`, and `None` gives a 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -24,9 +25,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from .fork_server import Fork, ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,7 +64,7 @@ class ServerAborted(ServerFailed):
 class Server:
     """A running server. Addresses are `host:port`; one whose front is off is refused there."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Fork
     http: str
     grpc: str
     metrics: str
@@ -199,8 +202,12 @@ def _running(
         log_file = Path(directory) / "log"
         environment = os.environ | {"PYTHONPATH": source.rstrip(os.pathsep)}
 
-        def spawn() -> subprocess.Popen[bytes]:
+        def spawn() -> subprocess.Popen[bytes] | Fork:
             with log_file.open("ab") as log:
+                if [*command[:3]] == [sys.executable, "-m", "reference_server"]:
+                    return _fork_server(environment).server(
+                        command, cwd=directory, env=environment, output=log.fileno()
+                    )
                 return subprocess.Popen(
                     command,
                     # Nothing that model processes could import lies in their working directory.
@@ -232,6 +239,33 @@ def _running(
             yield server, start_again
         finally:
             end(server)
+
+
+#: The start of the names of variables that programs read when they start or are imported.
+_READ_AT_START = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "COVERAGE_")
+_SERVER_IMPORTS = """
+from reference_server.__main__ import _without_client_library
+with _without_client_library():
+    import reference_server.command.cli
+"""
+
+
+def _fork_server(environment: Mapping[str, str]) -> ForkServer:
+    """Return the starter of reference servers in such an environment.
+
+    Imports are three quarters of a start's processor time. tests/stack/test_serve.py and
+    tests/packaging start the program itself.
+    """
+    return _cached_fork_server(
+        tuple(sorted(each for each in environment.items() if each[0].startswith(_READ_AT_START)))
+    )
+
+
+@functools.cache
+def _cached_fork_server(_: tuple[tuple[str, str], ...]) -> ForkServer:
+    server = ForkServer(_SERVER_IMPORTS)
+    atexit.register(server.close)
+    return server
 
 
 def _end_with_parent() -> None:

@@ -169,12 +169,18 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
                 running.wait()
             except BaseException:
                 running.send_signal(signal.SIGINT)
-                running.wait()
+                try:
+                    running.wait(_END_S)
+                except subprocess.TimeoutExpired:  # it ignores the signal
+                    running.kill()
+                    running.wait()
                 raise
             written.seek(0)
             return written.read()
 
 
+#: The seconds in which an interrupted session ends.
+_END_S = 30
 #: What becomes of a mutant that tests notice.
 NOTICED = ("killed", "hung")
 #: Mutants without a visible effect, each with the reason, found by reading them.

@@ -13,7 +13,8 @@ What is optimal for each group, where "axes" are those that are padded:
   rank the sets of any partition by their longest member, and fill them again with the requests
   sorted from the longest on, keeping the sizes of the sets. No set's longest member grows, and the
   sets are runs now. (This requires that the time of a set does not decrease when its longest member
-  grows, which could only fail if rows and the axis share a table and some input lacks the axis.)
+  grows. It can decrease only if one gear table has both rows and the axis, and some input lacks the
+  axis.)
 - With several axes, or several rows per request, the optimum over sets is a packing problem, and
   may be better than all runs of the orders tried.
 
@@ -47,7 +48,7 @@ _ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same t
 
 
 _MOST_ALONE: Final = 1024
-"""Sizes of lone requests whose execution is remembered."""
+"""Largest number of executions of single requests that are kept for reuse."""
 
 
 class Execution(NamedTuple):
@@ -69,9 +70,10 @@ class RequestSizes(NamedTuple):
     rows: Sequence[int]
     """Number of rows of each request, at least 1."""
     sizes: Mapping[str, Sequence[int]]
-    """Every axis to the size that each request needs along it."""
+    """For every axis: the size that each request needs along it."""
     deadlines: Sequence[float] | None = None
-    """Deadline of each request in seconds on the clock of `now`, inf for none; None without any."""
+    """Deadline of each request in seconds on the clock of `now`; inf if it has none. None if no
+    request has one."""
     now: float = 0.0
     kinds: Sequence[Hashable] | None = None
     """Kind of each request; only requests of one kind share an execution. None for one kind."""
@@ -93,9 +95,10 @@ class Partitioner(Protocol):
         """Return the execution of one request with this place, these rows and sizes."""
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        """Return a plan of single requests with two of them together, if any two may share.
+        """Return a plan in which two requests share an execution, if any two may.
 
-        Chooses the two for which the predicted loss is least.
+        The two for which the predicted loss is least are chosen. In `plan` every request has its
+        own execution.
         """
 
 
@@ -204,7 +207,8 @@ class BatchPartitioner:
         best, least = None, math.inf
         everyone = range(len(requests.rows))
         for group in equal_groups(everyone, requests.sizes, self._equal, requests.kinds):
-            # With several axes no single order is complete; neighbours in size lose little in any.
+            # Tries only neighbours in this order. With several axes the best two may be apart, but
+            # neighbours in size lose little.
             group.sort(key=lambda member: (alone[member].seconds, member))
             for pair in pairwise(group):
                 execution = self.execution_of(pair, requests)
@@ -251,10 +255,11 @@ class BatchPartitioner:
     def _orders(self, counts: Ints, extents: Mapping[str, Ints], alone: Fitted) -> NDArray[np.intp]:
         """Return the orders to try, [orders, n].
 
-        With one padded axis: by size. With several: by the work of a row and by each axis, at the
-        sizes of the gears that requests would have alone, so that requests of one gear are
-        neighbours. Ties are resolved by the request's own sizes, its rows, and last its arrival, so
-        that the total does not depend on the order of arrival.
+        With one padded axis there is one order, by size. With several axes there is an order by the
+        work of a row, and one by each axis. They use the size of the gear that a request would have
+        alone, so that requests of one gear are neighbours. Ties are resolved by the request's own
+        sizes, its rows, and last its arrival, so that the total does not depend on the order of
+        arrival.
         """
         ties = (counts, *extents.values())
         padded = self._padded(extents)
@@ -339,7 +344,7 @@ def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
     order = int(best[:, n].argmin())
     total, of_run = best[order], seconds[order]
     runs, end = [], n
-    # Backward, from the times alone, without a table of choices.
+    # Backward: the chosen runs follow from the times again, so no table of them is kept.
     while end:
         # Among equally good runs, the longest.
         good = total[:end] + of_run[:end, end - 1] <= total[end] * _ROUNDING
@@ -410,10 +415,10 @@ class InOrderPartitioner:
         return [self.execution_of(run, requests) for run in sorted(runs)]
 
     def _capacity(self, sizes: Mapping[str, int]) -> int:
-        """Return the rows that a gear holds for any sizes, given those along equal axes.
+        """Return the number of rows that a gear holds even if requests have the largest sizes.
 
-        There may be no such gear with oversize: fallback; requests that no gear holds are then
-        executed at their own size.
+        `sizes` are the sizes along axes that are not padded. With `oversize: fallback` there may be
+        no such gear. Then requests that no gear holds are executed at their own size.
         """
         return self._gears.most_rows({**self._gears.limits, **sizes}) or self._gears.rows
 

@@ -41,6 +41,9 @@ _FRACTAL_NZ: Final = 29
 _PLAIN: Final = (0, 2, 30)
 """NCHW, ND and NCDHW: elements are in the order of the dims."""
 
+_OUTPUT_SIZE: Final = 6
+"""Field number of the size in OpOutput."""
+
 Fields: TypeAlias = dict[int, list[bytes]]
 
 
@@ -90,7 +93,7 @@ class DumpedOperator:
 
 
 def read_dump(folder: Path) -> list[DumpedOperator]:
-    """Return the operators of the execution below the folder, in the order of their time stamps.
+    """Return the dumped operators of one execution, in the order of their time stamps.
 
     Raises:
         ArtifactFault: a file cannot be decoded.
@@ -109,8 +112,9 @@ def _read(path: Path) -> DumpedOperator:
             raise ValueError("the file is truncated")
         message = _fields(content[8 : 8 + length])
         data = memoryview(content)[8 + length :]
+        # Fields of DumpData: 3 has the outputs, 4 the inputs, 6 the operator's name.
         inputs, data = _tensors(message.get(4, ()), data, size=5, inline=4)
-        outputs, data = _tensors(message.get(3, ()), data, size=6, inline=5)
+        outputs, data = _tensors(message.get(3, ()), data, size=_OUTPUT_SIZE, inline=5)
         (name,) = message.get(6, [b""])
         return DumpedOperator(name.decode(), inputs, outputs)
     except (ValueError, struct.error, IndexError, AttributeError, TypeError) as error:
@@ -124,25 +128,27 @@ def _tensors(
 
     size, inline: field numbers of the tensor's size, and of data inside the message.
     """
+    # Other fields: 1 has the type, 2 the format, 3 the dims, and 4 of OpOutput the ONNX operator.
+    has_original = size == _OUTPUT_SIZE
     found = []
     for each in messages:
         tensor = _fields(each)
-        own = tensor.get(inline, [b""])[0]
+        content = tensor.get(inline, [b""])[0]
         nbytes = _number(tensor, size)
-        if not own:
+        if not content:
             if nbytes > len(data):
                 raise ValueError(f"found {len(data)} bytes of a tensor, expected {nbytes}")
-            own, data = bytes(data[:nbytes]), data[nbytes:]
+            content, data = bytes(data[:nbytes]), data[nbytes:]
         dtype = _TYPES.get(_number(tensor, 1))
         dims = _numbers(_fields(tensor.get(3, [b""])[0]), 1)
-        original = _fields(tensor.get(4, [b""])[0]) if size == 6 else {}
+        original = _fields(tensor.get(4, [b""])[0]) if has_original else {}
         count = math.prod(dims)
         found.append(
             DumpedTensor(
                 # Padding may follow the elements.
                 None
-                if dtype is None or len(own) < count * np.dtype(dtype).itemsize
-                else np.frombuffer(own, dtype, count),
+                if dtype is None or len(content) < count * np.dtype(dtype).itemsize
+                else np.frombuffer(content, dtype, count),
                 dims,
                 _number(tensor, 2),
                 original.get(1, [b""])[0].decode(),

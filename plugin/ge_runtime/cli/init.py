@@ -104,6 +104,11 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="requests send the states that the server would keep for a sequence",
     )
+    add(
+        "--int8",
+        action="store_true",
+        help="write the graph in INT8 with a scale per row, as `ge-runtime quantize` does",
+    )
     add_strategy(parser)
 
 
@@ -121,10 +126,10 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 def init_arguments(given: argparse.Namespace) -> list[str]:
     """Return the options that `add_init_options` added as arguments of a command line."""
     sample = [] if given.sample is None else [f"--sample={given.sample}"]
-    states = ["--no-states"] if given.no_states else []
+    flags = [*["--no-states"] * given.no_states, *["--int8"] * given.int8]
     constants = [f"--constant={name}={value}" for name, value in given.constant]
     strategy = [f"--strategy={given.strategy}"] if given.strategy else []
-    return [f"--max-batch={given.max_batch}", *constants, *sample, *states, *strategy]
+    return [f"--max-batch={given.max_batch}", *constants, *sample, *flags, *strategy]
 
 
 def _constant(text: str) -> tuple[str, str]:
@@ -214,14 +219,24 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
     source = export.graph if export else file
     model = folder.with_name(folder.name + GRAPH) if export else folder
     is_archive = source.suffix == PT2 or zipfile.is_zipfile(source)
+    if is_archive and given.int8:
+        raise RuntimeFault(f"{source}: found a program of torch, expected an ONNX graph for --int8")
+    notes = []
+    cores = cores_of_process()
     # An archive is opened without its pickles.
-    graph = Graph(
-        copy_graph(source, model / "1") if is_archive else source,
-        threads=cores_of_process(),
-    )
-    if not is_archive:
-        copy_graph(source, model / "1")
+    graph = Graph(copy_graph(source, model / "1") if is_archive else source, threads=cores)
     sample = {} if given.sample is None else read_sample(given.sample, graph.inputs)
+    if given.int8:
+        # Only loaded for this option.
+        from ge_runtime.rewriting.int8_choice import write_int8
+
+        progress("rewrite the graph in INT8")
+        (model / "1").mkdir(parents=True)
+        target = model / "1" / "model.onnx"
+        notes.append(f"--int8: {write_int8(source, target, sample=sample or None, threads=cores)}.")
+        graph = Graph(target, threads=cores)
+    elif not is_archive:
+        copy_graph(source, model / "1")
     labels = find_labels(export.folder if export else file.parent, source)
     try:
         if export:
@@ -236,10 +251,11 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
         )
         found, proof = proven(discovery, model, file.name)
         found.strategy = given.strategy
-        found.notes.append(
-            f"One instance, whose executions use all cores ({cores_of_process()} on this machine): "
-            "the defaults of instance_group and intra_op_threads."
-        )
+        found.notes += [
+            *notes,
+            f"One instance, whose executions use all cores ({cores} on this machine): the defaults "
+            "of instance_group and intra_op_threads.",
+        ]
         (model / "1" / "model.py").write_text(MODEL, encoding="utf-8")
         is_labelled = labels is not None and labels.attach(found)
         if export:

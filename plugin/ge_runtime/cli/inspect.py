@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.batching.cost import CostModel
 from ge_runtime.cli.command import EXIT_NO, Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_graph_config, read_runtime_config
+from ge_runtime.cli.padding import Padding, padding_of
 from ge_runtime.cli.tensor_matches import TENSOR_HEADER, TensorMatch, inputs_of, outputs_of
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
@@ -45,6 +47,8 @@ from ge_runtime.memory.machine import (
     refusal,
 )
 from ge_runtime.memory.plan import Plan, aligned_columns
+from ge_runtime.scheduling.executor import BatchRules
+from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 from ge_runtime.specs import ROWS
 
 _DESCRIPTION: Final = """\
@@ -55,13 +59,14 @@ model.pt2, model.om, model.air, or the graphs in the parameter `stages`. The rep
   - the engine that executes the graph, and the reason for the choice;
   - the inputs and outputs of the graph, and their use in config.pbtxt;
   - the sizes of executions: limits and gears;
+  - the padding that recorded requests (parameter `histogram`) cause, with and without `unpad`;
   - the memory plan: inputs, outputs and workspace of every gear, and the shared memory;
   - the memory of this machine: RAM, control groups, address space.
 
 The graph is opened and analysed, but not executed. Workspace is the memory for the graph's
-intermediate results if results that are not live at the same time share bytes; peak/bound is 1.00
-if no better sharing exists. It is calculated from the graph in its own order of operations. An
-engine that fuses operations needs less, one that copies tensors to other layouts needs more.
+intermediate results. Results that are not needed at the same time share bytes; peak/bound is 1.00
+if no way of sharing needs less. Workspace is calculated for the order of operations in the graph.
+An engine that fuses operations needs less, one that copies tensors to other layouts needs more.
 """
 
 _EPILOG: Final = """\
@@ -138,6 +143,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             config = with_fixed_batch(config, engine.signature)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
+        padding: Padding | None = None
         faults: Sequence[str] = ()
         try:
             contract = Contract.between(config, engine.signature)
@@ -147,6 +153,21 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             footprint = Footprint.of(config, contract)
             adapt_threads(config, [engine], footprint, gearing.planned)
             plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
+            if gearing.histogram is not None and gearing.histogram.total:
+                terms = BatchRules.of(config, contract).terms
+                kept = KeptCosts.of(
+                    config,
+                    artifacts,
+                    terms,
+                    version_dir=version_dir,
+                    hardware=backend.hardware,
+                    cores=cores_of_process(),
+                )
+                costs = kept and kept.load()
+                cost = costs.cost if costs else None
+                if (own := config.cost) is not None:
+                    cost = CostModel(*own[:3], terms, own.growth_s)
+                padding = padding_of(config, gearing.gears, gearing.histogram, cost, terms)
         return Inspection(
             version_dir,
             config,
@@ -158,11 +179,12 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             backend.hardware,
             limits,
             tuple(engine.unplanned) if isinstance(engine, Limited) else (),
+            padding,
         )
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
-    """Return the configuration with outputs that the graph lacks as outputs of the model's code.
+    """Return the configuration in which the model's code computes outputs that the graph lacks.
 
     Tensors that would stay in the device service become outputs, because no service is used.
     """
@@ -207,6 +229,8 @@ class Inspection:
     """Memory limits of the machine before the graph was opened."""
     unplanned: Sequence[str]
     """Descriptions of memory that is not in the plan."""
+    padding: Padding | None = None
+    """The padding of recorded requests; None if no sizes were recorded."""
 
     @property
     def host_bytes(self) -> int:
@@ -242,6 +266,7 @@ class Inspection:
             "Inputs": aligned_columns([TENSOR_HEADER, *self.inputs], "<<<"),
             "Outputs": aligned_columns([TENSOR_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
+            "Padding": self.padding.lines() if self.padding else [],
             f"Memory{engines}, in bytes": self._planned(),
             "This machine, in bytes": self._machine(),
             "Faults": list(self.faults),
@@ -269,6 +294,7 @@ class Inspection:
                 {"axes": axes, "sizes": sizes} for axes, sizes in self.gearing.tables.items()
             ],
             "reproducible": self.config.reproducible,
+            "padding": self.padding and self.padding._asdict(),
             "memory": _memory(self.plan) if self.plan else None,
             "unplanned": list(self.unplanned),
             "machine": {
@@ -306,8 +332,8 @@ class Inspection:
 
     def _free(self, axis: str) -> str:
         """Describe the sizes of an axis without gears."""
-        own = self.config.axis_sizes
-        least, step = own.minimums.get(axis, 1), own.steps.get(axis, 1)
+        axis_sizes = self.config.axis_sizes
+        least, step = axis_sizes.minimums.get(axis, 1), axis_sizes.steps.get(axis, 1)
         words = "free: as large as a batch needs"
         words += f", at least {least}" if least > 1 else ""
         return words + (f", multiples of {step}" if step > 1 else "")

@@ -185,7 +185,10 @@ def table(
         columns: width of the terminal; narrow tables omit columns.
     """
     if not services:
-        return [f"no device service in {path}. Models with placement: service start one"]
+        return [
+            f"No device service runs (none in {path}). Only models with `placement: service` start "
+            "one; the server's live page and `/metrics` show other models"
+        ]
     lines: list[str] = []
     for stats in services:
         if lines:

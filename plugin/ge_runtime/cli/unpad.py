@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from ge_runtime.cli.command import Command, add_rewrite, rewrite_target, whole
@@ -42,15 +41,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(given: argparse.Namespace) -> int:
     # Imported here, because only this command needs it.
     from ge_runtime.rewriting.at_load import rewritten
+    from ge_runtime.rewriting.graph import replacing
 
     graph: Path = given.graph
     target = rewrite_target(given, "unpadded")
-    # The target is replaced after the verification.
-    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        own = Path(scratch) / target.name
+    with replacing(target) as own:  # after the verification
         found, gain = rewritten(graph, own, given.threads or cores_of_process())
-        for part in own.parent.iterdir():
-            part.replace(target.parent / part.name)
     print(f"{target}: {found}")
     print("verified: answers are those of the original graph, padded and unpadded")
     print(f"work per CPU second, relative to the original graph: {gain}")

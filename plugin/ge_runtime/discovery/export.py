@@ -94,8 +94,8 @@ class Export:
 
     def is_for(self, task: str) -> bool:
         """Return whether config.json names an architecture for a task, e.g. CTC; "" is any task."""
-        named = [str(own) for own in self.config.get("architectures") or ()]
-        return any("For" in own and own.endswith(task) for own in named)
+        names = [str(name) for name in self.config.get("architectures") or ()]
+        return any("For" in name and name.endswith(task) for name in names)
 
     def pooling(self) -> tuple[str, bool]:
         """Return the pooling, "" if no file describes it, and whether vectors are normalized.
@@ -107,10 +107,10 @@ class Export:
         folder, normalize = self.folder / "1_Pooling", False
         if listed.is_file():
             modules = read_json(listed)
-            if not (isinstance(modules, list) and all(isinstance(own, dict) for own in modules)):
+            if not (isinstance(modules, list) and all(isinstance(each, dict) for each in modules)):
                 raise ArtifactFault(f"{listed}: found no list of modules, expected one")
-            kinds = [str(own.get("type", "")).rpartition(".")[2] for own in modules]
-            unknown = next((own for own in kinds if own not in _MODULES), None)
+            kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+            unknown = next((kind for kind in kinds if kind not in _MODULES), None)
             if unknown:
                 raise ArtifactFault(
                     f"{listed}: found the module '{unknown}', expected only {', '.join(_MODULES)}"
@@ -139,7 +139,8 @@ class Export:
     def fix_sizes(self, graph: Graph) -> None:
         """Fix the dims of images to the size that the image processor makes.
 
-        Exporters make all dims free, including the channels, and experiments cannot find them.
+        Exporters make all dims free, including the channels, and executions of the graph with
+        different sizes cannot find the right ones.
 
         Raises:
             ArtifactFault: The graph has other inputs, or an input of another size.
@@ -151,8 +152,8 @@ class Export:
             return
         (port, *others) = graph.inputs
         height, width = ImageProcessor.read(self.folder / PREPROCESSOR).size
-        last = port.dims[-1] == 3 and port.dims[1] != 3
-        sides = (height, width, 3) if last else (3, height, width)
+        channels_last = port.dims[-1] == 3 and port.dims[1] != 3
+        sides = (height, width, 3) if channels_last else (3, height, width)
         fits = len(port.dims) == 4 and all(
             isinstance(dim, str) or dim == side
             for dim, side in zip(port.dims[1:], sides, strict=False)
@@ -161,6 +162,6 @@ class Export:
             found = [list(one.dims) for one in graph.inputs]
             raise ArtifactFault(
                 f"{self.graph}: found inputs with dims {found}, expected one with "
-                f"{[port.dims[0], *sides]}, by {PREPROCESSOR}"
+                f"{[port.dims[0], *sides]}, as {PREPROCESSOR} describes"
             )
         graph.inputs = (replace(port, dims=(port.dims[0], *sides)),)

@@ -24,6 +24,7 @@ from ge_runtime.engines.base import (
     Perturbable,
     Shapes,
     Signature,
+    Unpadding,
     WorkspaceArena,
 )
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory
@@ -276,6 +277,12 @@ class ChainEngine:
     def lost(self) -> bool:
         """True if one of the stages is lost."""
         return any(engine.lost for engine in self._stages.values())
+
+    @property
+    def unpadded(self) -> bool:
+        """See `Unpadding.unpadded`: true if a stage removes padding."""
+        stages = self._stages.values()
+        return any(isinstance(engine, Unpadding) and engine.unpadded for engine in stages)
 
     @property
     def arena(self) -> WorkspaceArena | None:

@@ -18,7 +18,7 @@ ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register of the CPUs that engines use."""
 
 ANSWER_SLOTS: Final = 3
-"""Number of slots for answers: one is written, one is sent, and one is between."""
+"""Number of slots for answers: one is being written, one is being sent, and one is waiting."""
 
 TypedShape: TypeAlias = tuple[DType, tuple[int, ...]]
 """An element type of fixed size and a complete shape."""
@@ -39,9 +39,10 @@ class Need:
     intermediates: Intermediates | None
     """None if they are unknown."""
     copies: Mapping[str, int] = field(default_factory=dict)
-    """Output to the largest number of its parts that are copied to make each contiguous."""
+    """Output -> largest number of its parts, each of which is copied to make it contiguous."""
     pieces: int = 1
-    """Largest number of executions that share a slot for answers, with this many rows together."""
+    """Largest number of executions that share a slot for answers; their rows together are those of
+    the gear."""
 
     @property
     def io_bytes(self) -> int:
@@ -56,7 +57,7 @@ class GearPlan:
     sizes: Mapping[str, int]
     inputs_bytes: int
     answers_bytes: int
-    """The outputs of this many rows, in one execution or several, and the copies of their parts."""
+    """The outputs of the gear's rows, from one execution or several, and the copies of parts."""
     workspace_bytes: int
     """Intermediates; those that are not live together share bytes."""
     workspace_bound: int
@@ -64,11 +65,11 @@ class GearPlan:
     unsized: int
     """Number of intermediates whose size is only known after an execution; they are not planned."""
     measured_bytes: int | None = None
-    """Bytes that the engine was measured to use instead of `workspace_bytes`, the graph's own."""
+    """The engine's measured workspace, which replaces `workspace_bytes`; None if not measured."""
 
     @property
     def taken_bytes(self) -> int:
-        """The best known workspace of one execution."""
+        """The workspace of one execution: the measured one, else that of the graph."""
         return self.workspace_bytes if self.measured_bytes is None else self.measured_bytes
 
     @classmethod
@@ -108,7 +109,7 @@ class Plan:
     workspace_known: bool
     """False if the intermediates are unknown: then no total includes them."""
     device_io_bytes: int = 0
-    """Inputs and outputs on a device with its own memory, copied from and to those of the host."""
+    """Inputs and outputs on a device with its own memory. They are copied from and to the host."""
     state_bytes: int = 0
     """States of sequences, once for all engines of the instance."""
 
@@ -122,7 +123,7 @@ class Plan:
         device_io_bytes: int = 0,
         state_bytes: int = 0,
     ) -> Plan:
-        """Return the plan for executions at these gears, at least one, one at a time."""
+        """Return the plan for one execution at a time; `needs` has at least one gear."""
         needs = tuple(needs)
         known = all(need.intermediates is not None for need in needs)
         gears = tuple(map(GearPlan.of, needs))
@@ -141,7 +142,7 @@ class Plan:
         )
 
     def workspace_at(self, sizes: Mapping[str, int]) -> int:
-        """Return the intermediates of an execution: those of the smallest gear that holds it.
+        """Return the workspace of an execution: that of the smallest gear that holds it.
 
         Args:
             sizes: The size of each axis and of the rows. If no gear holds them, the result is that
@@ -158,8 +159,8 @@ class Plan:
     def workspace_about(self, sizes: Mapping[str, int]) -> int:
         """Return an upper estimate of the workspace for these sizes.
 
-        It is a gear's workspace scaled by the ratio of the sizes: results grow with each axis, or
-        faster.
+        It is a gear's workspace times the ratio of the sizes, because intermediates grow in
+        proportion to each axis, or faster.
         """
         shares = (
             gear.taken_bytes * math.prod(size / gear.sizes[axis] for axis, size in sizes.items())
@@ -238,7 +239,7 @@ class Plan:
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
         of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
-        if self._measured():  # fused nodes may need less than any order of the graph's own nodes
+        if self._measured():  # it may be below the bound: fused kernels skip some intermediates
             of_all = ""
         sums = [
             ("weights", self.weights_bytes, ""),

@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.rewriting.graph import save
-from ge_runtime.rewriting.int8_choice import write_int8
+from ge_runtime.rewriting.graph import replacing, save
+from ge_runtime.rewriting.int8_choice import NoLayers, write_int8
 from ge_runtime.rewriting.proof import Gain, Proof
 from ge_runtime.rewriting.unpad import Unpadded, unpad
 from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Incremented with each change of a rewrite, so that cached graphs are made again."""
 LEAST_GAIN: Final = {"one row": 0.97, "equal rows": 0.97, "different rows": 1.0}
 """Least ratios of TIMED; below one of them, the original graph is served. Inputs without padding
@@ -44,7 +43,7 @@ def rewrite_graphs(
 
     Raises:
         ArtifactFault: A graph cannot be rewritten in INT8. A graph whose padding cannot be
-            removed is served unchanged.
+            removed, and a stage of several without linear layers, are served unchanged.
     """
     chosen: list[Artifact] = []
     report: list[str] = []
@@ -57,9 +56,15 @@ def rewrite_graphs(
                 reason = f"{artifact.reason}; its padding is removed"
                 artifact = replace(artifact, path=path, reason=reason)
         if config.int8:
-            path, text = _in_int8(config, artifact)
-            report.append(f"int8 {name}: {text}")
-            artifact = replace(artifact, path=path, reason=f"{artifact.reason}; in INT8")
+            try:
+                path, text = _in_int8(config, artifact)
+            except NoLayers as fault:
+                if len(artifacts) == 1:
+                    raise
+                report.append(f"int8 {name}: FP32 is kept: {fault}")
+            else:
+                report.append(f"int8 {name}: {text}")
+                artifact = replace(artifact, path=path, reason=f"{artifact.reason}; in INT8")
         chosen.append(artifact)
     return tuple(chosen), report
 
@@ -99,7 +104,7 @@ def _in_int8(config: RuntimeConfig, artifact: Artifact) -> tuple[Path, str]:
     try:
         target, known = _kept(config, artifact, {"rewrite": f"int8 rows {_VERSION}"}, make)
     except ArtifactFault as fault:
-        raise ArtifactFault(f"parameter 'int8': {fault}") from fault
+        raise type(fault)(f"parameter 'int8': {fault}") from fault
     return target, str(known["text"])
 
 
@@ -153,16 +158,13 @@ def _kept(
 
 def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
     """Rewrite, verify and measure a graph; return whether `target` was written, and the reason."""
-    with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
-        own = Path(scratch) / target.name
-        try:
+    try:
+        with replacing(target) as own:
             found, gain = rewritten(path, own, threads)
-        except ArtifactFault as fault:
-            return False, f"padding is kept: {fault}"
-        if any(gain.ratios[name] < least for name, least in LEAST_GAIN.items()):
-            return False, f"padding is kept, because the graph is not faster without it: {gain}"
-        for part in own.parent.iterdir():
-            part.replace(target.parent / part.name)
+            if any(gain.ratios[name] < least for name, least in LEAST_GAIN.items()):
+                raise ArtifactFault(f"the graph is not faster without it: {gain}")
+    except ArtifactFault as fault:
+        return False, f"padding is kept: {fault}"
     return True, f"{found}; work per CPU second {gain}"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -16,9 +18,14 @@ from ge_runtime.specs import Array
 Onnx: TypeAlias = Any
 ModelProto: TypeAlias = Any
 NodeProto: TypeAlias = Any
+TensorProto: TypeAlias = Any
 Value: TypeAlias = Any
 """The value of an attribute: a number, bytes, a list, or a message."""
 
+CONTRIB: Final = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+PACKED: Final = "unpad/"
+"""The start of the names of packed values, [total, ...]: one row for each valid token."""
 _STANDARD: Final = ("", "ai.onnx")
 
 
@@ -64,6 +71,23 @@ def inner_inputs(node: NodeProto) -> Iterator[str]:
                 yield from inner.input
                 yield from inner_inputs(inner)
             yield from (value.name for value in graph.output)
+
+
+def constant_tensors(model: ModelProto) -> dict[str, TensorProto]:
+    """Return weights and the values of Constant nodes by name."""
+    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if operator(node) == "Constant" and (value := attribute(node, "value")) is not None:
+            found[node.output[0]] = value
+    # A graph input replaces the weight of its name, which is then not constant.
+    replaceable = {own.name for own in model.graph.input}
+    return {name: tensor for name, tensor in found.items() if name not in replaceable}
+
+
+def constants(model: ModelProto) -> dict[str, Array]:
+    """Return the arrays of `constant_tensors`. External weights must have been loaded."""
+    to_array = import_onnx().numpy_helper.to_array
+    return {name: to_array(tensor) for name, tensor in constant_tensors(model).items()}
 
 
 class Builder:
@@ -154,3 +178,19 @@ def save(model: ModelProto, origin: Path, target: Path) -> None:
         onnx.save(model, str(target), save_as_external_data=True, location=data)
     else:
         onnx.save(model, str(target))
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path in a scratch folder; its files replace `target` and the files beside it.
+
+    If the block raises, nothing is replaced.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
+        own = Path(scratch) / target.name
+        yield own
+        for part in own.parent.iterdir():
+            part.replace(target.parent / part.name)

@@ -22,19 +22,22 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.rewriting.gelu import approximate_gelu
 from ge_runtime.rewriting.graph import (
+    CONTRIB,
+    PACKED,
     Builder,
     ModelProto,
     NodeProto,
     attribute,
+    constants,
     import_onnx,
     operator,
     opset,
 )
-from ge_runtime.rewriting.restore import constants, restore
+from ge_runtime.rewriting.restore import restore
 from ge_runtime.specs import Array
 
-CONTRIB: Final = "com.microsoft"
 METADATA: Final = "ge_runtime.int8"
 """The key of the metadata that marks a graph as rewritten; its value is "rows"."""
 _OLDEST: Final = 11
@@ -227,6 +230,7 @@ class _Quantizing:
             else:
                 self._linear(layer)
         self._build.finish()
+        approximate_gelu(model)
         if all(one.domain != CONTRIB for one in model.opset_import):
             model.opset_import.append(onnx.helper.make_opsetid(CONTRIB, 1))
         onnx.helper.set_model_props(
@@ -287,8 +291,9 @@ class _Quantizing:
             rows = build.add("Mul", [rows, build.weight(1 / form.divisors)])
         width = layer.weight.shape[0] // form.blocks
         lead = self._lead(layer)
-        shape = self._shared((lead, layer.weight.shape[0]), lambda: build.add("Shape", [rows]))
-        flat = build.add("Reshape", [rows, build.integers(-1, width)])
+        # Rows without further dims need no other shape: fewer nodes for small executions.
+        is_flat = form.blocks == 1 and self._rank(layer) == 2
+        flat = rows if is_flat else build.add("Reshape", [rows, build.integers(-1, width)])
         whole = rows if form.blocks == 1 else flat
         factors = np.float32(1 / (255 - form.zero)), np.float32(-1 / form.zero)
         bounds = [
@@ -305,7 +310,9 @@ class _Quantizing:
         # The standard operator has scales along an axis from opset 13.
         domain = "" if self._opset >= 13 else CONTRIB
         q = build.add("QuantizeLinear", [flat, scales, zeros], axis=0, domain=domain)
-        q = build.add("Reshape", [q, shape])
+        if not is_flat:
+            shape = self._shared((lead, layer.weight.shape[0]), lambda: build.add("Shape", [rows]))
+            q = build.add("Reshape", [q, shape])
         if not layer.is_convolution:
             self._typed.append((q, layer.source, import_onnx().TensorProto.UINT8))
         if form.blocks == 1:
@@ -321,11 +328,18 @@ class _Quantizing:
 
     def _lead(self, layer: Layer) -> tuple[str | int, ...]:
         """Return the dims of a source except the last; empty if one has neither name nor size."""
+        if layer.source.startswith(PACKED):
+            return (PACKED,)  # all of them have a row for each valid token
         value = self._shaped.get(layer.source)
         if value is None or layer.is_convolution:
             return ()
         dims = [own.dim_param or own.dim_value for own in value.type.tensor_type.shape.dim[:-1]]
         return tuple(dims) if all(dims) else ()
+
+    def _rank(self, layer: Layer) -> int:
+        """Return the rank of a source; 0 if it is not known."""
+        value = self._shaped.get(layer.source)
+        return 0 if value is None else len(value.type.tensor_type.shape.dim)
 
     def _shared(self, key: tuple[Any, ...], make: Callable[[], str]) -> str:
         """Return a result that layers of equal dims share, which makes small executions faster."""

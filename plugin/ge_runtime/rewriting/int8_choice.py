@@ -13,7 +13,7 @@ import numpy as np
 from ge_runtime.engines.onnx import dtype_of
 from ge_runtime.engines.onnx_session import Session, open_session
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.rewriting.graph import ModelProto, import_onnx, save
+from ge_runtime.rewriting.graph import ModelProto, import_onnx, replacing, save
 from ge_runtime.rewriting.int8 import (
     MIDDLE,
     Form,
@@ -47,7 +47,13 @@ _LADDER: Final = (24, 64, 128, 224, 512, 16000, 8, 4, 1)
 """Sizes of free dims, tried in this order until an execution succeeds."""
 _IDS: Final = (10, 2)
 """Exclusive limits of random integers, tried after the size of the largest embedding."""
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 8
+_SMALLEST_STEP: Final = 0.97
+"""Factor between the allowed sums of errors of two attempts: a layer or two stay FP32 each time."""
+
+
+class NoLayers(ArtifactFault):
+    """The graph has no linear layer that is large enough for INT8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +93,14 @@ def quantized(
         threads: Threads of an execution; 0: all cores.
 
     Raises:
+        NoLayers: The graph has no large linear layer.
         ArtifactFault: The graph cannot be read or executed, or no layer can be INT8.
         OSError: A file cannot be read or written.
     """
     model = read_model(path)
     layers = find_layers(model)
     if all(layer.is_table for layer in layers):
-        raise ArtifactFault(
+        raise NoLayers(
             f"{path}: found no linear layer, expected MatMul, Gemm or Conv of width 1 with "
             "constant FP32 weights of at least 64 x 64"
         )
@@ -114,7 +121,7 @@ def quantized(
             if error <= 1 - least:
                 kept = tuple(layer for layer in layers if layer not in chosen)
                 return Quantized(found, tuple(chosen), kept, 1 - error)
-            allowed *= 0.9 * (1 - least) / error
+            allowed *= min(_SMALLEST_STEP, (1 - least) / error)
     raise ArtifactFault(
         f"{path}: found no linear layer whose INT8 keeps a mean cosine of {least} to FP32, "
         "expected one; lower it with --least-cosine, or give real inputs with --sample"
@@ -138,15 +145,13 @@ def write_int8(
         OSError: The file cannot be written.
     """
     found = quantized(path, sample, least_cosine, threads)
-    with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
-        own = Path(scratch) / target.name
-        try:
+    try:
+        with replacing(target) as own:
             save(found.model, path, own)
-        except ValueError as error:
-            raise ArtifactFault(
-                f"{path}: found a graph above 2 GiB in INT8, expected a smaller one"
-            ) from error
-        own.replace(target)
+    except ValueError as error:
+        raise ArtifactFault(
+            f"{path}: found a graph above 2 GiB in INT8, expected a smaller one"
+        ) from error
     return found
 
 

@@ -7,19 +7,8 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.rewriting.graph import Builder, ModelProto, NodeProto, attribute, import_onnx
+from ge_runtime.rewriting.graph import Builder, ModelProto, NodeProto, attribute, constants
 from ge_runtime.specs import Array
-
-
-def constants(model: ModelProto) -> dict[str, Array]:
-    """Return the values of weights and Constant nodes by name."""
-    to_array = import_onnx().numpy_helper.to_array
-    found = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
-            found[node.output[0]] = to_array(value)
-    # A graph input replaces the weight of its name, which is then not constant.
-    return {n: v for n, v in found.items() if n not in {own.name for own in model.graph.input}}
 
 
 def restore(model: ModelProto) -> None:

@@ -10,6 +10,7 @@ from ge_runtime.rewriting.graph import (
     ModelProto,
     NodeProto,
     attribute,
+    constant_tensors,
     import_onnx,
     inner_inputs,
     operator,
@@ -211,14 +212,8 @@ def _small_values(model: ModelProto) -> dict[str, Array]:
     """Return small integer constants by name; nodes use them as axes."""
     onnx = import_onnx()
     integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    tensors = {one.name: one for one in model.graph.initializer}
-    tensors |= {
-        node.output[0]: attribute(node, "value")
-        for node in model.graph.node
-        if operator(node) == "Constant" and attribute(node, "value") is not None
-    }
     return {
         name: onnx.numpy_helper.to_array(tensor)
-        for name, tensor in tensors.items()
+        for name, tensor in constant_tensors(model).items()
         if tensor.data_type in integers and math.prod(tensor.dims) <= 8
     }

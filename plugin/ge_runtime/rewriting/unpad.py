@@ -28,6 +28,7 @@ from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import UNPADDED, OnnxGraph
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.graph import (
+    PACKED,
     Builder,
     ModelProto,
     NodeProto,
@@ -119,7 +120,7 @@ class _Rewrite(TokenAnalysis):
             raise Refused("found a graph that was unpadded before, expected the original")
         if self._opset < LEAST_OPSET:
             raise Refused(f"found opset {self._opset}, expected {LEAST_OPSET} or later")
-        self._build = Builder(model, "unpad")
+        self._build = Builder(model, PACKED.rstrip("/"))
         self._packed: dict[str, str] = {}  # value -> its packed form
         self._given: dict[str, str] = {}  # padded value -> the packed form made from it
         self._unpacked: set[str] = set()  # packed values whose padded form exists, too

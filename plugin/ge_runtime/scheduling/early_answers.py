@@ -5,17 +5,17 @@ run in the order of their time per request, the shortest first (W. E. Smith, Var
 single-stage production, 1956). Two constraints limit this:
 
 - **Deadlines**: every answer that meets its deadline in the given order still meets it.
-- **Fairness**: no execution ends later than `FAIRNESS` times the time at which it would end if
-  executions ran in the order of arrival, each at the place of its oldest request.
+- **Fairness**: the order of arrival is that of the oldest request of each execution. No execution
+  ends later than `FAIRNESS` times its end in the order of arrival.
 
-So each execution has a latest end, and the order is built from its end: among the executions whose
-latest end is not before the end of the last free place, the one with the most time per request gets
-that place. Such an execution always exists. Proof: take an order that satisfies all latest ends,
-and an execution that may be last. Moving it to the end makes others earlier and satisfies its own
-latest end, so the order of the rest satisfies theirs. The given order satisfies all deadlines, and
-the order of arrival satisfies fairness. Both constraints together may be contradictory. Then
-deadlines take precedence, and among the executions whose deadlines allow it, the one with the
-latest end by fairness is last.
+So each execution has a latest end. Places are filled from the last one to the first: a place goes
+to one of the remaining executions that may end as late as this place ends, namely to the one with
+the most time per request. Such an execution always exists. Proof: take an order that satisfies all
+latest ends, and move an execution that may end last to the last place. All others then end earlier
+or as before, so the order of the others satisfies their latest ends. The given order satisfies all
+deadlines, and the order of arrival satisfies fairness. Both constraints together may be
+contradictory. Then deadlines take precedence: among the executions whose deadlines allow a place,
+the one with the latest end by fairness gets it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts
 
 SENDING_S: Final = 150e-6
-"""Time to send one answer separately, measured on tritonserver: additional CPU time of all its
-processes compared with answers in a list."""
+"""Time to send one answer separately. Measured on tritonserver: the CPU time of all its processes
+beyond the time for answers that are sent together."""
 
 WORTH_SENDING: Final = 30
 """Answers are sent early if the remaining executions take this many times as long as sending.
@@ -107,7 +107,9 @@ class EarlyAnswers:
 def earliest_answers(
     seconds: Sequence[float], members: Sequence[Sequence[int]], due: Sequence[float]
 ) -> list[int]:
-    """Return the order of executions, as places; the given order satisfies deadlines.
+    """Return the order of executions for early answers, as indexes of `seconds`.
+
+    Deadlines that the given order meets are still met.
 
     Args:
         seconds: Predicted time of each execution.
@@ -130,7 +132,7 @@ def earliest_answers(
     )
     end, backwards = sum(seconds), []
     while left:
-        # Empty only by rounding: at the first place, when almost no time is left.
+        # Only rounding errors can make this list empty, at the first place, whose end is near 0.
         in_time = [place for place in left if timely[place] * _ROUNDING >= end] or left
         chosen = next((place for place in reversed(in_time) if fair[place] >= end), None)
         if chosen is None:

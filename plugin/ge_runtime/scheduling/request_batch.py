@@ -44,7 +44,7 @@ Answer: TypeAlias = dict[str, Array] | Exception
 
 ASKING_S: Final = 100e-6
 """Time to ask the server whether a request is cancelled. In tritonserver 2.51 the model's process
-asks the server's process and waits: 60 us if both are idle, and about as much of CPU time."""
+asks the server's process and waits. If both are idle, this takes 60 us and as much CPU time."""
 
 WORTH_ASKING: Final = 50
 """The server is asked before an execution that takes this many times as long as asking."""
@@ -72,7 +72,7 @@ class Executed:
     padding: float
     """The share of the executed elements that were padding, 0 to 1."""
     memory_wait_s: float
-    """Seconds that the planned execution waited for workspace."""
+    """Seconds of waiting for workspace. The parts of a halved execution share one wait."""
     error: str = ""
     """The error message; empty after success."""
 
@@ -96,7 +96,7 @@ class Caller(NamedTuple):
         """Return why this caller no longer waits, or None. ask: whether to ask the server too."""
         if now > self.deadline:
             late = (now - self.deadline) * 1e3
-            return Expired(f"found the deadline passed by {late:.1f} ms, expected time to execute")
+            return Expired(f"found a deadline that passed {late:.1f} ms ago, expected a later one")
         if ask and self.is_cancelled():
             return Cancelled("the request was cancelled")
         return None
@@ -182,18 +182,18 @@ class RequestBatch:
         return len(self._blocks)
 
     def plan(self) -> list[Execution]:
-        """Return the executions of all requests, in order for answers that are sent together."""
+        """Return the executions of all requests, in the best order if answers are sent together."""
         if len(self._blocks) == 1:
             (block,) = self._blocks
             return [self._partitioner.execution_alone(0, block.rows, block.needs)]
         plan = self._partitioner.plan(self._sizes)
-        # Not if a request could become late: a trial may take longer than predicted.
+        # Two requests together may take longer than predicted, and must not miss a deadline.
         if self._costs.trial_due and not self._any_due and 1 < len(plan) == len(self):
             return self._partitioner.with_a_pair(plan, self._sizes)
         return plan
 
     def earliest_answers(self, executions: Sequence[Execution]) -> list[int]:
-        """Return the order of some executions of the plan on one executor for early answers.
+        """Return the order in which an executor runs its executions to answer requests early.
 
         See `early_answers.earliest_answers`.
 
@@ -230,9 +230,10 @@ class RequestBatch:
         Args:
             execution: An execution of the plan.
             executor: Runs it.
-            report: Called with answered requests before each further execution: requests that need
-                no execution, each half of an execution that failed, and in the end the remaining
-                ones, even if there are none. It must not raise. None: nothing is reported.
+            report: Receives newly answered requests; None: nothing is reported. Requests without a
+                waiting caller are reported before the execution, and the answered part of a failed
+                execution before its next part. All others are reported at the end, with the time of
+                the execution, even if there are none. It must not raise.
         """
         report_answered = None
         if report is not None:
@@ -304,7 +305,7 @@ class RequestBatch:
             execution = self._execution_of(members, execution)
         gear = execution.gear
         blocks = self._blocks
-        if len(members) < len(blocks):  # members ascend, so that all of them are in this order
+        if len(members) < len(blocks):  # otherwise all, in this order, as members ascend
             blocks = [blocks[member] for member in members]
         limits = (
             lambda: self._latest(members) - self._clock.now(),
@@ -343,8 +344,8 @@ class RequestBatch:
     def _execution_of(self, members: Sequence[int], execution: Execution) -> Execution:
         """Return an execution of some members of `execution`."""
         own = self._partitioner.execution_of(members, self._sizes)
-        # The workspace is leased for the whole execution: a gear with fewer but longer rows could
-        # need more.
+        # The leased workspace suffices for the gear of `execution`. A gear with fewer but longer
+        # rows could need more, so it is not used.
         return own if _holds(execution.gear, own.gear) else execution
 
     def _known_failure(self, execution: Execution, members: Sequence[int]) -> SizeDisabled | None:
@@ -409,13 +410,13 @@ class RequestBatch:
         if isinstance(fault, InvalidValue):
             name, value = fault.named
             sent = self._blocks[member].tensors.get(name)
-            if sent is None or value not in sent:  # e.g. a value of the padding
+            if sent is None or value not in sent:  # not the client's value, e.g. padding
                 fault = EngineFault(fault.reported)
         self._answers[member] = self._named(member, fault)
 
     @cached_property
     def _sizes(self) -> RequestSizes:
-        """The sizes of all requests, which lone requests do not need."""
+        """The sizes of all requests. A batch of one request does not need them."""
         blocks, axes = self._blocks, self._blocks[0].needs if self._blocks else ()
         kinds = [block.kind for block in blocks]
         return RequestSizes(

@@ -43,8 +43,8 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "enable_mem_arena": _ONE_ARENA,
     "memory.enable_memory_arena_shrinkage": _ONE_ARENA,
     "enable_mem_pattern": "patterns are kept for each combination of shapes, and never used again",
-    "session.use_device_allocator_for_initializers": "weights lie beside the arena as it is",
-    "share_session_between_instances": "instances share one session as it is",
+    "session.use_device_allocator_for_initializers": "weights are always outside the arena",
+    "share_session_between_instances": "instances always share one session",
     "cudnn_conv_algo_search": _NO_GPU,
     "gpu_mem_limit": _NO_GPU,
     "arena_extend_strategy": _NO_GPU,
@@ -107,8 +107,8 @@ class OnnxStep:
         """The settings of the configuration without effect here, a line each."""
         lines = self._config.without_effect(WITHOUT_EFFECT)
         return lines + [
-            f"no effect in this backend '{self._config.model}': execution accelerator '{name}': "
-            "the graph is executed by ONNX Runtime's own kernels for the CPU"
+            f"model '{self._config.model}': execution accelerator '{name}' has no effect here: the "
+            "graph is executed by ONNX Runtime's own kernels for the CPU"
             for name in self._config.accelerators
         ]
 
@@ -121,7 +121,7 @@ class OnnxStep:
             if not config["max_batch_size"]:
                 config["max_batch_size"] = max(default_max_batch_size, 0)
             schedulers = ("sequence_batching", "dynamic_batching")
-            if config["max_batch_size"] > 1 and not any(own in config for own in schedulers):
+            if config["max_batch_size"] > 1 and not any(name in config for name in schedulers):
                 config["dynamic_batching"] = {}
         elif config["max_batch_size"]:
             raise ArtifactFault(
@@ -130,16 +130,16 @@ class OnnxStep:
             )
         batches = config["max_batch_size"] > 0
         if not config["input"] and not config.get("batch_input"):
-            config["input"] = [_completed(*own, batches=batches) for own in self.inputs.items()]
+            config["input"] = [_completed(*each, batches=batches) for each in self.inputs.items()]
         if not config["output"]:
-            config["output"] = [_completed(*own, batches=batches) for own in self.outputs.items()]
+            config["output"] = [_completed(*each, batches=batches) for each in self.outputs.items()]
 
     def check(self) -> None:
         """Raise ArtifactFault if the configuration does not match the graph."""
         config = self._config
         states = [state.input for state in config.states]
-        made = [name for entry in config.batch_inputs for name in entry.targets]
-        needed = [own for own in config.inputs if not own.optional]
+        targets = [name for entry in config.batch_inputs for name in entry.targets]
+        needed = [tensor for tensor in config.inputs if not tensor.optional]
         expected = len(needed) + len(config.batch_inputs) + len(config.controls) + len(states)
         if len(self.inputs) != expected:
             raise ArtifactFault(
@@ -151,7 +151,7 @@ class OnnxStep:
         known = {**self.inputs, **self.optional}
         for tensor in config.inputs:
             self._check_input(tensor, known)
-        for name in (*(state.name for state in states), *made):
+        for name in (*(state.name for state in states), *targets):
             if name not in known:
                 raise self._unknown("input", name, known)
         for tensor in config.results:
@@ -189,9 +189,10 @@ class OnnxStep:
     def _fed(self, name: str, array: Array) -> Array:
         info = self.inputs.get(name) or self.optional[name]
         if array.dtype == object:
-            # As C strings, which end at a zero byte; an array of fixed length holds any bytes.
-            cut = [_text(own).split(b"\0", 1)[0] for own in array.ravel()]
-            # With a zero byte after the longest, up to which ONNX Runtime reads.
+            # Triton passes C strings, which end at the first zero byte. NumPy's type S keeps bytes
+            # that are not UTF-8.
+            cut = [_text(element).split(b"\0", 1)[0] for element in array.ravel()]
+            # Wider by one, because ONNX Runtime reads up to a zero byte.
             width = 1 + max(map(len, cut), default=0)
             array = np.array(cut, f"S{width}").reshape(array.shape)
         return array if info[1] or array.size != 1 else array.reshape(())
@@ -271,7 +272,7 @@ class OnnxStep:
                 f"explicit tensor shape, making complete shape {shown(expected)})"
             )
         if len(dims) != len(expected) or any(
-            own != dim and (exact or own != -1) for own, dim in zip(dims, expected, strict=True)
+            size != dim and (exact or size != -1) for size, dim in zip(dims, expected, strict=True)
         ):
             raise ArtifactFault(
                 f"{where}: the model expects {len(dims)} dimensions (shape {shown(dims)}) but the "
@@ -318,5 +319,5 @@ def _bytes(array: Array) -> Array:
     if array.dtype != object:
         return array
     encoded = np.empty(array.size, object)
-    encoded[:] = [_text(own) for own in array.ravel()]
+    encoded[:] = [_text(element) for element in array.ravel()]
     return encoded.reshape(array.shape)

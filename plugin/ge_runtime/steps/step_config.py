@@ -153,7 +153,7 @@ class StepConfig:
     def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
         """Return a line for each parameter without effect here; `reasons` are by parameter."""
         return [
-            f"no effect in this backend '{self.model}': parameter '{name}': {reasons[name]}"
+            f"model '{self.model}': parameter '{name}' has no effect here: {reasons[name]}"
             for name in self.parameters
             if name in reasons
         ]

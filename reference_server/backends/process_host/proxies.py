@@ -26,9 +26,10 @@ from reference_server.core.tensor import Tensor
 
 
 class RpcClient:
-    """Calls methods of the server and waits for the results. Not for the receiving thread.
+    """Calls methods of the server and waits for the results.
 
-    `handlers` are the event handlers for the results.
+    `call` would never return on the receiving thread, because that thread runs `handlers`, the
+    event handlers that deliver the results.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -58,7 +59,10 @@ class RpcClient:
 
 
 class ModelCallsProxy:
-    """ModelCalls over the connection. Responses arrive on the receiving thread."""
+    """An implementation of `ModelCalls` that sends each call over the connection.
+
+    Responses arrive on the receiving thread.
+    """
 
     def __init__(self, server: RpcClient, requests: ReceivedRequests) -> None:
         self._connection = server.connection
@@ -77,7 +81,7 @@ class ModelCallsProxy:
         return bool(self._server.call("is_ready", name, version))
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request; its responses arrive later."""
+        """Send a request; its responses arrive later. See `ModelCalls.infer` for `halted`."""
         number = next(self._numbers)
 
         def cancel() -> None:
@@ -97,7 +101,7 @@ class ModelCallsProxy:
             request.cancellation.unwatch(cancel)
             raise
         if request.cancellation.is_cancelled:
-            cancel()  # the first event may have arrived before the request
+            cancel()  # again: the server ignores a `give_up` that arrives before the request
 
     def load(
         self,
@@ -126,7 +130,7 @@ class ModelCallsProxy:
 
 
 class MetricsProxy:
-    """Metrics over the connection."""
+    """An implementation of `Metrics` over the connection."""
 
     def __init__(self, server: RpcClient) -> None:
         self._server = server
@@ -138,7 +142,7 @@ class MetricsProxy:
 
 
 class MetricFamilyProxy:
-    """A MetricFamilyHold over the connection."""
+    """An implementation of `MetricFamilyHold` over the connection."""
 
     def __init__(self, server: RpcClient, number: int) -> None:
         self._server = server
@@ -158,7 +162,7 @@ class MetricFamilyProxy:
 
 
 class MetricSeriesProxy:
-    """A MetricSeries over the connection."""
+    """An implementation of `MetricSeries` over the connection."""
 
     def __init__(self, server: RpcClient, number: int) -> None:
         self._server = server
@@ -190,10 +194,10 @@ class ReceivedRequests:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Not the requests, so that their tensors can be freed when the model drops them.
+        # Without the requests: when the model drops a request, its tensors must be freed.
         self._in_flight: dict[int, Cancellation] = {}
         self._backlogs = Backlogs()
-        # An event for a request may arrive before the request: events do not wait for jobs.
+        # Requests arrive in jobs, events on another socket: an event may precede its request.
         self._lock = threading.Lock()
         self._next = 0
         self._early: dict[int, list[Callable[[Cancellation], None]]] = {}
@@ -224,7 +228,7 @@ class ReceivedRequests:
 
     def numbers_of(self, requests: Sequence[InferRequest]) -> list[int]:
         """Return the numbers of the unanswered ones among `requests`."""
-        # Requests have no identity of their own in this process; their cancellations have.
+        # Compared by their cancellations: the requests themselves are not stored here.
         wanted = {id(request.cancellation) for request in requests}
         return [number for number, known in self._in_flight.copy().items() if id(known) in wanted]
 

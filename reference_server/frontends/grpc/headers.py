@@ -1,11 +1,12 @@
 """The headers of gRPC requests and responses.
 
-Errors are found and answered as by Triton's gRPC library. Where that accepts what HTTP/2 forbids
-(RFC 9113, section 8), the stream is reset.
+Errors are found and answered as by Triton's gRPC library. Exception: if that library accepts
+headers that HTTP/2 forbids (RFC 9113, section 8), the stream is reset.
 """
 
 from __future__ import annotations
 
+import base64
 import binascii
 import re
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\0\r\n]*")
 _TIMEOUT = re.compile(rb"(\d+)([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-#: Deadlines are limited to this range: timers have milliseconds, and longer ones never expire.
+#: Timeouts are limited to this range: timers count milliseconds, and longer timeouts never end.
 _SHORTEST_S, _LONGEST_S = 1e-3, 1e9
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION = frozenset(
@@ -88,11 +89,11 @@ def read_request(fields: Fields) -> RequestHeaders:
         CallFailed: the call must be answered with a status.
     """
     pseudo: dict[bytes, bytes] = {}
-    own: dict[bytes, bytes] = {}
+    protocol: dict[bytes, bytes] = {}
     metadata: list[tuple[bytes, bytes]] = []
     for name, value in fields:
         if name[:1] == b":":  # before other fields, and each once (RFC 9113, section 8.3)
-            if name not in _PSEUDO or name in pseudo or own or metadata:
+            if name not in _PSEUDO or name in pseudo or protocol or metadata:
                 raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
             pseudo[name] = value
             continue
@@ -100,14 +101,14 @@ def read_request(fields: Fields) -> RequestHeaders:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name in _CONNECTION:
             raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
         if name in _PROTOCOL:
-            own[name] = value
+            protocol[name] = value
         else:
             metadata.append((name, _value(name, value)))
-    _check(pseudo, own)
-    encoding = own.get(b"grpc-encoding", b"identity").decode("latin-1")
+    _check(pseudo, protocol)
+    encoding = protocol.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in INFLATE:
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
-    accepted = own.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
+    accepted = protocol.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
     return RequestHeaders(
         pseudo.get(b":path", b"").decode("latin-1"),
         {
@@ -115,27 +116,27 @@ def read_request(fields: Fields) -> RequestHeaders:
             for name, value in reversed(metadata)
         },
         tuple(metadata),
-        _timeout_s(own.get(b"grpc-timeout")),
+        _timeout_s(protocol.get(b"grpc-timeout")),
         encoding,
         tuple(name.strip() for name in accepted),
     )
 
 
-def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
+def _check(pseudo: Mapping[bytes, bytes], protocol: Mapping[bytes, bytes]) -> None:
     """Find missing and invalid fields, in the order and with the texts of Triton's library."""
-    content_type = own.get(b"content-type") or _CONTENT_TYPE
+    content_type = protocol.get(b"content-type") or _CONTENT_TYPE
     suffix = content_type[len(_CONTENT_TYPE) :]
     if not content_type.startswith(_CONTENT_TYPE) or suffix[:1] not in (b"", b"+", b";"):
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
-    if own.get(b"te", b"trailers") != b"trailers":
+    if protocol.get(b"te", b"trailers") != b"trailers":
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if pseudo.get(b":scheme", b"http") not in (b"http", b"https"):
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if pseudo.get(b":method", b"POST") != b"POST":
         raise CallFailed(Status.UNKNOWN, "Bad method header")
     for name in (b":method", b"te", b":scheme", b":path", b":authority"):
-        found = name in pseudo or name in own or (name == b":authority" and b"host" in own)
-        if not found:
+        is_host = name == b":authority" and b"host" in protocol
+        if not (name in pseudo or name in protocol or is_host):
             raise CallFailed(
                 Status.UNKNOWN, f"Missing {':te' if name == b'te' else name.decode()} header"
             )
@@ -146,7 +147,7 @@ def _value(name: bytes, value: bytes) -> bytes:
     if name.endswith(b"-bin"):
         first = value.partition(b",")[0].rstrip(b"=")
         try:
-            return binascii.a2b_base64(first + b"=" * (-len(first) % 4), strict_mode=True)
+            return base64.b64decode(first + b"=" * (-len(first) % 4), validate=True)
         except binascii.Error:
             raise MalformedHeaders(ErrorCode.INTERNAL_ERROR) from None
     return value
@@ -174,7 +175,7 @@ def failure(status: Status, message: str, *, opened: bool) -> bytes:
 
 
 def response_encoding(level: Compression, accepted: tuple[str, ...]) -> str:
-    """Choose the encoding of a client's messages, as gRPC does: stronger at higher levels."""
+    """Choose the encoding of messages to a client, as gRPC does: higher levels compress more."""
     ranked = [name for name in ("gzip", "deflate") if name in accepted]
     if level is Compression.NONE or not ranked:
         return "identity"

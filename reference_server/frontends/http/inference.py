@@ -108,12 +108,12 @@ def _as_server_error(error: Exception, request: Request) -> ServerError:
     return internal(f"{type(error).__name__}: {error}")
 
 
-#: The start of texts about a request that was read, whose id is known then.
+#: The prefix of error texts about a request that was decoded, with the request's id.
 _LABEL = re.compile(r"\[request id: .*?\] ")
 
 
 def _log_failure(error: ServerError) -> None:
-    """Write the verbose line about a request that was refused."""
+    """Log that a request was refused, at debug level."""
     if log.isEnabledFor(logging.DEBUG):
         found = _LABEL.match(error.message)
         log.debug("%sInfer failed: %s", found[0] if found else f"{label('')} ", error.message)
@@ -122,7 +122,7 @@ def _log_failure(error: ServerError) -> None:
 class _InferHead:
     """The parsed head of an `infer` request; shared by all requests with the same head."""
 
-    __slots__ = ("_json", "_length", "accepts", "coding", "is_compressed", "names_coding")
+    __slots__ = ("_json", "_length", "accepts", "coding", "has_accept_encoding", "is_compressed")
 
     def __init__(self, request: Request) -> None:
         self.coding = request.header(b"content-encoding")
@@ -132,7 +132,7 @@ class _InferHead:
         accepted = request.header(b"accept-encoding")
         # Most clients send `identity`, or no such header.
         self.accepts = bodies.accepted(accepted) if accepted not in (None, "identity") else ""
-        self.names_coding = accepted is not None
+        self.has_accept_encoding = accepted is not None
 
     @classmethod
     def of(cls, request: Request) -> _InferHead:
@@ -183,7 +183,7 @@ class _Terms(NamedTuple):
 
 
 class _InferCall:
-    """A request of `infer`."""
+    """A request of `infer`. For the attributes and methods see `InferenceCall`."""
 
     __slots__ = ("_form", "_head", "_reached_json", "_route", "_terms", "is_large", "request")
 
@@ -260,7 +260,7 @@ class _InferCall:
             return False
         if gil.is_long(string_bytes=len(response.id)):
             return True
-        if self._head.names_coding or self._form.is_large_response(outputs):
+        if self._head.has_accept_encoding or self._form.is_large_response(outputs):
             return True
         forms = (self._form.of(tensor.name) for tensor in outputs)
         return not all(form.binary or form.buffer is not None for form in forms)
@@ -275,7 +275,7 @@ class _InferCall:
 
 
 def _is_long(response: InferResponse) -> bool:
-    """Return whether writing the response as JSON takes long: its elements, strings and id."""
+    """Return whether writing all elements, strings and the id of a response as JSON takes long."""
     elements, string_bytes = 0, len(response.id)
     for tensor in response.outputs:
         count = math.prod(tensor.shape)
@@ -286,7 +286,7 @@ def _is_long(response: InferResponse) -> bool:
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
-    """Reply to an error before the request's JSON: as plain text, like Triton."""
+    """Reply to an error that occurred before JSON was read: as plain text, like Triton."""
     headers: list[Header] = []
     if error.message == bodies.UNSUPPORTED_CODING:
         headers.append((b"Accept-Encoding", ", ".join(bodies.CODINGS).encode()))
@@ -295,7 +295,7 @@ def _refuse_early(request: Request, error: ServerError) -> None:
 
 
 def _stand_in(served: ServedModel) -> Sequence[Header]:
-    """Return the header of answers that are made up."""
+    """Return the header that marks answers of a stand-in for a model that cannot run."""
     reason = served.config.stand_in
     return [(b"Stand-In", reason.encode("ascii", "replace"))] if reason else ()
 
@@ -313,7 +313,7 @@ class _GenerateCall:
         "request",
     )
 
-    forwards = False  # as in Triton
+    forwards = False  # Triton forwards no headers here
 
     def __init__(
         self,

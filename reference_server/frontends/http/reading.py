@@ -4,7 +4,7 @@ The reader is always in one of three phases. `Phase` names what the client has t
 
 | Phase | Received bytes go to | Ends with |
 | --- | --- | --- |
-| REQUEST | llhttp; `KnownHeads` if this port has parsed the head before | its first byte |
+| REQUEST | llhttp; `KnownHeads` if this port has parsed the head before | the head's first byte |
 | HEAD | llhttp | the empty line after the headers |
 | BODY | llhttp; the rest of a long body into its own memory (`Body.place`) | the body's last byte |
 
@@ -61,8 +61,8 @@ _AMBIGUOUS = {
     "Unexpected space after start line",
 }
 _END_OF_HEAD = b"\r\n\r\n"
-#: Heads with these headers are parsed each time: they change how the body is read or answered, or
-#: the reply depends on the connection, too.
+#: Heads with these headers are parsed each time. The first three change how the body is read or the
+#: request is answered; with `origin`, the reply depends on the connection, too.
 _NOT_REMEMBERED = (b"transfer-encoding", b"expect", b"upgrade", b"origin")
 #: Parsed heads, by their bytes, with the size of the body that each announces.
 KnownHeads = RequestCache[tuple[RequestHead, int]]
@@ -85,10 +85,10 @@ class Receiver(Protocol):
         """Accept a request whose head and body are complete."""
 
     def reject(self, request: Request, reason: str) -> None:
-        """Answer `request` with an error after the replies before it, then end the connection."""
+        """Answer `request` with an error after earlier replies, then end the connection."""
 
     def malformed(self, reason: str) -> None:
-        """End the connection after the replies before: the bytes are not an HTTP request."""
+        """End the connection after earlier replies: the bytes are not an HTTP request."""
 
 
 class RequestReader:
@@ -212,7 +212,7 @@ class RequestReader:
         if self._head_bytes > _MAX_HEAD:
             self._receiver.reject(
                 self._request,
-                f"{_UNREADABLE}: its head, or what stands between its chunks, has more than "
+                f"{_UNREADABLE}: found a head, or headers between chunks, of more than "
                 f"{_MAX_HEAD} bytes",
             )
 

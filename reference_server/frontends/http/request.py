@@ -1,4 +1,4 @@
-"""One HTTP request: its body while it is received, the request for handlers, and its reply.
+"""One HTTP request: the object for handlers, the body during its receipt, and reply headers.
 
 Replies have the same header lines, in the same order, as those of Triton's HTTP library.
 """
@@ -20,7 +20,7 @@ from reference_server.frontends.http import status_codes
 Part = bytes | memoryview
 Header = tuple[bytes, bytes]
 
-#: Alignment in bytes of the tensor data in a body that is received in place, for NumPy.
+#: Alignment in bytes, for NumPy, of the tensor data in a body for which `Body.place` is called.
 _ALIGNMENT = 64
 #: Consecutive pieces of a body below this size, in bytes, are joined.
 _SMALL_PIECE = 1 << 12
@@ -184,6 +184,9 @@ class RequestRejected(Exception):
 class Body:
     """The received part of a body.
 
+    `place` allocates memory for the whole body; later bytes are received in place, directly into
+    this memory. Without it the received pieces are kept in a list.
+
     Args:
         intake: the memory budget that a long body is charged to.
         max_input: the limit in bytes for a body of JSON or of one raw tensor; None is no limit.
@@ -216,12 +219,12 @@ class Body:
         return self._buffer is not None and self.received == len(self._buffer)
 
     def exceeds(self, headers: Mapping[bytes, bytes], size: int | None = None) -> bool:
-        """Return True if a body of `size` bytes (None: the received ones) is not kept."""
+        """Return True if `size` bytes, or the received ones if None, are too many to be kept."""
         size = self.received if size is None else size
         return size > self._max_input and not _may_be_larger(headers, self._max_input)
 
     def receive(self, piece: bytes, headers: Mapping[bytes, bytes]) -> None:
-        """Append a piece; only count it if the body is too long for a request with these headers.
+        """Append a piece. If `exceeds` is then True, keep no pieces and only count their bytes.
 
         Raises:
             RequestRejected: the memory budget is exhausted.
@@ -286,7 +289,7 @@ class Body:
             self._count(self._charge, size)
 
     def whole(self) -> memoryview:
-        """Return the received bytes, and release them here."""
+        """Return the received bytes, and drop all references to them."""
         data: bytes | memoryview
         if self._buffer is not None:
             data = self._buffer
@@ -351,7 +354,10 @@ def chunked_reply_headers(
     content_type: bytes,
     headers: Sequence[Header] = (),
 ) -> bytes:
-    """Return the status line and headers of a chunked reply, as in Triton also for HTTP/1.0."""
+    """Return the status line and headers of a chunked reply.
+
+    Replies to HTTP/1.0 requests are chunked too, as in Triton.
+    """
     old = version == "1.0"
     lines = [
         b"HTTP/%b %b" % (version.encode(), status),

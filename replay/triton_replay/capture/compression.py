@@ -92,6 +92,6 @@ def _zstd(path: Path) -> tuple[str, Any]:
         except ImportError:
             continue
     raise CaptureUnreadable(
-        f"{path}: zstd needs Python 3.14 or `pip install triton-replay[zstd]`. "
+        f"{path}: zstd needs Python 3.14 or `pip install 'triton-replay[zstd]'`. "
         "Use the suffix .gz for gzip"
     )

@@ -55,6 +55,10 @@ class Exchange:
         return f"grpc {code}" if code else "none"
 
 
+Asked = tuple[Exchange, int]
+"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
+
+
 @dataclass(frozen=True)
 class Capture:
     """The readable content of a capture."""

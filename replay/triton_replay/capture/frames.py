@@ -18,8 +18,6 @@ from triton_replay.errors import CaptureUnreadable
 
 MAGIC: Final = b"\x89TRCAP\r\n"  # like PNG's: detects text mode and converted line ends
 VERSION: Final = 1
-MAX_PART: Final = 2**32 - 1
-"""Largest meta or body in bytes."""
 
 _Body = bytes | bytearray | memoryview
 _HEAD: Final = struct.Struct("<IIII")

@@ -55,6 +55,15 @@ class Request:
     protocol: str = "http"
     """Either "http" or "grpc". With gRPC the target is the path of the method."""
 
+    @classmethod
+    def of(
+        cls, number: int, connection: int, message: Message, end: int, method: str, target: str
+    ) -> Request:
+        """Return the request that arrived as `message`; see the fields for the arguments."""
+        headers = message.all_headers()
+        at, size, body = message.at, message.size, message.body
+        return cls(number, connection, at, end, method, target, headers, size, body)
+
     @property
     def whole(self) -> bool:
         """True if the body is in the capture."""

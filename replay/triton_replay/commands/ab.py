@@ -12,26 +12,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from triton_replay.addresses import Address, look_for_server, parse_address
+from triton_replay.addresses import look_for_server
 from triton_replay.capture.files import read_capture
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_headers,
+    add_rules,
     clock_from_now,
-    parse_header,
+    headers_of,
     print_message,
     print_result,
+    rules_of,
     run_loop,
 )
-from triton_replay.commands.compare import add_review_options, parse_ignored, write_review
+from triton_replay.commands.compare import add_review_options, write_review
 from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.commands.tls import add_tls, server_of
 from triton_replay.comparing.side_by_side import ModelVerdict, Results, differing, more_errors
-from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.replaying.asking import Server, SideBySide, comparable
+from triton_replay.replaying.asking import SideBySide, comparable
 from triton_replay.replaying.plan import Step, plan_replay
 from triton_replay.reporting.ab_table import ab_document, ab_lines
 from triton_replay.reporting.review import review_of_ab
 
-_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>([\d.]+)x")
+_CONDITION: Final = re.compile(r"(differs|errors)>(\d+)|(p50|p90|p99|slowest)>(\d+(?:\.\d+)?)x")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +54,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
     add("--rounds", metavar="N", type=int, default=1, help="send the capture N times; default: 1")
     add("--in-flight", metavar="N", type=int, default=1, help="concurrent requests; default: 1")
-    add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
-    add("--timeout", metavar="SECONDS", type=float, default=300.0, help="limit; default: 300")
-    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
-    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add_headers(add, timeout=300)
+    add_rules(add, RULE_OPTIONS)
+    add(
+        "--learn",
+        action="store_true",
+        help="ignore what differs between two responses of A, even if it is more frequent in B",
+    )
     add(
         "--at-least",
         metavar="PERCENT",
@@ -72,6 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of the table")
     add_review_options(add)
     add_filter_options(parser)
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -89,43 +97,53 @@ def run(given: argparse.Namespace) -> int:
     for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")
-    a, b = parse_server(given, "a"), parse_server(given, "b")
-    second = parse_server(given, "a2") if given.a2 else None
-    headers = tuple(parse_header(text, "--header") for text in given.header)
-    results = Results(parse_tolerances(given.tolerance), parse_ignored(given.ignore))
+    names = [name for name in ("a", "b", "a2") if getattr(given, name)]
+    servers = {name: server_of(given, f"--{name}", f"--{name}-grpc") for name in names}
+    headers = headers_of(given)
+    rules = rules_of(given)
+    results = Results(rules, learn=given.learn)
     capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
+    rules.names.check(capture.exchanges)
     steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
     if not steps:
         raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
-    servers = {"a": a, "b": b} | ({"a2": second} if second else {})
+    protocols = sorted({step.exchange.request.protocol for step in steps})
     for name, server in servers.items():
-        for protocol in sorted({step.exchange.request.protocol for step in steps}):
+        for protocol in protocols:
             if protocol == "grpc":
                 look_for_server(server.grpc, f"--{name}-grpc")
             else:
                 look_for_server(server.http, f"--{name}")
+    shown = {
+        name.upper(): server.http if "http" in protocols else server.grpc
+        for name, server in servers.items()
+    }
     asker = SideBySide(
-        *(a, b, second),
+        *(servers["a"], servers["b"], servers.get("a2")),
         headers=headers,
         timeout=given.timeout,
         clock=clock_from_now(),
         order=random.Random(given.seed),
+        names=rules.names,
     )
     run_loop(_run(asker, steps, given.in_flight, results))
     for reason, count in left_out.items():
         print_message(f"not sent: {count} {reason}")
+    for name, counts in zip(servers, asker.unanswered, strict=True):
+        for reason, count in counts.items():
+            print_message(f"{name.upper()}: no response {count} times: {reason}")
     if not results.answered:
-        raise ServerUnreachable(f"{a.http} and {b.http}: none of {len(steps)} requests is answered")
+        tried = " and ".join(map(str, shown.values()))
+        raise ServerUnreachable(f"{tried}: none of {len(steps)} requests is answered")
     verdict = results.judged(at_least)
-    names = {name.upper(): server.http for name, server in servers.items()}
     if given.json:
-        print_result(json.dumps(ab_document(names, verdict), indent=2))
+        print_result(json.dumps(ab_document(shown, verdict), indent=2))
     else:
-        print_result("\n".join(ab_lines(names, verdict)))
+        print_result("\n".join(ab_lines(shown, verdict)))
     held = {text: holds(verdict) for text, holds in conditions}
-    write_review(given, review_of_ab(names, verdict, held))
+    write_review(given, review_of_ab(shown, verdict, held))
     met = [text for text, holds in held.items() if holds]
     for text in met:
         print_message(f"--fail-if {text}: holds")
@@ -141,14 +159,6 @@ async def _run(asker: SideBySide, steps: Sequence[Step], in_flight: int, results
         await running
     except asyncio.CancelledError:
         print_message(f"interrupted after {results.requests} of {len(steps)} requests")
-
-
-def parse_server(given: argparse.Namespace, name: str) -> Server:
-    """Return the addresses in the options `--NAME` and `--NAME-grpc`. Raise ReplayError."""
-    http = parse_address(getattr(given, name), f"--{name}")
-    grpc = getattr(given, f"{name}_grpc")
-    following = Address(http.host, http.port + 1)
-    return Server(http, parse_address(grpc, f"--{name}-grpc") if grpc else following)
 
 
 def _share(text: str) -> float:

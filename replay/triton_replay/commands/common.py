@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import datetime
 import os
@@ -12,14 +13,23 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from triton_replay.addresses import Address
 from triton_replay.capture.records import Opening
+from triton_replay.capture.renaming import Names, parse_names
+from triton_replay.comparing.tolerances import (
+    DEFAULT,
+    HALF,
+    Tolerances,
+    describe,
+    parse_tolerances,
+)
 from triton_replay.errors import FileUnwritable, ReplayError
 from triton_replay.reporting.hdr import hdr_lines
+from triton_replay.wire.bodies import Headers
 
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT])?(i)?B?")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([kKMGT])?(i)?B?")
 # Also characters that change the direction of text, and those that XML does not allow.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
@@ -111,14 +121,37 @@ def parse_header(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def check_timeout(seconds: float) -> None:
+    """Raise ReplayError unless the value of `--timeout` is a number above 0."""
+    if not seconds > 0:
+        raise ReplayError(f"--timeout: found {seconds:g}, expected seconds above 0")
+
+
+def add_headers(add: Callable[..., Any], timeout: float) -> None:
+    """Add the options of requests that are sent again with `add`, a parser's `add_argument`."""
+    header_help = "header to send, e.g. instead of a redacted Authorization; repeatable"
+    add("--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
+    timeout_help = "time limit of a request; default: %(default)g"
+    add("--timeout", metavar="SECONDS", type=float, default=timeout, help=timeout_help)
+
+
+def headers_of(given: argparse.Namespace) -> Headers:
+    """Return the headers in the options of `add_headers`, and check `--timeout`.
+
+    Raises:
+        ReplayError: An option is invalid.
+    """
+    check_timeout(given.timeout)
+    return tuple(parse_header(text, "--header") for text in given.header)
+
+
 def parse_size(text: str, option: str) -> int:
     """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
     found = _SIZE.fullmatch(text.strip())
     size = 0
     if found is not None:
-        size = round(
-            float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ")
-        )
+        power = " KMGT".index((found[2] or " ").upper())
+        size = round(float(found[1]) * (1024 if found[3] else 1000) ** power)
     if not 0 < size < 2**63:
         raise ReplayError(f"{option}: found {text!r}, expected a size such as 500MB or 1GiB")
     return size
@@ -127,6 +160,49 @@ def parse_size(text: str, option: str) -> int:
 def print_message(line: str) -> None:
     """Print a message to standard error."""
     print(printable(line), file=sys.stderr, flush=True)
+
+
+# -- rules of comparison, which `compare`, `ab`, `replay` and exported pytest tests share
+
+
+NAME_OPTIONS: Final = (
+    ("map-model", "A=B", "name of a model of A on the server B"),
+    ("map-version", "[MODEL:]A=B", "version of a model of A on the server B"),
+    ("map-output", "[MODEL/]A=B", "name of an output of A on the server B"),
+)
+"""Name, form and help of options for names that differ between the servers."""
+RULE_OPTIONS: Final = (
+    (
+        "tolerance",
+        "[[MODEL/]OUTPUT:]KEY=NUMBER,...",
+        "allowed difference of an output, with the keys abs, rel, scale, ulp, cosine, topk and "
+        f"json; default: {describe(DEFAULT)} for FP32 and FP64, {describe(HALF)} for FP16 and "
+        "BF16",
+    ),
+    (
+        "ignore",
+        "FIELD,...",
+        "response fields that are not compared, such as id,parameters.*_ms,outputs.y",
+    ),
+    *NAME_OPTIONS,
+)
+"""Name, form and help of all options of comparisons."""
+
+
+def add_rules(add: Callable[..., Any], options: Sequence[tuple[str, str, str]]) -> None:
+    """Add repeatable options with `add`, e.g. a parser's `add_argument`."""
+    for name, form, text in options:
+        add(f"--{name}", metavar=form, action="append", default=[], help=f"{text}; repeatable")
+
+
+def names_of(given: argparse.Namespace) -> Names:
+    """Return the names in NAME_OPTIONS. Raise ReplayError if a value is invalid."""
+    return parse_names(given.map_model, given.map_version, given.map_output)
+
+
+def rules_of(given: argparse.Namespace) -> Tolerances:
+    """Return the rules in RULE_OPTIONS. Raise ReplayError if a value is invalid."""
+    return parse_tolerances(given.tolerance, given.ignore, names_of(given))
 
 
 # -- the monotonic clock of recordings and replays

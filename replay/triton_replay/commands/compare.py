@@ -14,16 +14,18 @@ from urllib.parse import quote
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
 from triton_replay.capture.records import Closing, Record
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_rules,
     make_folder,
     print_message,
     print_result,
+    rules_of,
     write_file,
     write_hdr,
 )
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.comparing.comparison import Comparison, compare_captures
-from triton_replay.comparing.tolerances import DEFAULT, HALF, describe, parse_tolerances
-from triton_replay.errors import CaptureIncomplete, ReplayError
+from triton_replay.errors import CaptureIncomplete
 from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.review import Review, junit, markdown, review_of_comparison
 from triton_replay.reporting.table import comparison_document, comparison_lines
@@ -34,22 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="a capture")
     add("b", metavar="B", type=Path, help="a replay of A, or of the capture that A is a replay of")
+    add_rules(add, RULE_OPTIONS)
     add(
-        "--tolerance",
-        metavar="[[MODEL/]OUTPUT:]KEY=NUMBER,...",
-        action="append",
-        default=[],
-        help="allowed difference of a float output, with the keys abs, rel, scale, ulp, cosine and "
-        f"topk; repeatable; default: {describe(DEFAULT)} for FP32 and FP64, {describe(HALF)} for "
-        "FP16 and BF16",
-    )
-    add(
-        "--ignore",
-        metavar="FIELD,...",
-        action="append",
-        default=[],
-        help="response fields that are not compared, such as id,model_version,parameters.ms; "
-        "repeatable",
+        "--learn",
+        metavar="CAPTURE",
+        type=Path,
+        help="a second replay to A's server: what differs between A and this capture is ignored",
     )
     add("--json", action="store_true", help="print JSON instead of the table")
     add("--html", metavar="FILE", type=Path, help="also write an HTML page with plots")
@@ -60,7 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         metavar="DIR",
         type=Path,
-        help="write the smallest request of each group to DIR, as a capture for replay",
+        help="write the smallest request of each group to DIR, as a capture for replay, with the "
+        "requests that it depends on, such as the earlier ones of its sequence",
     )
     add_filter_options(parser)
 
@@ -75,13 +68,13 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A capture cannot be read, or the captures do not match.
         CaptureIncomplete: No response differs, but one capture lacks requests of the other.
     """
-    tolerances = parse_tolerances(given.tolerance)
-    ignored = parse_ignored(given.ignore)
+    rules = rules_of(given)
     a, b = filter_of(given).apply_to_both(read_capture(given.a), read_capture(given.b))
-    for capture in (a, b):
+    again = read_capture(given.learn) if given.learn else None
+    for capture in filter(None, (a, b, again)):
         if capture.complaint:
             print_message(capture.complaint)
-    comparison = compare_captures(a, b, tolerances, ignored)
+    comparison = compare_captures(a, b, rules, again)
     if given.json:
         print_result(json.dumps(comparison_document(comparison), indent=2))
     else:
@@ -108,14 +101,6 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def parse_ignored(given: Sequence[str]) -> set[str]:
-    """Return the field names of `--ignore`. Raise ReplayError if one is empty."""
-    ignored = {name.strip() for text in given for name in text.split(",")}
-    if "" in ignored:
-        raise ReplayError(f"--ignore: found {given!r}, expected field names FIELD,...")
-    return ignored
-
-
 def add_review_options(add: Callable[..., Any]) -> None:
     """Add the options `--markdown` and `--junit` with a parser's `add_argument`."""
     add("--markdown", metavar="FILE", type=Path, help="write a comment for a pull request")
@@ -135,16 +120,19 @@ def _write_smallest(comparison: Comparison, folder: Path) -> None:
     make_folder(folder)
     for number, group in enumerate(comparison.groups, 1):
         path = folder / f"group-{number}.trc"
-        _write_one(path, comparison.a, group.smallest.number)
-        print_message(f"{path}: request {group.smallest.number}")
+        _write_some(path, comparison.a, group.reproduce)
+        before = len(group.reproduce) - 1
+        with_others = f" and {before} that it depends on" if before else ""
+        print_message(f"{path}: request {group.smallest.number}{with_others}")
 
 
-def _write_one(path: Path, capture: Capture, number: int) -> None:
-    exchange = next(e for e in capture.exchanges if e.request.number == number)
+def _write_some(path: Path, capture: Capture, numbers: Sequence[int]) -> None:
     settings = {**capture.opening.settings, "request_of": capture.name}
-    opening = dataclasses.replace(capture.opening, settings=settings)
-    records: list[Record] = [opening, exchange.request, *exchange.messages]
-    if exchange.response is not None:
-        records.append(exchange.response)
+    records: list[Record] = [dataclasses.replace(capture.opening, settings=settings)]
+    exchanges = {exchange.request.number: exchange for exchange in capture.exchanges}
+    for exchange in map(exchanges.__getitem__, numbers):
+        records += [exchange.request, *exchange.messages]
+        if exchange.response is not None:
+            records.append(exchange.response)
     with contextlib.closing(CaptureWriter.create(path)) as writer:
         writer.write([*records, Closing(0, "stopped", {})])

@@ -6,10 +6,10 @@ import argparse
 import json
 
 from triton_replay.addresses import look_for_server, parse_address
-from triton_replay.commands.common import print_result
+from triton_replay.commands.common import check_timeout, print_result
+from triton_replay.commands.tls import add_tls, grpc_tls_of, https_of
 from triton_replay.conformance.subject import inspect_server
 from triton_replay.conformance.suite import run_suite
-from triton_replay.errors import ReplayError
 from triton_replay.reporting.table import conformance_lines
 
 
@@ -24,18 +24,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     timeout_help = "time limit of a request; default: 30"
     add("--timeout", metavar="SECONDS", type=float, default=30.0, help=timeout_help)
     add("--json", action="store_true", help="print all cases as JSON")
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; return 1 if a required case fails, otherwise 0. Raise ReplayError."""
-    if not given.timeout > 0:
-        raise ReplayError(f"--timeout: found {given.timeout:g}, expected seconds above 0")
-    server = parse_address(given.server, "--server")
+    check_timeout(given.timeout)
+    server = parse_address(given.server, "--server", tls=True)
     grpc = parse_address(given.grpc, "--grpc") if given.grpc else None
     look_for_server(server, "--server")
     if grpc is not None:
         look_for_server(grpc, "--grpc")
-    subject = inspect_server(server, grpc, given.model, given.timeout)
+    contexts = https_of(given, given.server), grpc_tls_of(given)
+    subject = inspect_server(server, grpc, given.model, given.timeout, *contexts)
     chapters = run_suite(subject)
     if given.json:
         found = [one.as_json() for one in chapters]

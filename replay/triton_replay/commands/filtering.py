@@ -24,7 +24,9 @@ _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
     "<=": operator.le,
 }
-_FIELDS: Final[Mapping[str, Callable[[Exchange], str | float]]] = {
+_Field = Callable[[Exchange], str | float]
+_OF_RESPONSES: Final = ("status", "latency", "response", "messages")
+_FIELDS: Final[Mapping[str, _Field]] = {
     "number": lambda one: one.request.number,
     "connection": lambda one: one.request.connection,
     "protocol": lambda one: one.request.protocol,
@@ -81,7 +83,7 @@ class Filter:
             raise ReplayError(
                 f"{capture.name}: --model, --between and --where select none of "
                 f"{len(capture.exchanges)} requests; its models are "
-                f"{', '.join(models[:_MODELS_SHOWN])}"
+                f"{', '.join(models[:_MODELS_SHOWN]) or 'none'}"
             )
         return found
 
@@ -99,8 +101,16 @@ class Filter:
         return first, replace(b, exchanges=tuple(second))
 
 
-def filter_of(given: argparse.Namespace) -> Filter:
-    """Return the filter that the options select. Raise ReplayError if one is invalid."""
+def filter_of(given: argparse.Namespace, *, before_response: bool = False) -> Filter:
+    """Return the filter that the options select.
+
+    Args:
+        given: The options of `add_filter_options`.
+        before_response: Whether requests are selected before their responses are known.
+
+    Raises:
+        ReplayError: An option is invalid.
+    """
     conditions: list[_Condition] = []
     if given.model:
         models = tuple(given.model)
@@ -109,7 +119,10 @@ def filter_of(given: argparse.Namespace) -> Filter:
         )
     if given.between is not None:
         conditions.append(_between(given.between))
-    return Filter([*conditions, *map(_where, given.where)])
+    fields = dict(_FIELDS)
+    for name in _OF_RESPONSES if before_response else ():
+        del fields[name]
+    return Filter([*conditions, *(_where(text, fields) for text in given.where)])
 
 
 def _between(text: str) -> _Condition:
@@ -123,17 +136,17 @@ def _between(text: str) -> _Condition:
     return lambda one: start <= one.request.at < end
 
 
-def _where(text: str) -> _Condition:
+def _where(text: str, fields: Mapping[str, _Field]) -> _Condition:
     found = _WHERE.fullmatch(text)
     name, sign, value = found.groups() if found else ("", "", "")
-    field = _FIELDS.get(name)
+    field = fields.get(name)
     if name.startswith("header."):
         key = name.removeprefix("header.").lower()
         field = lambda one: header(one.request.headers, key)  # noqa: E731
     if field is None:
         raise ReplayError(
             f"--where: found {text!r}, expected a field, one of = != > >= < <= ~, and a value; the "
-            f"fields are {', '.join(_FIELDS)} and header.NAME"
+            f"fields are {', '.join(fields)} and header.NAME"
         )
     read = field
     try:
@@ -154,4 +167,4 @@ def _is_number(value: str | float) -> bool:
 
 
 def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else f"{value:.15g}"

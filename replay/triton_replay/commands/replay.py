@@ -6,24 +6,32 @@ import argparse
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from triton_replay.addresses import look_for_server, parse_address
+from triton_replay.addresses import Server, look_for_server
 from triton_replay.capture.files import Capture, CaptureWriter, read_capture
+from triton_replay.capture.records import Traffic
 from triton_replay.commands.common import (
+    NAME_OPTIONS,
+    add_headers,
+    add_rules,
     clock_from_now,
+    headers_of,
+    names_of,
     opening,
-    parse_header,
     print_message,
     run_loop,
 )
 from triton_replay.commands.filtering import add_filter_options, filter_of
+from triton_replay.commands.tls import add_tls, server_of
 from triton_replay.errors import CaptureIncomplete, ReplayError, ServerUnreachable
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import Redaction
 from triton_replay.replaying.plan import Plan, plan_replay
-from triton_replay.replaying.player import Outcome, Player, Target
+from triton_replay.replaying.player import Outcome, Player
 
 MAX_WAITING: Final = 2**30
 """Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
@@ -53,20 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "its connection and the recorded think time; auto: closed if the recorded clients sent "
         "three of four requests right after a response; default: auto",
     )
-    add(
-        "--header",
-        metavar="NAME:VALUE",
-        action="append",
-        default=[],
-        help="header to send, e.g. instead of a redacted Authorization; repeatable",
-    )
-    add(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        default=300.0,
-        help="time limit of a request; default: 300",
-    )
+    add_headers(add, timeout=300)
+    add_rules(add, NAME_OPTIONS)
+    add_tls(parser)
     add_filter_options(parser)
 
 
@@ -80,32 +77,38 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A file or an option is invalid, or no request can be sent.
         ServerUnreachable: Some requests have no response.
     """
-    server = parse_address(given.server, "--server")
-    speed = _speed(given.speed)
-    headers = tuple(parse_header(text, "--header") for text in given.header)
+    server = server_of(given, "--server", "--grpc-server")
+    speed, headers = _speed(given.speed), headers_of(given)
     capture = filter_of(given).apply(read_capture(given.capture))
     if capture.complaint:
         print_message(capture.complaint)
-    plan = plan_replay(capture.exchanges, speed, given.loop)
+    names = names_of(given)
+    names.check(capture.exchanges)
+    plan = plan_replay(map(names.renamed, capture.exchanges), speed, given.loop)
     if not plan.steps:
         raise ReplayError(f"{given.capture}: no request that can be sent")
-    grpc_server = parse_address(given.grpc_server, "--grpc-server")
-    target = Target(server, grpc_server, headers, given.timeout, speed)
-    run_loop(_replay(given, capture, plan, target))
+    new_player = partial(Player, plan, server, headers=headers, timeout=given.timeout, speed=speed)
+    run_loop(_replay(given, capture, plan, server, new_player))
     return 0
 
 
-async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, target: Target) -> None:
+async def _replay(
+    given: argparse.Namespace,
+    capture: Capture,
+    plan: Plan,
+    server: Server,
+    new_player: Callable[[Callable[[], int], Callable[[Traffic], None]], Player],
+) -> None:
     protocols = {step.exchange.request.protocol for step in plan.steps}
-    servers = {"http": target.http, "grpc": target.grpc}
+    servers = {"http": server.http, "grpc": server.grpc}
     options = {"http": "--server", "grpc": "--grpc-server"}
     for protocol in sorted(protocols):
         look_for_server(servers[protocol], options[protocol])
-    server = target.http if "http" in protocols else target.grpc
+    first = servers["http" if "http" in protocols else "grpc"]
     writer = CaptureWriter.create(given.output)
     settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
     settings["loop"] = "closed" if plan.closed else "open"
-    writer.write([opening(server, settings)])
+    writer.write([opening(first, settings)])
     clock = clock_from_now()
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -123,7 +126,7 @@ async def _replay(given: argparse.Namespace, capture: Capture, plan: Plan, targe
         max_waiting=MAX_WAITING,
         on_end=end_early,
     )
-    player = Player(plan, target, clock, recorder.put)
+    player = new_player(clock, recorder.put)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     recorder.start()

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.capture.files import CaptureWriter, Exchange
-from triton_replay.commands.ab import parse_server
 from triton_replay.commands.common import (
+    RULE_OPTIONS,
+    add_headers,
+    add_rules,
     clock_from_now,
+    headers_of,
     make_folder,
     opening,
-    parse_header,
     parse_size,
     print_message,
     print_result,
     run_loop,
 )
-from triton_replay.commands.compare import parse_ignored
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.commands.record import (
     Front,
@@ -33,10 +34,12 @@ from triton_replay.commands.record import (
     settings_of,
     wait_for_end,
 )
+from triton_replay.commands.tls import add_tls, server_of
 from triton_replay.comparing.differences import compare_answers, model_of
 from triton_replay.comparing.tolerances import parse_tolerances
 from triton_replay.errors import CaptureIncomplete, ReplayError
 from triton_replay.recording.recorder import Recorder, Selection
+from triton_replay.reporting.table import title_of
 from triton_replay.shadowing import Shadow
 
 
@@ -51,11 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--in-flight", metavar="N", type=int, default=16, help="concurrent requests; default: 16")
     memory_help = "most memory for requests in progress; others are not sent to B; default: 256MiB"
     add("--memory", metavar="SIZE", default="256MiB", help=memory_help)
-    add("--header", metavar="NAME:VALUE", action="append", default=[], help="as for replay")
-    add("--timeout", metavar="SECONDS", type=float, default=60.0, help="limit; default: 60")
-    add("--tolerance", metavar="KEY=NUMBER", action="append", default=[], help="as for compare")
-    add("--ignore", metavar="FIELD,...", action="append", default=[], help="as for compare")
+    add_headers(add, timeout=60)
+    add_rules(add, RULE_OPTIONS[:2])
     add_filter_options(parser)
+    add_tls(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -71,25 +73,26 @@ def run(given: argparse.Namespace) -> int:
     """
     if given.in_flight < 1:
         raise ReplayError(f"--in-flight: found {given.in_flight}, expected 1 or more")
-    fronts, server = fronts_of(given), parse_server(given, "b")
+    headers = headers_of(given)
+    fronts, server = fronts_of(given), server_of(given, "--b", "--b-grpc")
     look_for_servers(fronts)
     look_for_server(server.http, "--b")
     if len(fronts) > 1:
         look_for_server(server.grpc, "--b-grpc")
-    tolerances, ignored = parse_tolerances(given.tolerance), parse_ignored(given.ignore)
-    selected = filter_of(given)
+    rules = parse_tolerances(given.tolerance, given.ignore)
+    selected = filter_of(given, before_response=True)
     selection = Selection(given.sample, given.seed, given.max_body)
     clock = clock_from_now()
     recorders = _recorders(given, {"a.trc": fronts[0].server, "b.trc": server.http}, clock)
     shadow = Shadow(
         server,
-        lambda a, b: compare_answers(model_of(a.request), a, b, tolerances, ignored),
+        lambda a, b: compare_answers(model_of(a.request), a, b, rules),
         lambda request: selected.keeps(Exchange(request, None)) and selection.takes(request),
         *(recorder.put for recorder in recorders.values()),
         on_difference=lambda one: print_message(
-            f"differs: {_title(one.model, one.kind, one.output)}; {one.detail}"
+            f"differs: {title_of(one.kind, one.model, one.output)}; {one.detail}"
         ),
-        headers=tuple(parse_header(text, "--header") for text in given.header),
+        headers=headers,
         timeout=given.timeout,
         clock=clock,
         in_flight=given.in_flight,
@@ -152,14 +155,12 @@ def _report(shadow: Shadow, not_stored: Sequence[Counter[str]]) -> Iterator[str]
     yield f"{'compared':>8}  {'differ':>8}  model"
     for model, count in shadow.compared.most_common():
         yield f"{count:>8}  {shadow.differing[model]:>8}  {model}"
-    for kind, count in shadow.kinds.most_common():
-        yield f"{count} times {_title(*kind)}"
+    for (model, kind, output), count in shadow.kinds.most_common():
+        yield f"{count} times {title_of(kind, model, output)}"
+    for reason, count in shadow.unanswered.items():
+        yield f"no response of B: {count} times {reason}"
     for reason, count in shadow.counts.items():
         yield f"not compared: {count} {reason}"
     for counts in not_stored:
         for reason, count in counts.items():
             yield f"not stored: {count} {reason}"
-
-
-def _title(model: str, kind: str, output: str) -> str:
-    return f"{kind}: {model}" + (f", {output}" if output else "")

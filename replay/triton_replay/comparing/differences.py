@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import contextlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from typing import Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -24,6 +28,8 @@ from triton_replay.wire.grpc_messages import (
 
 ROUNDING = 1e-2
 """Differences up to this share of a tensor's largest value count as rounding (FP16, TF32, BF16)."""
+_COUNTS = 2048
+"""Differences of whole numbers up to this are no rounding: FP16 has all of them."""
 _VOLATILE = (
     "/stats",
     "/metrics",
@@ -34,6 +40,8 @@ _VOLATILE = (
     "/LogSettings",
 )
 """Path suffixes of requests whose responses change over time or belong to one server."""
+_OPTIONAL: Final = ("model_version",)
+"""Fields that a server may omit. They are compared if both responses have them."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,10 @@ class Difference:
     """The values of A and B."""
     size: float = 0.0
     """Largest numeric difference."""
+    relative: float = inf
+    """Largest numeric difference relative to the largest value in A."""
+    path: str = ""
+    """Path of the JSON field, which starts with `output`, or "" for other differences."""
 
 
 def model_of(request: Request) -> str:
@@ -106,11 +118,7 @@ def outputs_of(exchange: Exchange) -> set[str]:
 
 
 def compare_answers(
-    model: str,
-    a: Exchange,
-    b: Exchange,
-    tolerances: Tolerances,
-    ignored: Collection[str] = (),
+    model: str, a: Exchange, b: Exchange, tolerances: Tolerances
 ) -> list[Difference]:
     """Compare the responses to one request.
 
@@ -118,19 +126,16 @@ def compare_answers(
         model: The result of `model_of`.
         a: The request with its first response.
         b: The request with its second response.
-        tolerances: Allowed differences of tensors.
-        ignored: Response fields that are not compared; "parameters.x" is a field of an object.
+        tolerances: Allowed differences.
 
     Returns:
         All differences; none for responses that are redacted, incomplete in the capture, or
         change over time.
     """
-    return list(_compare(model, a, b, tolerances, ignored))
+    return list(_compare(model, a, b, tolerances))
 
 
-def _compare(
-    model: str, a: Exchange, b: Exchange, tolerances: Tolerances, ignored: Collection[str]
-) -> Iterator[Difference]:
+def _compare(model: str, a: Exchange, b: Exchange, tolerances: Tolerances) -> Iterator[Difference]:
     if not _is_complete(a) or not _is_complete(b):
         if _is_complete(a) != _is_complete(b):
             lost, kept = ("B", a) if _is_complete(a) else ("A", b)
@@ -158,12 +163,23 @@ def _compare(
         kind = "stream responses"
         kind += " missing" if len(first) > len(second) else " in B only"
         yield Difference(kind, model, "", f"{len(first)} and {len(second)}")
-    pairs = zip(first, second, strict=False)
-    if any(x.fields.get("id") != y.fields.get("id") for x, y in pairs) and not _has_id(a):
-        ignored = {*ignored, "id"}  # invented by the server
-    for one, other in zip(first, second, strict=False):
-        yield from _compare_fields(model, one, other, ignored)
-        yield from _compare_outputs(model, one, other, tolerances)
+    pairs = [
+        (one, tolerances.names.aligned(model, one, other))
+        for one, other in zip(first, second, strict=False)
+    ]
+    invented = any(x.fields.get("id") != y.fields.get("id") for x, y in pairs) and not _has_id(a)
+    found: list[Difference] = []
+    for one, other in pairs:
+        found += _compare_fields(model, one, other, tolerances, invented_id=invented)
+        found += _compare_outputs(model, one, other, tolerances)
+    if found and len(first) > 1 and len(first) == len(second):
+        contents = [
+            [_content(answer, tolerances, invented_id=invented) for answer in side]
+            for side in zip(*pairs, strict=True)
+        ]
+        if contents[0] != contents[1] and Counter(contents[0]) == Counter(contents[1]):
+            found = [Difference("order", model, "", f"{len(first)} responses of a stream")]
+    yield from found
 
 
 def _is_complete(exchange: Exchange) -> bool:
@@ -190,7 +206,9 @@ def _answers(exchange: Exchange) -> list[Answer]:
     request, response = exchange.request, exchange.response
     assert response is not None
     if request.protocol == "http":
-        return read_answers(response.headers, response.body)
+        if INFERENCE.match(request.target.partition("?")[0]) or not len(response.body):
+            return read_answers(response.headers, response.body)
+        return [Answer({}, read_body(response.headers, response.body).document)]
     if request.target.endswith("/ModelInfer"):
         return answer_of_call(response.body)
     if not request.target.endswith("/ModelStreamInfer"):
@@ -220,53 +238,64 @@ def _has_id(exchange: Exchange) -> bool:
 
 
 def _compare_fields(
-    model: str, a: Answer, b: Answer, ignored: Collection[str]
+    model: str, a: Answer, b: Answer, tolerances: Tolerances, *, invented_id: bool
 ) -> Iterator[Difference]:
-    first, second = (_without(answer.fields, ignored) for answer in (a, b))
-    for name in sorted({*first, *second}):
-        one, other = first.get(name), second.get(name)
-        if one != other:
-            kind = "error text" if name == "error" else "field"
-            place, one, other = _first_difference(one, other)
-            prefix = f"{place.lstrip('.')}: " if place else ""
-            yield Difference(kind, model, name, f"{prefix}{_short(one)} and {_short(other)}")
+    optional = {name for name in _OPTIONAL if None in (a.fields.get(name), b.fields.get(name))}
+    optional |= {"id"} if invented_id else set()
+    for name in sorted({*a.fields, *b.fields} - optional):
+        kind = "error text" if name == "error" else "field"
+        for path, *both in _leaves(name, a.fields.get(name), b.fields.get(name)):
+            if not tolerances.ignores(path):
+                yield Difference(kind, model, name, _detail(name, path, *both), path=path)
 
 
-def _without(fields: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """Return the fields that are compared. Empty parameters equal no parameters."""
-    kept = {}
-    for name, value in fields.items():
-        inner = [path[len(name) + 1 :] for path in ignored if path.startswith(f"{name}.")]
-        if isinstance(value, dict) and inner:
-            value = _without(value, inner)
-        if name not in ignored and not (name == "parameters" and not value):
-            kept[name] = value
-    return kept
+def _detail(parent: str, path: str, one: object, other: object) -> str:
+    place = path[len(parent) :].lstrip(".")
+    return (f"{place}: " if place else "") + f"{_short(one)} and {_short(other)}"
+
+
+def _leaves(path: str, a: object, b: object) -> Iterator[tuple[str, object, object]]:
+    """Yield the paths of different JSON values with both values; null equals an empty object."""
+    if {type(a), type(b)} <= {dict, type(None)}:
+        one, other = a or {}, b or {}
+        assert isinstance(one, dict)
+        assert isinstance(other, dict)
+        for key in dict.fromkeys([*one, *other]):
+            yield from _leaves(f"{path}.{key}", one.get(key), other.get(key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for place, (one, other) in enumerate(zip(a, b, strict=True)):
+            yield from _leaves(f"{path}[{place}]", one, other)
+    elif a != b or isinstance(a, bool) != isinstance(b, bool):  # JSON's true is not 1
+        yield path, a, b
+
+
+def _content(answer: Answer, tolerances: Tolerances, *, invented_id: bool) -> str:
+    """Return the compared fields and tensors of a response as text."""
+    fields = (
+        (path, value)
+        for name, field in answer.fields.items()
+        for path, value, _ in _leaves(name, field, None)
+        if not tolerances.ignores(path) and not (invented_id and name == "id")
+    )
+    tensors = (
+        (name, one.datatype, one.values.tolist())
+        for name, one in answer.tensors.items()
+        if not tolerances.ignores(f"outputs.{name}")
+    )
+    return repr((sorted(fields), sorted(tensors)))
 
 
 def _compare_outputs(
     model: str, a: Answer, b: Answer, tolerances: Tolerances
 ) -> Iterator[Difference]:
     for name in sorted({*a.tensors, *b.tensors}):
+        if tolerances.ignores(f"outputs.{name}"):
+            continue
         if name not in b.tensors or name not in a.tensors:
             kind = "output missing" if name in a.tensors else "output in B only"
             yield Difference(kind, model, name, "")
             continue
         yield from _compare_tensors(model, name, a.tensors[name], b.tensors[name], tolerances)
-
-
-def _first_difference(a: object, b: object) -> tuple[str, object, object]:
-    """Return the path of the first difference in two JSON values, and both values there."""
-    pairs: Iterable[tuple[str, object, object]] = ()
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = ((f".{key}", a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]))
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = ((f"[{place}]", *both) for place, both in enumerate(zip(a, b, strict=True)))
-    for place, one, other in pairs:
-        if one != other:
-            within, one, other = _first_difference(one, other)
-            return place + within, one, other
-    return "", a, b
 
 
 def _compare_tensors(
@@ -278,40 +307,87 @@ def _compare_tensors(
         yield Difference("shape", model, name, f"{list(a.shape)} and {list(b.shape)}")
     else:
         tolerance = tolerances.of(model, name, a.datatype)
+        if tolerance.json and a.datatype == "BYTES":
+            yield from _compare_texts(model, name, a.values, b.values, tolerances)
+            return
         wrong = tolerance.violated(a.values, b.values, a.datatype)
         if wrong.any():
             yield _of_values(model, name, a.values, b.values, wrong)
 
 
+def _compare_texts(
+    model: str, name: str, a: Array, b: Array, tolerances: Tolerances
+) -> Iterator[Difference]:
+    """Compare elements that are JSON. Others must be equal."""
+    tolerance = tolerances.of(model, name, "BYTES")
+    parent = f"outputs.{name}"
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for place in np.ndindex(a.shape):
+        values: list[object] = [a[place], b[place]]
+        with contextlib.suppress(ValueError, RecursionError):
+            values = [json.loads(bytes(text)) for text in (a[place], b[place])]
+        for path, *both in _leaves(parent, *values):
+            if not tolerance.near(*both) and not tolerances.ignores(path):
+                found[path].append(f"at {list(place)} {_detail(parent, path, *both)}")
+    for path, details in found.items():
+        detail = f"{len(details)} of {a.size} elements, {details[0]}"
+        yield Difference("values", model, name, detail, path=path)
+
+
 def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Difference:
     place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
     count = f"{int(wrong.sum())} of {wrong.size} elements"
+    kind, rows = _kind_of_values(a, b, wrong), ""
+    if wrong.ndim > 1 and kind != "rounding":
+        by_row: Array = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
+        if not by_row.all():
+            kind = "values of some rows" if kind == "values" else kind
+            rows = f"; {int(by_row.sum())} of {len(by_row)} rows"
     if a.dtype.kind not in "fiu":
-        detail = f"{count}, at {list(place)} {_short(a[place])} and {_short(b[place])}"
-        return Difference("values", model, name, detail)
-    wide_a = a.astype(np.float64)
+        detail = f"{count}, at {list(place)} {_short(a[place])} and {_short(b[place])}{rows}"
+        return Difference(kind, model, name, detail)
     with np.errstate(invalid="ignore"):
         distances = distance(a, b)
-    finite = np.isfinite(distances)
-    largest = float(distances[finite].max(initial=0.0))
-    if (wrong & finite).any():
-        place = tuple(
-            int(x)
-            for x in np.unravel_index(
-                int(np.argmax(np.where(wrong & finite, distances, -1.0))), distances.shape
-            )
+    shown = wrong & np.isfinite(distances)
+    largest = float(distances[shown].max(initial=0.0))
+    if shown.any() and kind not in ("NaN", "infinity"):
+        at = int(np.argmax(np.where(shown, distances, -1.0)))
+        place = tuple(int(axis) for axis in np.unravel_index(at, distances.shape))
+    detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}{rows}"
+    scale = float(np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=0.0))
+    relative = largest / scale if scale and (shown == wrong).all() else inf
+    return Difference(kind, model, name, detail, largest, relative)
+
+
+def _kind_of_values(a: Array, b: Array, wrong: Array) -> str:
+    one, other = a[wrong], b[wrong]
+    if a.dtype.kind not in "fiu":
+        return "order" if _reordered(one, other) else "values"
+    if a.dtype.kind == "f":
+        for kind, found in (("NaN", np.isnan), ("infinity", np.isinf)):
+            if (found(one) != found(other)).any():
+                return kind
+    if not (np.isfinite(one) & np.isfinite(other)).all():
+        return "values"
+    if _reordered(one, other):
+        return "order"
+    distances = distance(one, other)
+    if a.dtype.kind in "iu":
+        largest_value = max(
+            abs(int(extreme(x))) for x in (one, other) for extreme in (np.min, np.max)
         )
-    detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}"
-    scale = float(np.abs(wide_a[np.isfinite(wide_a)]).max(initial=0.0))
-    rows: Array = np.ones(1, bool)
-    if wrong.ndim > 1:
-        rows = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
-    if a.dtype.kind == "f" and (finite | ~wrong).all() and largest <= ROUNDING * scale:
-        return Difference("rounding", model, name, detail, largest)
-    if not rows.all():
-        detail += f"; {int(rows.sum())} of {len(rows)} rows"
-        return Difference("values of some rows", model, name, detail, largest)
-    return Difference("values", model, name, detail, largest)
+        return "off by one" if largest_value > 1 and (distances == 1).all() else "values"
+    size = np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=0.0)
+    whole = all((x == np.floor(x)).all() for x in (one, other)) and size <= _COUNTS
+    return "rounding" if distances.max() <= ROUNDING * size and not whole else "values"
+
+
+def _reordered(a: Array, b: Array) -> bool:
+    """Return whether the arrays have the same values, in another order."""
+    try:
+        return len(a) > 1 and bool((np.sort(a) == np.sort(b)).all())
+    except TypeError:  # values of several types
+        return False
 
 
 def _text(exchange: Exchange) -> str:

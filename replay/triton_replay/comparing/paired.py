@@ -16,18 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, log
+from math import exp, log
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_replay.comparing.latencies import rank
+
 Times = NDArray[np.float64]
 
 PERCENTILES: Final = (50, 90, 99)
-#: The mean of the slowest 1 % shows rare stalls, which are above the 99th percentile.
-STATISTICS: Final = (*(f"p{percent}" for percent in PERCENTILES), "slowest 1 %")
+STATISTICS: Final = (*(f"p{percent}" for percent in PERCENTILES), "slowest 0.5 %")
+"""The mean of the slowest shows rare stalls. A larger share hides them: of simulated servers with a
+stall of 30 ms in 1 of 150 of 2,000 requests, among shorter stalls in 2 % of all requests, 1 % finds
+34 of 40, and 0.5 % finds 38."""
+_SLOWEST: Final = 200
+"""One of this number of asks is among the slowest."""
 MIN_REQUESTS: Final = 20
 """With fewer requests there is no verdict."""
 
@@ -202,8 +208,8 @@ def _statistics(times: Times) -> Times:
     """Return STATISTICS of [draws, requests, asks], shape [draws, statistics]."""
     values = times.reshape(len(times), -1)
     count = values.shape[1]
-    slowest = max(1, count // 100)
-    ranks = [max(0, ceil(count * percent / 100) - 1) for percent in PERCENTILES]
+    slowest = max(1, count // _SLOWEST)
+    ranks = [rank(count, percent) for percent in PERCENTILES]
     ordered = np.partition(values, [*ranks, count - slowest], axis=1)
     tail = ordered[:, count - slowest :].mean(axis=1, keepdims=True)
     return np.concatenate([ordered[:, ranks], tail], axis=1)

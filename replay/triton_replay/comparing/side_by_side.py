@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import sqrt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from triton_replay.capture.files import Exchange
-from triton_replay.comparing.comparison import Compared, Group, check_names, features_of, group
-from triton_replay.comparing.differences import (
-    Difference,
-    compare_answers,
-    failure_of,
-    model_of,
-    outputs_of,
-)
+from triton_replay.capture.files import Asked
+from triton_replay.capture.renaming import Names
+from triton_replay.comparing.comparison import check_names
+from triton_replay.comparing.differences import compare_answers, failure_of, model_of, outputs_of
+from triton_replay.comparing.groups import Compared, Group, group
+from triton_replay.comparing.noise import measure_noise
 from triton_replay.comparing.paired import Effect, Sample, judge
 from triton_replay.comparing.tolerances import Tolerances
-
-Asked = tuple[Exchange, int]
-"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 
 
 @dataclass
@@ -61,9 +54,9 @@ class ModelVerdict(NamedTuple):
 class Results:
     """Collects the results of all asks, without message bodies."""
 
-    def __init__(self, tolerances: Tolerances, ignored: Collection[str]) -> None:
+    def __init__(self, tolerances: Tolerances, *, learn: bool = False) -> None:
         self._tolerances = tolerances
-        self._ignored = ignored
+        self._learn = learn
         self._models: defaultdict[str, _OfModel] = defaultdict(_OfModel)
         self._outputs: set[tuple[str, str]] = set()
         self.requests = 0
@@ -89,19 +82,21 @@ class Results:
         for side, reason in reasons.items():
             model.failures[side].update([reason] if reason else [])
         self.answered += any(exchange.response is not None for exchange, _ in (*a, *b))
-        self._outputs |= {(name, output) for output in outputs_of(first) | outputs_of(other)}
-        features = features_of(request, 1)
-        for kept, ask in ((model.answers, b[0]), (model.noise, again)):
-            if ask is not None:
-                kept.append(Compared(name, request, features, self._compare(name, first, ask[0])))
+        # B may have other names.
+        named = (first,) if self._tolerances.names.outputs else (first, other)
+        self._outputs |= {(name, output) for one in named for output in outputs_of(one)}
+        plain = replace(self._tolerances, names=Names())
+        found = tuple(compare_answers(name, first, other, self._tolerances))
+        varies = found and len(b) > 1 and compare_answers(name, other, b[1][0], plain)
+        model.answers.append(Compared(name, request, found, varies="B" if varies else ""))
+        if again is not None:
+            noise = tuple(compare_answers(name, first, again[0], plain))
+            model.noise.append(Compared(name, request, noise))
         failed = any(failure_of(exchange) for exchange, _ in (*a, *b))
         if again is not None and not failed and not reasons["A again"]:
             model.a.append(tuple(latency for _, latency in a))
             model.b.append(tuple(latency for _, latency in b))
             model.pairs.append((a[0][1], again[1]))
-
-    def _compare(self, name: str, a: Exchange, b: Exchange) -> tuple[Difference, ...]:
-        return tuple(compare_answers(name, a, b, self._tolerances, self._ignored))
 
     def judged(self, at_least: float) -> list[ModelVerdict]:
         """Return the verdicts on all models, those with most requests first.
@@ -123,26 +118,21 @@ class Results:
                 name,
                 model.requests,
                 {side: dict(counts) for side, counts in model.failures.items()},
-                *_beyond_noise(group(model.answers), group(model.noise)),
+                *self._groups(model),
                 effects.get(name, ()),
                 len(model.a),
             )
             for name, model in sorted(self._models.items(), key=lambda each: -each[1].requests)
         ]
 
-
-def _beyond_noise(
-    groups: Sequence[Group], noise: Sequence[Group]
-) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """Return B's groups that are more frequent than A's own groups, and A's own groups."""
-    usual = {(one.kind, one.output): len(one.requests) for one in noise}
-    beyond = []
-    for one in groups:
-        count = usual.get((one.kind, one.output), 0)
-        # Three standard deviations of the difference of two counts.
-        if len(one.requests) > count + 3 * sqrt(2 * count):
-            beyond.append(one)
-    return tuple(beyond), tuple(noise)
+    def _groups(self, model: _OfModel) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+        """Return B's groups without A's noise, and the groups of the noise."""
+        noise = measure_noise(one.differences for one in model.noise)
+        beyond = noise.beyond([one.differences for one in model.answers], learn=self._learn)
+        answers = [
+            replace(one, differences=left) for one, left in zip(model.answers, beyond, strict=True)
+        ]
+        return tuple(group(answers)), tuple(group(model.noise))
 
 
 def differing(verdict: Sequence[ModelVerdict]) -> int:

@@ -1,15 +1,18 @@
-"""Tolerances: allowed differences between two tensors."""
+"""Allowed differences between two responses, and between two tensors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_replay.capture.renaming import Names
 from triton_replay.errors import ReplayError
 
 Array = NDArray[Any]
@@ -21,6 +24,7 @@ _KEYS: Final = {
     "ulp": "ulp",
     "cosine": "cosine",
     "topk": "top_k",
+    "json": "json",
 }
 
 
@@ -39,6 +43,8 @@ class Tolerance:
         ulp: Difference of elements in units in the last place.
         cosine: Least cosine similarity of rows along the last axis.
         top_k: Number of largest elements of each row whose positions must be equal.
+        json: Whether elements of BYTES are compared as JSON, with `absolute` and `relative` for
+            their numbers.
     """
 
     absolute: float | None = None
@@ -47,6 +53,20 @@ class Tolerance:
     ulp: int | None = None
     cosine: float | None = None
     top_k: int | None = None
+    json: bool | None = None
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if there is a criterion for numeric tensors."""
+        return any(value is not None for name, value in vars(self).items() if name != "json")
+
+    def near(self, a: object, b: object) -> bool:
+        """Return whether two JSON values are equal, or numbers within the tolerance."""
+        if not isinstance(a, int | float) or not isinstance(b, int | float):
+            return a == b
+        if isinstance(a, bool) or isinstance(b, bool):
+            return a is b
+        return a == b or bool(self._near(np.array(float(a)), np.array(float(b)), ""))
 
     def violated(self, a: Array, b: Array, datatype: str = "") -> Array:
         """Return a bool for each element that exceeds the tolerance.
@@ -116,15 +136,24 @@ EXACT: Final = Tolerance(absolute=0.0)
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Tolerances by "MODEL/OUTPUT" or "OUTPUT", and the one of all other float outputs.
+    """Rules for all responses: tolerances of outputs, fields that are ignored, and names.
 
     Args:
         others: Tolerance of float outputs without a named one; None for that of the datatype.
-        named: Tolerances by name.
+        named: Tolerances by "MODEL/OUTPUT" or "OUTPUT".
+        ignored: Fields that are not compared, such as "parameters.ms" or "outputs.y"; "*" stands
+            for any text.
+        names: Names that differ between the servers.
     """
 
     others: Tolerance | None = None
     named: Mapping[str, Tolerance] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    names: Names = field(default_factory=Names)
+
+    def ignores(self, path: str) -> bool:
+        """Return whether the field at a path is not compared, or is a part of such a field."""
+        return bool(self.ignored) and _pattern(self.ignored).fullmatch(path) is not None
 
     def of(self, model: str, output: str, datatype: str) -> Tolerance:
         """Return the tolerance of an output.
@@ -134,19 +163,33 @@ class Tolerances:
             output: Name of the output.
             datatype: Triton's name. Without a named tolerance only floats may differ.
         """
+        default = _FLOATS.get(datatype, EXACT)
         found = self.named.get(f"{model}/{output}", self.named.get(output))
-        if found is not None:
-            return found
-        if datatype not in _FLOATS:
-            return EXACT
-        return self.others or _FLOATS[datatype]
+        if found is None and (datatype in _FLOATS or datatype == "BYTES"):
+            found = self.others
+        if found is None or not (found.json if datatype == "BYTES" else found.is_numeric):
+            return default
+        return found
 
 
 _FLOATS: Final = {"FP64": DEFAULT, "FP32": DEFAULT, "FP16": HALF, "BF16": HALF}
 
 
-def parse_tolerances(texts: Sequence[str]) -> Tolerances:
-    """Parse values of `--tolerance`: `[[MODEL/]OUTPUT:]abs=1e-5,rel=1e-4,ulp=4,cosine=0.9,topk=5`.
+@lru_cache
+def _pattern(ignored: tuple[str, ...]) -> re.Pattern[str]:
+    paths = "|".join(re.escape(path).replace(r"\*", ".*") for path in ignored)
+    return re.compile(rf"(?:{paths})(?:[.\[].*)?", re.DOTALL)
+
+
+def parse_tolerances(
+    texts: Sequence[str], ignored: Sequence[str] = (), names: Names | None = None
+) -> Tolerances:
+    """Parse values of `--tolerance` and `--ignore`.
+
+    Args:
+        texts: Values such as `[[MODEL/]OUTPUT:]abs=1e-5,rel=1e-4,ulp=4,cosine=0.9,topk=5`.
+        ignored: Field names, separated by commas.
+        names: Names that differ between the servers.
 
     Raises:
         ReplayError: A value is invalid.
@@ -159,20 +202,28 @@ def parse_tolerances(texts: Sequence[str]) -> Tolerances:
         except (KeyError, ValueError) as error:
             text = (
                 f"--tolerance: found {text!r}, expected [OUTPUT:]KEY=NUMBER,..., with the keys "
-                f"{', '.join(_KEYS)}; numbers of 0 or more, cosine at most 1, topk at least 1"
+                f"{', '.join(_KEYS)}; numbers of 0 or more, cosine at most 1, topk at least 1; "
+                "json without a number"
             )
             raise ReplayError(text) from error
         if separator:
             named[name] = tolerance
         else:
             others = tolerance
-    return Tolerances(others, named)
+    paths = tuple(path.strip() for text in ignored for path in text.split(","))
+    if "" in paths:
+        raise ReplayError(f"--ignore: found {', '.join(map(repr, ignored))}, expected FIELD,...")
+    return Tolerances(others, named, paths, names or Names())
 
 
 def _criterion(rule: str) -> tuple[str, float]:
     """Parse `KEY=NUMBER`. Raise KeyError or ValueError."""
     key, _, text = rule.partition("=")
     name = _KEYS[key.strip()]
+    if name == "json":
+        if text:
+            raise ValueError
+        return name, True
     value = int(text) if name in ("ulp", "top_k") else float(text)
     # A comparison with NaN is false.
     if not (name == "top_k") <= value <= (1.0 if name == "cosine" else inf):

@@ -67,7 +67,7 @@ class GrpcCase:
         self.check(subject, found if self.stream else found[0])
 
     async def _call(self, server: Address, subject: Subject) -> GrpcCall:
-        channel = GrpcChannel(server)
+        channel = GrpcChannel(server, subject.grpc_tls)
         try:
             return await asyncio.wait_for(self._response(channel, subject), subject.timeout)
         finally:
@@ -151,83 +151,43 @@ def _has_error(_: Subject, answers: Message) -> None:
         raise Fails("no response has an error_message")
 
 
+def _request(method: str, **fields: str) -> Callable[[Subject], Message]:
+    """Create the requests of a method, whose fields are attributes of the subject."""
+    kind = getattr(messages, f"{method}Request")
+    return lambda subject: kind(**{key: getattr(subject, of) for key, of in fields.items()})
+
+
 GRPC_CASES: Final = (
-    GrpcCase(
-        "gRPC",
-        "the server is live",
-        "ServerLive",
-        lambda _: messages.ServerLiveRequest(),
-        _true("live"),
-    ),
-    GrpcCase(
-        "gRPC",
-        "the server is ready",
-        "ServerReady",
-        lambda _: messages.ServerReadyRequest(),
-        _true("ready"),
-    ),
-    GrpcCase(
-        "gRPC",
-        "the model is ready",
-        "ModelReady",
-        lambda s: messages.ModelReadyRequest(name=s.model),
-        _true("ready"),
-    ),
-    GrpcCase(
-        "gRPC",
-        "metadata of the server",
-        "ServerMetadata",
-        lambda _: messages.ServerMetadataRequest(),
-        _true("name"),
-    ),
-    GrpcCase(
-        "gRPC",
-        "metadata of the model",
-        "ModelMetadata",
-        lambda s: messages.ModelMetadataRequest(name=s.model),
-        _true("outputs"),
+    *(
+        GrpcCase("gRPC", name, method, _request(method, **fields), _true(field))
+        for name, method, field, fields in (
+            ("the server is live", "ServerLive", "live", {}),
+            ("the server is ready", "ServerReady", "ready", {}),
+            ("the model is ready", "ModelReady", "ready", {"name": "model"}),
+            ("metadata of the server", "ServerMetadata", "name", {}),
+            ("metadata of the model", "ModelMetadata", "outputs", {"name": "model"}),
+        )
     ),
     GrpcCase("gRPC", "an inference of raw contents", "ModelInfer", _infer, _inferred),
     GrpcCase("gRPC", "an inference of typed contents", "ModelInfer", _typed, _inferred),
     GrpcCase("gRPC", "an unknown model", "ModelInfer", lambda s: _infer(s, "no_such_model"), None),
     *(
-        GrpcCase("gRPC extensions", name, method, message, _any)
-        for name, method, message in (
-            (
-                "the model's configuration",
-                "ModelConfig",
-                lambda s: messages.ModelConfigRequest(name=s.model),
-            ),
-            (
-                "its statistics",
-                "ModelStatistics",
-                lambda s: messages.ModelStatisticsRequest(name=s.model),
-            ),
-            ("the index", "RepositoryIndex", lambda _: messages.RepositoryIndexRequest()),
-            ("settings of traces", "TraceSetting", lambda _: messages.TraceSettingRequest()),
-            ("settings of the log", "LogSettings", lambda _: messages.LogSettingsRequest()),
-            (
-                "shared memory",
-                "SystemSharedMemoryStatus",
-                lambda _: messages.SystemSharedMemoryStatusRequest(),
-            ),
+        GrpcCase("gRPC extensions", name, method, _request(method, **fields), _any)
+        for name, method, fields in (
+            ("the model's configuration", "ModelConfig", {"name": "model"}),
+            ("its statistics", "ModelStatistics", {"name": "model"}),
+            ("the index", "RepositoryIndex", {}),
+            ("settings of traces", "TraceSetting", {}),
+            ("settings of the log", "LogSettings", {}),
+            ("shared memory", "SystemSharedMemoryStatus", {}),
         )
     ),
-    GrpcCase("gRPC streams", "a response", "ModelStreamInfer", _infer, _streamed, stream=True),
-    GrpcCase(
-        "gRPC streams",
-        "the last response says so",
-        "ModelStreamInfer",
-        _with_final_response,
-        _ended,
-        stream=True,
-    ),
-    GrpcCase(
-        "gRPC streams",
-        "an unknown model",
-        "ModelStreamInfer",
-        lambda s: _infer(s, "no_such_model"),
-        _has_error,
-        stream=True,
+    *(
+        GrpcCase("gRPC streams", name, "ModelStreamInfer", message, check, stream=True)
+        for name, message, check in (
+            ("a response", _infer, _streamed),
+            ("the last response says so", _with_final_response, _ended),
+            ("an unknown model", lambda s: _infer(s, "no_such_model"), _has_error),
+        )
     ),
 )

@@ -6,30 +6,27 @@ import base64
 import http.client
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.wire.answers import Tensor, read_answers
+from triton_replay.wire.answers import DTYPES, Tensor, read_answers
 from triton_replay.wire.bodies import (
     JSON_LENGTH,
     Headers,
     NotUnderstood,
+    content_type,
     header,
     inflate,
     tensor_body,
 )
 
-_NUMBERS: Final[Mapping[str, str]] = {
-    **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
-    "BOOL": "?",
-}
 _BF16_ONE: Final = b"\x80\x3f"
 _WORD: Final = "a"
 NOT_IN_JSON: Final = frozenset(("FP16", "BF16"))
@@ -75,7 +72,7 @@ class Input:
             return (len(_WORD).to_bytes(4, "little") + _WORD.encode()) * self.count
         if self.datatype == "BF16":
             return _BF16_ONE * self.count
-        return np.ones(self.shape, _NUMBERS[self.datatype]).tobytes()
+        return np.ones(self.shape, DTYPES[self.datatype]).tobytes()
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,8 @@ class Subject:
         inputs: Generated inputs.
         outputs: Datatypes by output name.
         version: A version of the model, or "" if the metadata have none.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
     """
 
     server: Address
@@ -101,6 +100,13 @@ class Subject:
     inputs: tuple[Input, ...]
     outputs: Mapping[str, str]
     version: str
+    tls: ssl.SSLContext | None = None
+    grpc_tls: ssl.SSLContext | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of URLs."""
+        return "https" if self.tls else "http"
 
     @property
     def path(self) -> str:
@@ -109,10 +115,22 @@ class Subject:
 
     def send(self, request: HttpRequest) -> Reply:
         """Send a request. Raise ServerUnreachable if no server listens any more."""
-        reply = send(self.server, request, self.timeout)
+        reply = send(self.server, request, self.timeout, self.tls)
         if not reply.status:
             look_for_server(self.server, "--server")
         return reply
+
+    @cached_property
+    def infers(self) -> bool:
+        """True if the server accepts a valid inference in JSON, or in binary without JSON values.
+
+        Otherwise a refused inference proves nothing.
+        """
+        try:
+            request = self.infer()
+        except NotApplicable:
+            request = self.binary()
+        return self.send(request).status == 200
 
     def document(self, **more: object) -> dict[str, Any]:
         """Return the JSON of an inference request, with `more` as further top-level fields.
@@ -126,8 +144,25 @@ class Subject:
         """Return an inference request with the JSON of `document`. Raise NotApplicable."""
         return HttpRequest("POST", f"{self.path}/infer", json.dumps(self.document(**more)).encode())
 
+    def binary(self, **more: object) -> HttpRequest:
+        """Return an inference request with binary inputs, with `more` as top-level fields."""
+        parts = [one.raw() for one in self.inputs]
+        inputs = [
+            one.described() | {"parameters": {"binary_data_size": len(part)}}
+            for one, part in zip(self.inputs, parts, strict=True)
+        ]
+        length, body = tensor_body({"inputs": inputs, **more}, parts)
+        return HttpRequest("POST", f"{self.path}/infer", body, length)
 
-def inspect_server(server: Address, grpc: Address | None, model: str, timeout: float) -> Subject:
+
+def inspect_server(
+    server: Address,
+    grpc: Address | None,
+    model: str,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    grpc_tls: ssl.SSLContext | None = None,
+) -> Subject:
     """Read the metadata of a server and a model.
 
     Args:
@@ -135,17 +170,19 @@ def inspect_server(server: Address, grpc: Address | None, model: str, timeout: f
         grpc: Address for gRPC, or None.
         model: Name of the model; "" for the first ready model of the index.
         timeout: Time limit of a request, in seconds.
+        tls: Context of TLS for HTTP, or None.
+        grpc_tls: Context of TLS for gRPC, or None.
 
     Raises:
         ServerUnreachable: The server does not respond.
         ReplayError: There is no ready model, or its metadata are invalid.
     """
-    found = send(server, HttpRequest("GET", "/v2"), timeout)
+    found = send(server, HttpRequest("GET", "/v2"), timeout, tls)
     if not found.status:
         raise ServerUnreachable(f"--server {server}: {found.body.decode(errors='replace')}")
     extensions = _object(found).get("extensions")
-    name = model or _first_ready(server, timeout)
-    reply = send(server, HttpRequest("GET", f"/v2/models/{name}"), timeout)
+    name = model or _first_ready(server, timeout, tls)
+    reply = send(server, HttpRequest("GET", f"/v2/models/{name}"), timeout, tls)
     try:
         metadata = _object(reply)
         return Subject(
@@ -157,14 +194,16 @@ def inspect_server(server: Address, grpc: Address | None, model: str, timeout: f
             tuple(_input(one) for one in metadata["inputs"]),
             {str(one["name"]): str(one["datatype"]) for one in metadata["outputs"]},
             str((metadata.get("versions") or [""])[-1]),
+            tls,
+            grpc_tls,
         )
     except (KeyError, TypeError, ValueError) as error:
         text = f"metadata of model {name!r}: expected inputs and outputs, found {reply.summary()}"
         raise ReplayError(text) from error
 
 
-def _first_ready(server: Address, timeout: float) -> str:
-    reply = send(server, HttpRequest("POST", "/v2/repository/index", b"{}"), timeout)
+def _first_ready(server: Address, timeout: float, tls: ssl.SSLContext | None) -> str:
+    reply = send(server, HttpRequest("POST", "/v2/repository/index", b"{}"), timeout, tls)
     try:
         models = reply.document()
         ready = [str(one["name"]) for one in models if one.get("state") == "READY"]
@@ -186,7 +225,7 @@ def _object(reply: Reply) -> dict[str, Any]:
 
 def _input(metadata: Mapping[str, Any]) -> Input:
     datatype = str(metadata["datatype"])
-    if datatype not in _NUMBERS and datatype not in ("BYTES", "BF16"):
+    if datatype not in DTYPES and datatype not in ("BYTES", "BF16"):
         raise ValueError(datatype)
     shape = tuple(max(int(dim), 1) for dim in metadata["shape"])
     return Input(str(metadata["name"]), datatype, shape)
@@ -204,12 +243,17 @@ class HttpRequest:
     body: bytes = b""
     headers: Headers = ()
 
-    def command(self, server: Address) -> str:
+    @property
+    def all_headers(self) -> Headers:
+        """The headers with the Content-Type."""
+        return (*content_type(self.headers), *self.headers) if self.body else self.headers
+
+    def command(self, server: Address, scheme: str = "http") -> str:
         """Return a shell command that sends the request."""
         words = ["curl", "-i", "-X", self.method]
-        for name, value in self.headers:
+        for name, value in self.all_headers:
             words += ["-H", f"{name}: {value}"]
-        url = f"http://{server}{self.target}"
+        url = f"{scheme}://{server}{self.target}"
         if not self.body:
             return shlex.join([*words, url])
         try:
@@ -251,29 +295,28 @@ class Reply:
         return f"{self.status or 'no response'}: {' '.join(text.split())[:160]}"
 
 
-def send(server: Address, request: HttpRequest, timeout: float) -> Reply:
+def send(
+    server: Address, request: HttpRequest, timeout: float, tls: ssl.SSLContext | None = None
+) -> Reply:
     """Send a request and return the response, or a Reply with status 0.
 
     Args:
         server: Address of the server.
         request: The request.
         timeout: Seconds for each operation of the socket.
+        tls: Context of TLS, or None.
     """
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
+    connection = (
+        http.client.HTTPSConnection(*server, timeout=timeout, context=tls)
+        if tls
+        else http.client.HTTPConnection(*server, timeout=timeout)
+    )
     try:
         body = request.body if request.body or request.method == "POST" else None
-        connection.request(request.method, request.target, body, dict(request.headers))
+        connection.request(request.method, request.target, body, dict(request.all_headers))
         response = connection.getresponse()
         return Reply(response.status, tuple(response.getheaders()), response.read())
     except (OSError, http.client.HTTPException) as error:
         return Reply(0, (), f"{type(error).__name__}: {error}".encode())
     finally:
         connection.close()
-
-
-def tensor_request(
-    target: str, document: dict[str, Any], binary: Sequence[bytes], headers: Headers = ()
-) -> HttpRequest:
-    """Return a request of the binary tensor data extension."""
-    length, body = tensor_body(document, binary)
-    return HttpRequest("POST", target, body, (*length, *headers))

@@ -80,7 +80,7 @@ def _over_http(subject: Subject, case: Case) -> Finding:
         request = case.request(subject)
     except NotApplicable as error:
         return Finding(case.extension, case.name, "not tried", str(error))
-    command = request.command(subject.server)
+    command = request.command(subject.server, subject.scheme)
     try:
         case.check(subject, subject.send(request))
     except NotApplicable as error:

@@ -11,7 +11,7 @@ from triton_replay.loading.loop import Loop
 from triton_replay.loading.queries import InSequence, Query, Requests
 from triton_replay.loading.tensors import Model, Region, RequestData, model_path
 from triton_replay.wire.answers import tensor_of_wire
-from triton_replay.wire.bodies import Headers
+from triton_replay.wire.bodies import JSON_LENGTH, Headers, content_type, head_lines
 from triton_replay.wire.http_connection import HttpConnection
 from triton_replay.wire.sockets import Connection, resolve
 
@@ -115,8 +115,8 @@ class HttpRequests:
         binary_inputs: bool,
         binary_outputs: bool,
     ) -> None:
-        lines = [f"POST {model.path}/infer HTTP/1.1", f"Host: {server}"]
-        lines += [f"{name}: {value}" for name, value in headers]
+        kind = content_type((*headers, (JSON_LENGTH, "1")) if binary_inputs else headers)
+        lines = head_lines("POST", f"{model.path}/infer", server, (*headers, *kind))
         self._head = "\r\n".join([*lines, ""]).encode("latin-1")
         self._parameters = dict(parameters)
         self._outputs = [_output(one.name, outputs, binary_outputs) for one in model.outputs]
@@ -171,8 +171,8 @@ def message(
     method: str, target: str, server: Address, headers: Headers, body: bytes = b""
 ) -> bytes:
     """Return an HTTP request with these headers and a Content-Length."""
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {server}"]
-    lines += [f"{name}: {value}" for name, value in headers]
+    kind = content_type(headers) if body else ()
+    lines = head_lines(method, target, server, (*headers, *kind))
     lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 

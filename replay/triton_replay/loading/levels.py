@@ -158,8 +158,6 @@ def read_intervals(path: Path) -> list[int]:
 
 # -- sequences
 
-DEFAULT_LENGTH = 20
-
 
 @dataclass(frozen=True)
 class SequencePlan:

@@ -9,15 +9,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from triton_replay.errors import ReplayError
-from triton_replay.wire.answers import tensor_of_values, wire_of
+from triton_replay.wire.answers import DTYPES, flat, tensor_of_values, wire_of
 from triton_replay.wire.bodies import NotUnderstood
 
-SIZES: Mapping[str, int] = {
-    **dict.fromkeys(("BOOL", "INT8", "UINT8"), 1),
-    **dict.fromkeys(("INT16", "UINT16", "FP16", "BF16"), 2),
-    **dict.fromkeys(("INT32", "UINT32", "FP32"), 4),
-    **dict.fromkeys(("INT64", "UINT64", "FP64"), 8),
-}
+SIZES: Final = {"BF16": 2, **{name: dtype.itemsize for name, dtype in DTYPES.items()}}
 """Size of an element in bytes; BYTES have no fixed size."""
 
 
@@ -84,16 +79,16 @@ def values_of(place: TensorPlace, shape: tuple[int, ...], values: object, where:
     Raises:
         ReplayError: The number or type of the values is wrong.
     """
-    flat = _flat(values)
-    if len(flat) != prod(shape):
+    found = flat(values)
+    if len(found) != prod(shape):
         raise ReplayError(
-            f"{where}: found {len(flat)} values, expected {prod(shape)} for shape {list(shape)}"
+            f"{where}: found {len(found)} values, expected {prod(shape)} for shape {list(shape)}"
         )
-    for index, value in enumerate(flat):
+    for index, value in enumerate(found):
         if not _fits(place.datatype, value):
             raise ReplayError(f"{where}[{index}]: found {value!r}, expected {place.datatype}")
     try:
-        tensor = tensor_of_values(place.name, place.datatype, shape, flat)
+        tensor = tensor_of_values(place.name, place.datatype, shape, found)
     except NotUnderstood as error:
         raise ReplayError(f"{where}: {error}") from error
     return TensorData(place.name, place.datatype, shape, wire_of(tensor))
@@ -138,12 +133,6 @@ def _joined(model: Model, rows: Sequence[Row]) -> RequestData:
         data = b"".join(one.data for one in same if one is not None)
         found.append(replace(first, shape=(len(rows), *first.shape), data=data))
     return RequestData(tuple(found))
-
-
-def _flat(values: object) -> list[Any]:
-    if isinstance(values, list):
-        return [element for entry in values for element in _flat(entry)]
-    return [values]
 
 
 def _fits(datatype: str, value: object) -> bool:

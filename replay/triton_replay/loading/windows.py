@@ -176,6 +176,10 @@ class Measurement:
         """Latencies of all windows."""
         return np.concatenate([window.latencies for window in self.windows])
 
+    def percentile(self, percent: int) -> int:
+        """Return the value of a percentile in `percentiles`."""
+        return next(found.value for found in self.percentiles if found.percent == percent)
+
     @property
     def mean(self) -> float:
         """Mean latency."""

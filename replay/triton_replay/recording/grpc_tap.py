@@ -8,7 +8,7 @@ further message in either direction as a record of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from triton_replay.capture.records import Request, Response, StreamMessage
 from triton_replay.recording.http_tap import Sink
@@ -161,37 +161,16 @@ class GrpcTap:
 
     def _put_request(self, call: _Call) -> None:
         call.recorded = True
-        self._sink.put(
-            Request(
-                number=call.number,
-                connection=self._connection,
-                at=call.request.at,
-                end=self._clock(),
-                method="POST",
-                target=call.target,
-                headers=call.request.all_headers(),
-                body_size=call.request.size,
-                body=call.request.body,
-                protocol="grpc",
-            )
-        )
+        end, route = self._clock(), ("POST", call.target)
+        request = Request.of(call.number, self._connection, call.request, end, *route)
+        self._sink.put(replace(request, protocol="grpc"))
 
     def _end(self, stream: int, ended: str) -> None:
         call = self._calls.pop(stream)
         if not call.recorded:
             self._sink.count("incomplete requests")
             return
-        message = call.response
-        self._sink.put(
-            Response(
-                number=call.number,
-                at=message.at if message.status else self._clock(),
-                end=self._clock(),
-                status=message.status,
-                headers=message.all_headers(),
-                body_size=message.size,
-                body=message.body,
-                ended=ended,
-                trailers=call.trailers,
-            )
-        )
+        if not call.response.status:
+            call.response.at = self._clock()
+        response = Response.of(call.number, call.response, self._clock(), ended)
+        self._sink.put(replace(response, trailers=call.trailers))

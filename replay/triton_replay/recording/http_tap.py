@@ -120,16 +120,7 @@ class HttpTap:
     def on_message_complete(self) -> None:
         message, self._request = self._request, None
         assert message is not None
-        self._sink.put(
-            Request(
-                number=self._unanswered[-1],
-                connection=self._connection,
-                at=message.at,
-                end=self._clock(),
-                method=self._requests.get_method().decode("latin-1"),
-                target=self._target.decode("latin-1"),
-                headers=message.all_headers(),
-                body_size=message.size,
-                body=message.body,
-            )
-        )
+        method = self._requests.get_method().decode("latin-1")
+        route = method, self._target.decode("latin-1")
+        number = self._unanswered[-1]
+        self._sink.put(Request.of(number, self._connection, message, self._clock(), *route))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote_plus
@@ -28,6 +28,7 @@ from triton_replay.wire.bodies import (
     read_body,
 )
 from triton_replay.wire.grpc_messages import (
+    CONTENTS,
     framed,
     is_inference,
     read_requests,
@@ -92,7 +93,7 @@ class Redaction:
         if not self.tensors or not message.body:
             return message
         try:
-            body = redact_call(message, self.tensors, _blank_bytes, self.max_unpacked)
+            body = _redact_call(message, self.tensors, self.max_unpacked)
         except NotUnderstood:
             return replace(message, body=b"", redacted=True)
         if body is None:
@@ -205,29 +206,15 @@ def _blank_bytes(datatype: str, data: memoryview) -> bytes:
 
 # -- tensors in gRPC messages
 
-_CONTENTS: Final = (
-    "bool_contents",
-    "int_contents",
-    "int64_contents",
-    "uint_contents",
-    "uint64_contents",
-    "fp32_contents",
-    "fp64_contents",
-)
+_CONTENTS: Final = frozenset(CONTENTS.values()) - {"bytes_contents"}
 
 
-def redact_call(
-    message: Traffic,
-    names: Collection[str],
-    blank: Callable[[str, memoryview], bytes],
-    limit: int,
-) -> bytes | None:
+def _redact_call(message: Traffic, names: Collection[str], limit: int) -> bytes | None:
     """Redact the tensors in a gRPC body.
 
     Args:
         message: The record with the body.
         names: Names of the tensors.
-        blank: Takes a datatype and bytes; returns redacted bytes of the same length.
         limit: Largest decompressed size of the body, in bytes.
 
     Returns:
@@ -236,46 +223,25 @@ def redact_call(
     Raises:
         NotUnderstood: The body is not valid.
     """
-    found: list[Any]
-    if isinstance(message, Request):
-        if not is_inference(message.target):
-            return None
+    if isinstance(message, Request) and not is_inference(message.target):
+        return None
+    if isinstance(message, Request) or (isinstance(message, StreamMessage) and message.sent):
         found = read_requests(message.body, limit)
-        changed = [_inputs(one, names, blank) for one in found]
-    elif isinstance(message, StreamMessage) and message.sent:
-        found = read_requests(message.body, limit)
-        changed = [_inputs(one, names, blank) for one in found]
-    elif isinstance(message, StreamMessage):
-        found = read_stream_responses(message.body, limit)
-        changed = [_outputs(one.infer_response, names, blank) for one in found]
+        changed = [_tensors(one.inputs, one.raw_input_contents, names) for one in found]
     else:
-        assert isinstance(message, Response)
-        found = read_responses(message.body, limit)
-        changed = [_outputs(one, names, blank) for one in found]
+        if isinstance(message, StreamMessage):
+            found = read_stream_responses(message.body, limit)
+            answers = [one.infer_response for one in found]
+        else:
+            answers = found = read_responses(message.body, limit)
+        changed = [_tensors(one.outputs, one.raw_output_contents, names) for one in answers]
     return framed(found) if any(changed) else None
-
-
-def _inputs(
-    request: Any,  # noqa: ANN401  protobuf's classes are made at run time
-    names: Collection[str],
-    blank: Callable[[str, memoryview], bytes],
-) -> bool:
-    return _tensors(request.inputs, request.raw_input_contents, names, blank)
-
-
-def _outputs(
-    response: Any,  # noqa: ANN401
-    names: Collection[str],
-    blank: Callable[[str, memoryview], bytes],
-) -> bool:
-    return _tensors(response.outputs, response.raw_output_contents, names, blank)
 
 
 def _tensors(
     tensors: Any,  # noqa: ANN401
     raw: Any,  # noqa: ANN401
     names: Collection[str],
-    blank: Callable[[str, memoryview], bytes],
 ) -> bool:
     """Redact the named tensors; return whether there are any."""
     # The raw contents are those of the tensors that are not in shared memory, in order.
@@ -291,5 +257,5 @@ def _tensors(
         texts[:] = [b"x" * len(text) for text in texts]
     for index in range(len(raw)):
         if in_order[index].name in names:
-            raw[index] = blank(in_order[index].datatype, memoryview(raw[index]))
+            raw[index] = _blank_bytes(in_order[index].datatype, memoryview(raw[index]))
     return bool(named)

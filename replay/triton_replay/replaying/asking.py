@@ -13,26 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
 
-from triton_replay.addresses import Address
-from triton_replay.capture.files import Exchange
+from triton_replay.addresses import Server
+from triton_replay.capture.files import Asked, Exchange
 from triton_replay.capture.records import StreamMessage
+from triton_replay.capture.renaming import Names
 from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequence
 from triton_replay.wire.bodies import Headers
 
-Asked = tuple[Exchange, int]
-"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
 Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
 """Receives the asks of A, as many asks of B, and one more ask of A (or its copy) or None."""
-
-
-class Server(NamedTuple):
-    """The addresses of one server."""
-
-    http: Address
-    grpc: Address
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
@@ -70,6 +61,7 @@ class SideBySide:
         timeout: Seconds until an ask fails.
         clock: Returns nanoseconds.
         order: Random numbers for the order of the asks.
+        names: Names of B that differ from those in the capture.
     """
 
     def __init__(
@@ -82,12 +74,16 @@ class SideBySide:
         timeout: float,
         clock: Callable[[], int],
         order: random.Random,
+        names: Names | None = None,
     ) -> None:
         self._servers = (a, b) if second is None else (a, b, second)
         self._headers = headers
         self._timeout = timeout
         self._clock = clock
         self._order = order
+        self._names = names or Names()
+        self.unanswered: tuple[Counter[str], ...] = tuple(Counter[str]() for _ in self._servers)
+        """Asks without a complete response, by reason, for each server."""
 
     async def run(self, steps: Sequence[Step], in_flight: int, put: Put) -> None:
         """Send all steps and give each result to `put`.
@@ -104,7 +100,8 @@ class SideBySide:
         async def work() -> None:
             with contextlib.ExitStack() as stack:
                 shared = (self._headers, self._timeout, self._clock, stack)
-                clients = [Clients(server, *shared) for server in self._servers]
+                both = zip(self._servers, self.unanswered, strict=True)
+                clients = [Clients(server, *shared, reasons) for server, reasons in both]
                 while (number := next(numbers)) < len(steps):
                     step = steps[number]
                     for earlier in step.after:
@@ -122,8 +119,10 @@ class SideBySide:
         order = [index for index in range(len(clients)) for _ in range(asks)]
         self._order.shuffle(order)
         found: list[list[Asked]] = [[] for _ in clients]
+        exchanges = [step.exchange] * len(clients)
+        exchanges[1] = self._names.renamed(step.exchange)
         for index in order:
-            found[index].append(await clients[index].ask(step.exchange))
+            found[index].append(await clients[index].ask(exchanges[index]))
         a, b, *others = (tuple(asked) for asked in found)
         if others:
             return a, b, others[0][0]
@@ -139,6 +138,7 @@ class Clients:
         timeout: Seconds until a request fails.
         clock: Returns nanoseconds.
         stack: Closes the connections.
+        unanswered: Counts requests without a complete response, by reason.
     """
 
     def __init__(
@@ -148,23 +148,28 @@ class Clients:
         timeout: float,
         clock: Callable[[], int],
         stack: contextlib.ExitStack,
+        unanswered: Counter[str],
     ) -> None:
         self._server = server
         self._shared = (headers, timeout)
         self._clock = clock
         self._stack = stack
+        self._unanswered = unanswered
         self._clients: dict[str, Client] = {}
         self._messages: list[StreamMessage] = []
 
     def _client(self, protocol: str) -> Client:
         if protocol not in self._clients:
-            client: HttpConnection | GrpcConnection
+            client: Client
             if protocol == "grpc":
+                put = self._messages.append
                 client = GrpcConnection(
-                    self._server.grpc, self._clock, self._messages.append, *self._shared, None
+                    self._server.grpc, self._clock, put, *self._shared, None, self._server.grpc_tls
                 )
             else:
-                client = HttpConnection(self._server.http, self._clock, *self._shared)
+                client = HttpConnection(
+                    self._server.http, self._clock, *self._shared, self._server.tls
+                )
             self._stack.callback(client.close)
             self._clients[protocol] = client
         return self._clients[protocol]
@@ -182,5 +187,6 @@ class Clients:
             end = response.end
         except NotAnswered as error:
             response, end = error.response, self._clock()
+            self._unanswered[str(error)] += 1
         messages = tuple(self._messages)
         return replace(exchange, response=response, messages=messages), end - sent

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import httptools
 
 from triton_replay.addresses import Address
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.wire.bodies import Body, Headers, header
+from triton_replay.wire.bodies import Body, Headers, content_type, head_lines, header
 from triton_replay.wire.grpc_channel import ActiveCall, CallFailed, GrpcCall, GrpcChannel
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
 from triton_replay.wire.http2_client import REFUSED
@@ -30,15 +31,18 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
 
     Args:
         request: The recorded request.
-        server: Host and port, for the header Host.
+        server: Host and port, for the header Host unless `headers` has it.
         headers: Headers that replace recorded ones of the same name.
     """
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
-    lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {server}"]
-    for name, value in request.headers:
-        if name.lower() not in replaced and value != REDACTED_VALUE:
-            lines.append(f"{name}: {value}")
-    lines.extend(f"{name}: {value}" for name, value in headers)
+    kept = (
+        (name, value)
+        for name, value in request.headers
+        if name.lower() not in replaced and value != REDACTED_VALUE
+    )
+    sent = (*kept, *headers)
+    kind = content_type(sent) if request.body_size else ()
+    lines = head_lines(request.method, request.target, server, (*sent, *kind))
     if request.body_size or request.method != "GET":
         lines.append(f"Content-Length: {request.body_size}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -52,12 +56,19 @@ class HttpConnection(asyncio.Protocol):
         clock: Returns nanoseconds since the start of the replay.
         headers: Headers that replace recorded ones of the same name.
         timeout: Seconds until a request fails and the connection is closed.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
-        self, server: Address, clock: Callable[[], int], headers: Headers, timeout: float
+        self,
+        server: Address,
+        clock: Callable[[], int],
+        headers: Headers,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._server = server
+        self._tls = tls
         self._clock = clock
         self._headers = headers
         self._timeout = timeout
@@ -100,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._responses = self._reader()
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_connection(lambda: self, *self._server)
+            transport, _ = await loop.create_connection(lambda: self, *self._server, ssl=self._tls)
         except OSError as error:
             raise NotAnswered(f"no connection: {error.strerror or error}") from error
         self._transport = transport
@@ -154,23 +165,6 @@ def _given_up(request: Request, now: int) -> Response:
     return Response(request.number, now, now, 0, (), 0, ended="client")
 
 
-class Client(Protocol):
-    """A connection to the server."""
-
-    async def open(self) -> None:
-        """Connect if the connection is not open. Raise NotAnswered if that fails."""
-
-    async def send(self, exchange: Exchange) -> Response:
-        """Send a recorded request and return its response.
-
-        A response with `ended` "client" records that the request's deadline passed.
-
-        Raises:
-            NotAnswered: No complete response arrived.
-        """
-        ...
-
-
 # -- gRPC: recorded calls, and streams with their recorded timing
 
 _NOT_METADATA: Final = frozenset(("content-type", "te", "user-agent"))
@@ -188,6 +182,7 @@ class GrpcConnection:
         headers: Metadata that replace recorded ones of the same name.
         timeout: Seconds until a call is cancelled.
         speed: Factor of the speed within a stream; None sends without pauses.
+        tls: Context of TLS, or None.
     """
 
     def __init__(
@@ -198,13 +193,14 @@ class GrpcConnection:
         headers: Headers,
         timeout: float,
         speed: float | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
         self._put = put
         self._headers = headers
         self._timeout = timeout
         self._speed = speed
-        self._channel = GrpcChannel(server)
+        self._channel = GrpcChannel(server, tls)
 
     async def open(self) -> None:
         """Connect. Raise NotAnswered if that fails."""
@@ -218,7 +214,11 @@ class GrpcConnection:
         self._channel.close()
 
     async def send(self, exchange: Exchange) -> Response:
-        """Make a call and return its response. Raise NotAnswered without one."""
+        """Make a call and return its response; `ended` "client" means that its deadline passed.
+
+        Raises:
+            NotAnswered: No complete response arrived.
+        """
         request = exchange.request
         metadata = _metadata(request, self._headers)
         deadline = _deadline(metadata)
@@ -303,3 +303,7 @@ def _deadline(metadata: Headers) -> float:
     """Return the deadline of a call in seconds, or infinity."""
     found = _DEADLINE.fullmatch(header(metadata, "grpc-timeout"))
     return int(found[1]) * _SECONDS[found[2]] if found else math.inf
+
+
+Client = HttpConnection | GrpcConnection
+"""A connection to the server."""

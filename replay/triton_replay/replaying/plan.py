@@ -37,7 +37,8 @@ _READ_ONLY: Final = (
     "/Watch",
 )
 """Path suffixes of gRPC calls that do not change the server."""
-
+_INDEX: Final = "/v2/repository/index"
+"""Path of a query that uses POST."""
 
 FOLLOWING: Final = 10
 """Smallest number of requests after others that shows whether a load is a closed loop."""
@@ -205,7 +206,8 @@ def changes_the_server(request: Request) -> bool:
     """Return whether a request changes more than the state of a sequence."""
     if request.protocol == "grpc":
         return not is_inference(request.target) and not request.target.endswith(_READ_ONLY)
-    return request.method != "GET" and not INFERENCE.match(request.target.partition("?")[0])
+    path = request.target.partition("?")[0]
+    return request.method != "GET" and path != _INDEX and not INFERENCE.match(path)
 
 
 def why_not_sent(exchange: Exchange) -> str:

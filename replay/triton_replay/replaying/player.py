@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Server
 from triton_replay.capture.records import Response, Traffic
 from triton_replay.replaying.clients import Client, GrpcConnection, HttpConnection, NotAnswered
 from triton_replay.replaying.plan import Plan, Step
@@ -46,40 +46,34 @@ class Outcome:
         return {"requests": len(self.delays), "late": late, "largest": largest}
 
 
-@dataclass(frozen=True)
-class Target:
-    """The server of a replay.
-
-    Args:
-        http: Address for HTTP.
-        grpc: Address for gRPC.
-        headers: Headers of every request.
-        timeout: Seconds until a request fails.
-        speed: Factor of the speed within a stream; None sends without pauses.
-    """
-
-    http: Address
-    grpc: Address
-    headers: Headers = ()
-    timeout: float = 300
-    speed: float | None = None
-
-
 class Player:
     """Executes one plan.
 
     Args:
         plan: The plan.
-        target: The server.
+        server: The server.
         clock: Returns nanoseconds since the start of the replay.
         put: Receives the records, each request before its response.
+        headers: Headers of every request.
+        timeout: Seconds until a request fails.
+        speed: Factor of the speed within a stream; None sends without pauses.
     """
 
     def __init__(
-        self, plan: Plan, target: Target, clock: Callable[[], int], put: Callable[[Traffic], None]
+        self,
+        plan: Plan,
+        server: Server,
+        clock: Callable[[], int],
+        put: Callable[[Traffic], None],
+        *,
+        headers: Headers = (),
+        timeout: float = 300,
+        speed: float | None = None,
     ) -> None:
         self._plan = plan
-        self._target = target
+        self._server = server
+        self._shared = (headers, timeout)
+        self._speed = speed
         self._clock = clock
         self._put = put
         self._answered: list[asyncio.Future[int]] = []
@@ -103,8 +97,8 @@ class Player:
         if request.protocol == "grpc":
             await self._play_steps(indexes, self._channel(request.connection))
             return
-        target = self._target
-        connection = HttpConnection(target.http, self._clock, target.headers, target.timeout)
+        server = self._server
+        connection = HttpConnection(server.http, self._clock, *self._shared, server.tls)
         try:
             await self._play_steps(indexes, connection)
         finally:
@@ -112,9 +106,9 @@ class Player:
 
     def _channel(self, connection: int) -> GrpcConnection:
         if connection not in self._channels:
-            target = self._target
+            server = self._server
             self._channels[connection] = GrpcConnection(
-                target.grpc, self._clock, self._put, target.headers, target.timeout, target.speed
+                *(server.grpc, self._clock, self._put, *self._shared, self._speed, server.grpc_tls)
             )
         return self._channels[connection]
 

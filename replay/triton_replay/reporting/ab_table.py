@@ -7,10 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_replay.addresses import Address
-from triton_replay.comparing.comparison import Group
 from triton_replay.comparing.paired import MIN_REQUESTS
 from triton_replay.comparing.side_by_side import ModelVerdict, differing, more_errors
-from triton_replay.reporting.table import group_text
+from triton_replay.reporting.table import (
+    MODELS_SHOWN,
+    failure_lines,
+    group_document,
+    group_text,
+)
 
 
 def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) -> list[str]:
@@ -18,7 +22,7 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     found = [f"{name:2} {server}" for name, server in servers.items()]
     requests = sum(one.requests for one in verdict)
     found += ["", f"{requests} requests, the answers of B to {differing(verdict)} differ"]
-    found += _failure_lines(verdict)
+    found += failure_lines((one.model, one.failures["A"], one.failures["B"]) for one in verdict)
     for one in verdict:
         for title, groups in (("differs", one.groups), ("noise, A differs from itself", one.noise)):
             found += [f"{title}: {group_text(each)}" for each in groups]
@@ -26,29 +30,19 @@ def ab_lines(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict]) ->
     found += ["", "latency in ms; B/A with its 95 % interval", ""]
     found.append(f"{'':24} {'A':>10} {'B':>10}  {'B/A':22} {f'{second}/A':>7}")
     for one in verdict:
-        found += _latency_lines(one)
+        found += _latency_lines(one) if one.effects else []
+    few = [f"{one.model[:40]}, {one.timed} of {one.requests}" for one in verdict if not one.effects]
+    if few:
+        found.append(f"no verdict: fewer than {MIN_REQUESTS} requests with a latency on all sides")
+        found += [f"  {text}" for text in few[:MODELS_SHOWN]]
+        found += [f"  ... and {len(few) - MODELS_SHOWN} more"] if len(few) > MODELS_SHOWN else []
     if second == "A":
         found += ["", "Without --a2, two processes of one server may differ as much."]
     return found
 
 
-def _failure_lines(verdict: Sequence[ModelVerdict]) -> Iterator[str]:
-    rows = [
-        (one.model, why, one.failures["A"].get(why, 0), one.failures["B"].get(why, 0))
-        for one in verdict
-        for why in sorted({why for counts in one.failures.values() for why in counts})
-    ]
-    if rows:
-        yield ""
-        yield f"{'requests that failed':61} {'A':>8} {'B':>8}"
-        for model, why, a, b in rows:
-            yield f"{model[:40]:40} {why:20} {a:>8} {b:>8}"
-
-
 def _latency_lines(one: ModelVerdict) -> Iterator[str]:
     yield f"{one.model[:40]}, {one.timed} of {one.requests} requests"
-    if not one.effects:
-        yield f"  no verdict: fewer than {MIN_REQUESTS} requests with a latency on all sides"
     for effect in one.effects:
         interval = f"{effect.ratio:.2f} [{effect.low:.2f}..{effect.high:.2f}]"
         yield (
@@ -69,21 +63,10 @@ def ab_document(servers: Mapping[str, Address], verdict: Sequence[ModelVerdict])
                 "requests": one.requests,
                 "timed": one.timed,
                 "failures": one.failures,
-                "differences": [_group(each) for each in one.groups],
-                "noise": [_group(each) for each in one.noise],
+                "differences": [group_document(each) for each in one.groups],
+                "noise": [group_document(each) for each in one.noise],
                 "latencies": [asdict(effect) for effect in one.effects],
             }
             for one in verdict
         ],
-    }
-
-
-def _group(one: Group) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "output": one.output,
-        "condition": one.condition,
-        "requests": len(one.requests),
-        "of": one.of,
-        "example": one.example,
     }

@@ -72,7 +72,7 @@ def summary_lines(report: LoadReport) -> Iterator[str]:
     yield f"Inferences/Second vs. Client {what} Batch Latency"
     for one in report.measurements:
         name = "Concurrency" if one.level.mode == CONCURRENCY else "Request Rate"
-        latency = one.mean if report.percent is None else _percentile(one, report.percent)
+        latency = one.mean if report.percent is None else one.percentile(report.percent)
         note = "" if one.is_stable else ", not stable"
         note += "" if one.good is None else f", goodput: {one.goodput:.6g} infer/sec"
         yield (
@@ -113,10 +113,6 @@ def _side_lines(side: ServerSide, indent: str) -> Iterator[str]:
 def _interval(found: Percentile) -> str:
     low, high = ("" if x is None else str(x // 1000) for x in (found.low, found.high))
     return f"[{low}..{high}]"
-
-
-def _percentile(one: Measurement, percent: int) -> float:
-    return float(next(found.value for found in one.percentiles if found.percent == percent))
 
 
 # -- result files: CSV and JSON in perf_analyzer's formats
@@ -165,9 +161,8 @@ def _row(report: LoadReport, one: Measurement, verbose: bool) -> dict[str, str]:
             row |= {name: str(round(parts[part])) for name, part in _CACHE_PARTS.items()}
     row["Client Recv"] = "0"
     for found in one.percentiles:
-        if found.percent == _NOT_IN_CSV and not verbose:
-            continue
-        row[f"p{found.percent} latency"] = str(found.value // 1000)
+        if found.percent != _NOT_IN_CSV:
+            row[f"p{found.percent} latency"] = str(found.value // 1000)
     if one.good is not None:
         row["Goodput"] = f"{one.goodput:.6g}"
     if verbose:

@@ -6,19 +6,21 @@ from html import escape
 from typing import Final
 
 from triton_replay.capture.files import Capture
-from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
+from triton_replay.comparing.comparison import Comparison, ModelTimes
+from triton_replay.comparing.groups import Group
 from triton_replay.comparing.latencies import Percentile
 from triton_replay.loading.levels import CONCURRENCY
 from triton_replay.loading.load import LoadReport
 from triton_replay.loading.windows import Measurement
 from triton_replay.reporting.plots import latency_plot, load_plot
 from triton_replay.reporting.table import (
-    NO_VERDICT,
     excluded_text,
     failure_rows,
+    failures_of,
     interval,
     late_sides,
     more_times,
+    no_verdict,
     origin_of,
     shown_times,
     title_of,
@@ -50,7 +52,7 @@ def comparison_page(comparison: Comparison) -> str:
         f"<strong>{comparison.differing}</strong> differ.{left}</p>{_failures(comparison)}{groups}"
         "<h2>Latency</h2><p>Percentiles with 95 % intervals, in milliseconds. "
         "<span class=key-a>A is the solid line</span>, <span class=key-b>B the dashed one</span>."
-        f" The bars are the intervals.{unlike}</p><p>{' '.join(NO_VERDICT)}.</p>"
+        f" The bars are the intervals.{unlike}</p><p>{' '.join(no_verdict(comparison))}.</p>"
         f"{models}"
     )
     return html_page(f"{comparison.a.name} and {comparison.b.name}", body)
@@ -68,7 +70,7 @@ def _capture(name: str, capture: Capture) -> str:
 def _failures(comparison: Comparison) -> str:
     rows = "".join(
         f"<tr><td>{escape(model)}<td>{escape(why)}<td class=number>{a}<td class=number>{b}"
-        for model, why, a, b in failure_rows(comparison)
+        for model, why, a, b in failure_rows(failures_of(comparison))
     )
     heads = "<th>Model<th>Reason<th class=number>A<th class=number>B"
     return f"<h2>Requests that failed</h2><table><tr>{heads}{rows}</table>" if rows else ""
@@ -77,7 +79,7 @@ def _failures(comparison: Comparison) -> str:
 def _group(number: int, one: Group) -> str:
     largest = f"<br>largest {one.largest:.3g}" if one.largest else ""
     return (
-        f"<tr><td>{number}<td>{escape(title_of(one))}{largest}"
+        f"<tr><td>{number}<td>{escape(title_of(one.kind, one.model, one.output))}{largest}"
         f"<td class=number>{len(one.requests)} of {one.of}<td>{escape(one.condition)}"
         f"<td>request {one.smallest.number}, {one.smallest.body_size} bytes"
         f"<br><code>{escape(one.example)}</code>"
@@ -140,7 +142,7 @@ def _curve(measured: list[Measurement]) -> str:
     if len(measured) < 2:
         return ""
     lines = {
-        key: [_value(one, percent) for one in measured]
+        key: [one.percentile(percent) for one in measured]
         for key, percent in zip(KEYS, _SHOWN, strict=False)
     }
     legend = ", ".join(
@@ -204,10 +206,6 @@ def _name(one: Measurement) -> str:
 def _percentile(found: Percentile) -> str:
     low, high = ("" if x is None else f"{x / 1e6:.3g}" for x in (found.low, found.high))
     return f"{found.value / 1e6:.3g}<br><small>{low}..{high}</small>"
-
-
-def _value(one: Measurement, percent: int) -> int:
-    return next(found.value for found in one.percentiles if found.percent == percent)
 
 
 # -- the frame of all pages: self-contained files for light and dark mode

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from triton_replay.addresses import Address
 from triton_replay.comparing.comparison import Comparison, ModelTimes
 from triton_replay.comparing.side_by_side import ModelVerdict, differing
-from triton_replay.reporting.table import NO_VERDICT, group_text, late_sides, origin_of
+from triton_replay.reporting.table import group_text, late_sides, no_verdict, origin_of
 
 _SHOWN: Final = 20
 """Most models and differences in a comment. GitHub allows 65,536 characters."""
@@ -73,7 +73,7 @@ def review_of_comparison(comparison: Comparison) -> Review:
         [f"{one.name}: {origin_of(one)}" for one in (comparison.a, comparison.b)],
         models,
         checks,
-        [*missing, *(late or [" ".join(NO_VERDICT)])],
+        [*missing, *(late or [" ".join(no_verdict(comparison))])],
     )
 
 
@@ -143,7 +143,11 @@ def markdown(review: Review) -> str:
     failed = any(check.failures for check in review.checks)
     lines = [f"### {':x:' if failed else ':white_check_mark:'} {review.title}", ""]
     lines += [f"* {_code(server)}" for server in review.servers]
-    lines += [f"* failed: {_code(one.name)}" for one in review.checks if one.failures]
+    lines += [
+        f"* failed: {_code(': '.join(filter(None, (one.model, one.name))))}"
+        for one in review.checks
+        if one.failures
+    ]
     columns = [statistic for statistic, *_ in next(_timed(review.models), ())]
     heads = ["model", "requests", "failed, A and B", "differ", *(f"{one}, ms" for one in columns)]
     lines += ["", *_row(heads), *_row(["---", *["---:"] * (len(heads) - 1)])]
@@ -155,8 +159,7 @@ def markdown(review: Review) -> str:
         lines += ["", f"... and {len(review.models) - _SHOWN} models with fewer requests"]
     differences = [text for one in review.models for text in one.differences]
     if differences:
-        kinds = f"{len(differences)} kinds of differences"
-        lines += ["", f"<details><summary>{kinds}</summary>", ""]
+        lines += ["", f"<details><summary>groups of differences: {len(differences)}</summary>", ""]
         lines += [f"* {_code(text)}" for text in differences[:_SHOWN]]
         lines += ["", "</details>"]
     lines += [line for note in review.notes for line in ("", f"{note}.")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from triton_replay.capture.files import Capture
-from triton_replay.comparing.comparison import Comparison, Group, ModelTimes
+from triton_replay.comparing.comparison import Comparison, ModelTimes
+from triton_replay.comparing.groups import Group
 from triton_replay.comparing.latencies import Percentile
 from triton_replay.conformance.subject import Subject
 from triton_replay.conformance.suite import Chapter
@@ -16,7 +17,10 @@ MODELS_SHOWN: Final = 20
 FAILURES_SHOWN: Final = 20
 FEW: Final = 10
 """With fewer requests all confidence intervals are open."""
-NO_VERDICT: Final = (
+_OF_SHADOW: Final = (
+    "No verdict, and conditions are incomplete: shadow stored only requests whose responses differ",
+)
+_NO_VERDICT: Final = (
     "No verdict: A and B ran at different times, and the latency of one server differs between",
     "runs by more than the intervals show, because requests of one run are not independent",
 )
@@ -36,10 +40,9 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"{comparison.only_a} requests are in A only and were not compared")
     if comparison.only_b:
         lines.append(f"{comparison.only_b} requests are in B only and were not compared")
-    failures = failure_rows(comparison)
-    if failures:
-        lines += ["", f"{'requests that failed':61} {'A':>8} {'B':>8}"]
-        lines += [f"{model[:40]:40} {why:20} {a:>8} {b:>8}" for model, why, a, b in failures]
+    lines += failure_lines(failures_of(comparison))
+    if learned := comparison.noise.lines():
+        lines += ["", "ignored, because A differs from its second replay", *learned]
     for number, one in enumerate(comparison.groups, 1):
         lines += ["", *_group_lines(number, one)]
     lines += ["", *_latency_lines(comparison)]
@@ -51,6 +54,13 @@ def origin_of(capture: Capture) -> str:
     speed = speed_of(capture)
     how = f"replayed at speed {speed} to" if speed else "recorded at"
     return f"{how} {capture.opening.server}"
+
+
+def no_verdict(comparison: Comparison) -> tuple[str, ...]:
+    """Return lines that say why the latencies have no verdict."""
+    if "shadow_of" in comparison.a.opening.settings:
+        return _OF_SHADOW
+    return _NO_VERDICT
 
 
 def unlike_loads(comparison: Comparison) -> str:
@@ -82,23 +92,23 @@ def speed_of(capture: Capture) -> str:
     return str(capture.opening.settings.get("speed", ""))
 
 
-def title_of(one: Group) -> str:
-    """Return the kind of difference with its model and output."""
-    return f"{one.kind}: {one.model}" + (f", {one.output}" if one.output else "")
+def title_of(kind: str, model: str, output: str) -> str:
+    """Return the title of a difference."""
+    return f"{kind}: {model}" + (f", {output}" if output else "")
 
 
 def group_text(one: Group) -> str:
     """Return a line about a group."""
-    text = f"{title_of(one)}, {len(one.requests)} of {one.of} requests"
+    text = f"{title_of(one.kind, one.model, one.output)}, {len(one.requests)} of {one.of} requests"
     return ", ".join(filter(None, [text, one.condition])) + (
         f"; {one.example}" if one.example else ""
     )
 
 
 def _group_lines(number: int, one: Group) -> list[str]:
-    lines = [f"{number}. {title_of(one)}", f"   {len(one.requests)} of {one.of} requests"]
-    if one.condition:
-        lines[-1] += f", {one.condition}"
+    title = title_of(one.kind, one.model, one.output)
+    counts = f"   {len(one.requests)} of {one.of} requests"
+    lines = [f"{number}. {title}", ", ".join(filter(None, [counts, one.condition]))]
     if one.largest:
         lines.append(f"   largest difference {one.largest:.3g}")
     body = f"smallest: request {one.smallest.number}, {one.smallest.body_size} bytes"
@@ -114,7 +124,7 @@ def _latency_lines(comparison: Comparison) -> list[str]:
         "latency in ms, 95 % intervals in brackets; requests per second",
         f"{'':24} {'A':>22} {'B':>22}     B/A",
     ]
-    lines[1:1] = [*NO_VERDICT, *filter(None, [unlike_loads(comparison)])]
+    lines[1:1] = [*no_verdict(comparison), *filter(None, [unlike_loads(comparison)])]
     shown = shown_times(comparison)
     for times in shown:
         lines += _model_lines(times)
@@ -169,14 +179,31 @@ def excluded_text(times: ModelTimes) -> str:
     return f"{times.excluded} of {times.requests} requests that failed in A or B"
 
 
-def failure_rows(comparison: Comparison) -> list[tuple[str, str, int, int]]:
+Failures = tuple[str, Mapping[str, int], Mapping[str, int]]
+"""A model, and its failed requests in A and B, by reason."""
+
+
+def failures_of(comparison: Comparison) -> list[Failures]:
+    """Return the failures of each model."""
+    return [(one.model, one.failures_a, one.failures_b) for one in comparison.times]
+
+
+def failure_rows(failures: Iterable[Failures]) -> list[tuple[str, str, int, int]]:
     """Return model, reason, and the counts in A and B, of the failures that differ most."""
     rows = [
-        (times.model, why, times.failures_a.get(why, 0), times.failures_b.get(why, 0))
-        for times in comparison.times
-        for why in sorted({*times.failures_a, *times.failures_b})
+        (model, why, a.get(why, 0), b.get(why, 0))
+        for model, a, b in failures
+        for why in sorted({*a, *b})
     ]
     return sorted(rows, key=lambda row: -abs(row[2] - row[3]))[:FAILURES_SHOWN]
+
+
+def failure_lines(failures: Iterable[Failures]) -> list[str]:
+    """Return the table of failures, after an empty line; nothing without failures."""
+    rows = [
+        f"{model[:40]:40} {why:20} {a:>8} {b:>8}" for model, why, a, b in failure_rows(failures)
+    ]
+    return ["", f"{'requests that failed':61} {'A':>8} {'B':>8}", *rows] if rows else []
 
 
 def interval(percentile: Percentile) -> str:
@@ -198,10 +225,11 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "a": _capture(comparison.a),
         "b": _capture(comparison.b),
         "compared": comparison.compared,
+        "learned": comparison.noise.lines(),
         "differing": comparison.differing,
         "only_a": comparison.only_a,
         "only_b": comparison.only_b,
-        "groups": [_group(one) for one in comparison.groups],
+        "groups": [group_document(one) for one in comparison.groups],
         "latencies": [
             {
                 "model": times.model,
@@ -231,7 +259,8 @@ def _capture(capture: Capture) -> dict[str, Any]:
     }
 
 
-def _group(one: Group) -> dict[str, Any]:
+def group_document(one: Group) -> dict[str, Any]:
+    """Return a group as JSON."""
     return {
         "kind": one.kind,
         "model": one.model,

@@ -22,7 +22,7 @@ from triton_replay.wire.bodies import (
 
 Array = NDArray[Any]
 
-_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
     **{name: np.dtype(f"<i{size}") for name, size in (("INT8", 1), ("INT16", 2), ("INT32", 4))},
     **{name: np.dtype(f"<u{size}") for name, size in (("UINT8", 1), ("UINT16", 2), ("UINT32", 4))},
@@ -32,6 +32,7 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
+"""Datatypes of fixed size by Triton's names. NumPy has no BF16."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,13 @@ def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
     Raises:
         NotUnderstood: The body is not valid.
     """
-    found = read_body(headers, body)
-    if "inputs" in found.document:
-        tensors = found.tensors()
+    return inputs_of(read_body(headers, body))
+
+
+def inputs_of(body: TensorBody) -> Mapping[str, Tensor]:
+    """Return the inputs of a parsed body; see `read_inputs`."""
+    if "inputs" in body.document:
+        tensors = body.tensors()
         return {
             str(tensor.get("name")): _tensor(tensor, data)
             for tensor, data in tensors
@@ -96,7 +101,7 @@ def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
         }
     return {  # the generate extension
         name: Tensor("BYTES", (1,), _objects([value.encode(errors="surrogatepass")]))
-        for name, value in found.document.items()
+        for name, value in body.document.items()
         if isinstance(value, str)
     }
 
@@ -169,8 +174,7 @@ def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memor
 def wire_of(tensor: Tensor) -> bytes:
     """Return the binary data of a tensor, in the form of the binary extension and of gRPC."""
     if tensor.datatype == "BYTES":
-        flat = tensor.values.ravel()
-        return b"".join(len(value).to_bytes(4, "little") + value for value in flat)
+        return b"".join(len(value).to_bytes(4, "little") + value for value in tensor.values.flat)
     if tensor.datatype == "BF16":  # stored as FP32
         return (tensor.values.view(np.uint32) >> 16).astype("<u2").tobytes()
     return tensor.values.tobytes()
@@ -178,12 +182,15 @@ def wire_of(tensor: Tensor) -> bytes:
 
 def _from_json(datatype: str, data: list[Any]) -> Array:
     if datatype == "BYTES":
-        flat = [
-            element.encode() if isinstance(element, str) else element for element in _flat(data)
-        ]
-        return _objects(flat)
-    dtype = np.dtype(np.float32) if datatype == "BF16" else _DTYPES[datatype]
-    return np.array(list(_flat(data)), dtype)
+        return _objects([one.encode() if isinstance(one, str) else one for one in flat(data)])
+    dtype = np.dtype(np.float32) if datatype == "BF16" else DTYPES[datatype]
+    values = list(flat(data))
+    if dtype.kind in "iu" and values:  # NumPy 1 changes integers that are out of range
+        limits = np.iinfo(dtype.name)
+        for value in (min(values), max(values)):
+            if not limits.min <= value <= limits.max:
+                raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+    return np.array(values, dtype)
 
 
 def _from_bytes(datatype: str, data: memoryview) -> Array:
@@ -197,7 +204,7 @@ def _from_bytes(datatype: str, data: memoryview) -> Array:
     if datatype == "BF16":
         wide: Array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
         return wide
-    return np.frombuffer(data, _DTYPES[datatype])
+    return np.frombuffer(data, DTYPES[datatype])
 
 
 def _objects(elements: list[Any]) -> Array:
@@ -206,7 +213,8 @@ def _objects(elements: list[Any]) -> Array:
     return values
 
 
-def _flat(data: object) -> list[Any]:
+def flat(data: object) -> list[Any]:
+    """Return the values of nested lists."""
     if isinstance(data, list):
-        return [element for entry in data for element in _flat(entry)]
+        return [element for entry in data for element in flat(entry)]
     return [data]

@@ -151,10 +151,29 @@ def read_body(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> Tensor
 
 
 def tensor_body(document: dict[str, Any], binary: Sequence[bytes]) -> tuple[Headers, bytes]:
-    """Return a body of JSON and binary data, and the header with the length of the JSON."""
+    """Return a body of JSON and binary data, and the headers that describe it."""
     text = json.dumps(document).encode()
-    headers = (("Inference-Header-Content-Length", str(len(text))),)
-    return headers, text + b"".join(binary)
+    length = ("Inference-Header-Content-Length", str(len(text)))
+    return (*content_type((length,)), length), text + b"".join(binary)
+
+
+def content_type(headers: Headers) -> Headers:
+    """Return the Content-Type that the protocol demands for a body, or none if there is one.
+
+    Args:
+        headers: All other headers of the request; they show whether the body has binary data.
+    """
+    if header(headers, "content-type"):
+        return ()
+    binary = bool(header(headers, JSON_LENGTH))
+    return (("Content-Type", "application/octet-stream" if binary else "application/json"),)
+
+
+def head_lines(method: str, target: str, server: object, headers: Headers) -> list[str]:
+    """Return the first lines of an HTTP request. `Host` is the server, unless a header has it."""
+    host = () if header(headers, "host") else (("Host", server),)
+    fields = (f"{name}: {value}" for name, value in (*host, *headers))
+    return [f"{method} {target} HTTP/1.1", *fields]
 
 
 def json_of(headers: Headers, data: Body) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -58,10 +59,12 @@ class GrpcChannel:
 
     Args:
         server: Address of the server.
+        tls: Context of TLS, or None.
     """
 
-    def __init__(self, server: Address) -> None:
+    def __init__(self, server: Address, tls: ssl.SSLContext | None = None) -> None:
         self._server = server
+        self._tls = tls
         self._connecting = asyncio.Lock()
         self._connections: list[_Connection] = []
 
@@ -72,7 +75,9 @@ class GrpcChannel:
             if not self._connections or self._connections[-1].is_leaving:
                 loop = asyncio.get_running_loop()
                 try:
-                    _, made = await loop.create_connection(_Connection, *self._server)
+                    _, made = await loop.create_connection(
+                        _Connection, *self._server, ssl=self._tls
+                    )
                 except OSError as error:
                     raise CallFailed(f"no connection: {error.strerror or error}") from error
                 self._connections.append(made)
@@ -92,7 +97,8 @@ class GrpcChannel:
             CallFailed: No connection is possible.
         """
         done = asyncio.get_running_loop().create_future()
-        call = GrpcCall(call_fields(path, self._server, metadata), done, on_data)
+        fields = call_fields(path, self._server, metadata, "https" if self._tls else "http")
+        call = GrpcCall(fields, done, on_data)
         for _ in range(2):  # the server may end an idle connection at any time
             connection = await self.open()
             if await connection.begin(call):

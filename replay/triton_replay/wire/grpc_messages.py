@@ -160,10 +160,7 @@ def sequence_of_call(body: Body, limit: int = MAX_UNPACKED) -> str:
         requests = read_requests(body, limit)
     except NotUnderstood:
         return ""
-    if not requests or "sequence_id" not in requests[0].parameters:
-        return ""
-    parameter = requests[0].parameters["sequence_id"]
-    found = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+    found = parameters_of(requests[0]).get("sequence_id") if requests else None
     return str(found) if found else ""
 
 
@@ -266,7 +263,20 @@ def inputs_of_call(body: Body) -> Mapping[str, Tensor]:
         NotUnderstood: The body is not valid.
     """
     requests = read_requests(body)
-    return _tensors(requests[0].inputs, requests[0].raw_input_contents) if requests else {}
+    return inputs_of_message(requests[0]) if requests else {}
+
+
+def inputs_of_message(request: Any) -> Mapping[str, Tensor]:  # noqa: ANN401  made at run time
+    """Return the inputs of a ModelInferRequest. Raise NotUnderstood if they are invalid."""
+    return _tensors(request.inputs, request.raw_input_contents)
+
+
+def parameters_of(message: Any) -> dict[str, Any]:  # noqa: ANN401  made at run time
+    """Return the parameters of a message or a tensor."""
+    return {
+        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+        for name, parameter in message.parameters.items()
+    }
 
 
 def _answer(response: Any) -> Answer:  # noqa: ANN401  protobuf's classes are made at run time
@@ -275,10 +285,7 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401  protobuf's classes are ma
         for key in ("model_name", "model_version", "id")
         if getattr(response, key)
     }
-    fields["parameters"] = {
-        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
-        for name, parameter in response.parameters.items()
-    }
+    fields["parameters"] = parameters_of(response)
     return Answer(_tensors(response.outputs, response.raw_output_contents), fields)
 
 

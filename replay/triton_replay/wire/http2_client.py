@@ -15,7 +15,7 @@ from hpack import Encoder, HPACKError
 
 from triton_replay.addresses import Address
 from triton_replay.wire import http2 as h2
-from triton_replay.wire.bodies import Body, Headers
+from triton_replay.wire.bodies import Body, Headers, header
 from triton_replay.wire.http2 import HeaderBlocks, NotHttp2, unpadded
 
 GRANT: Final = 2**24
@@ -272,21 +272,24 @@ class Http2Client(Generic[C]):
             self._end(stream, (), reason)
 
 
-def call_fields(path: str, server: Address, metadata: Headers) -> list[tuple[str, str]]:
+def call_fields(
+    path: str, server: Address, metadata: Headers, scheme: str = "http"
+) -> list[tuple[str, str]]:
     """Return the header fields of a call.
 
     Args:
         path: Path of the method.
-        server: The server, for the field `:authority`.
+        server: The server, for the field `:authority` unless the metadata have `host`.
         metadata: Metadata of the call; names are converted to lower case.
+        scheme: Either "http" or "https".
     """
     return [
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", scheme),
         (":path", path),
-        (":authority", str(server)),
+        (":authority", header(metadata, "host") or str(server)),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", "triton-replay"),
-        *((name.lower(), value) for name, value in metadata),
+        *((name.lower(), value) for name, value in metadata if name.lower() != "host"),
     ]

@@ -1,6 +1,6 @@
 """acl.media: picture memory, channels, and the descriptions of pictures and areas.
 
-The operations on pictures are in `media_tasks`.
+The operations on pictures are in `media_tasks`. The package explains "Refused" and "Violates".
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def picture(handle: int, what: str) -> Picture:
 
 
 def channel(handle: int, what: str) -> Channel:
-    """Return a created channel. Raises Refused INVALID_PARAM, and as `datasets.lookup` does."""
+    """Return a created channel.
+
+    Raises Refused INVALID_PARAM if the channel is not created, and as `datasets.lookup`.
+    """
     found = lookup(media().channels, handle, what)
     if not found.is_open:
         raise Refused(Code.INVALID_PARAM, f"{what}: found no earlier dvpp_create_channel")
@@ -127,7 +130,7 @@ def dvpp_create_channel_desc() -> int:
 
 @status("media.dvpp_destroy_channel_desc", U64)
 def dvpp_destroy_channel_desc(handle: int) -> None:
-    """Destroy the description, after its channel."""
+    """Destroy the description. Its channel must have been destroyed before."""
     remove(media().channels, handle, "dvpp_destroy_channel_desc")
 
 
@@ -228,7 +231,7 @@ def dvpp_set_pic_desc_width_stride(handle: int, stride: int) -> None:
 
 @status("media.dvpp_set_pic_desc_height_stride", U64, U32)
 def dvpp_set_pic_desc_height_stride(handle: int, stride: int) -> None:
-    """Set the number of rows in memory of the luma plane."""
+    """Set the number of rows that the luma plane has in memory."""
     picture(handle, "dvpp_set_pic_desc_height_stride").height_stride = stride
 
 
@@ -270,7 +273,7 @@ def dvpp_get_pic_desc_width_stride(handle: int) -> int:
 
 @bare("media.dvpp_get_pic_desc_height_stride", U64)
 def dvpp_get_pic_desc_height_stride(handle: int) -> int:
-    """Return the number of rows in memory of the luma plane."""
+    """Return the number of rows that the luma plane has in memory."""
     return picture(handle, "dvpp_get_pic_desc_height_stride").height_stride
 
 

@@ -32,7 +32,7 @@ from ascend_simulator.violations import declare, violate
 
 NOT_SET = declare(
     "model.aipp-not-set",
-    "Set dynamic AIPP parameters in the same buffer before executing the model.",
+    "When an execution starts, the AIPP buffer must hold what set_input_aipp wrote there.",
 )
 
 
@@ -60,9 +60,10 @@ def graph_inputs(
         if manifest.family == "image":
             height, width = shapes.gear
         rows = shapes.gear[0] if manifest.family == "batch" else tensor.dims[0]
-        made = aipp.preprocess(place.content, rows, width, height, parameters)
-        halves = own.dtype == DataType.ACL_FLOAT16
-        array = np.ascontiguousarray(made if halves else made.astype(np.float32))
+        array = aipp.preprocess(place.content, rows, width, height, parameters)
+        if own.dtype != DataType.ACL_FLOAT16:
+            array = array.astype(np.float32)
+        array = np.ascontiguousarray(array)
         arrays.append(array)
         bound.append(Bound(tensor.graph_name, own.dtype, array.shape, array.ctypes.data))
     return bound, arrays
@@ -99,12 +100,12 @@ def submit(
     *,
     waits: bool,
 ) -> Execution:
-    """Submit an execution of the model to `stream`; return it for its result.
+    """Submit an execution of the model to `stream`, and return it.
 
-    With `waits` the caller waits for it: failures are then the execution's and not the stream's,
-    and outputs without an address are allocated. Violates BUSY, `claims.RACE`,
-    `models.OTHER_CONTEXT` and the rules of `Binding`. Raises Refused: RT_MODEL_CONTEXT, and as
-    `Binding` and `Stream.submit` do.
+    With `waits` the caller waits for its result. Then a failure is raised by `Execution.result`,
+    not stored in the stream, and outputs without an address are allocated. Violates BUSY,
+    `claims.RACE`, `models.OTHER_CONTEXT` and the rules of `Binding`. Raises Refused:
+    RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
     """
     check_context(now, model, "execute")
     binding = Binding(now, model, inputs, outputs, allocates=waits)
@@ -229,7 +230,7 @@ class Execution:
         return other
 
     def _misfit(self, shapes: Shapes) -> str:
-        """Name a buffer that is too small for a gear that the host did not check; '' if all fit."""
+        """Name a buffer too small for `shapes`, which the host did not check; '' if all fit."""
         manifest, binding = self._model.manifest, self._binding
         for tensors, dims, places in (
             (manifest.inputs, shapes.inputs, binding.inputs),
@@ -268,7 +269,7 @@ def execute_free_shapes(
     Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and the rules of `bindings.located`,
     `check_apart` and `submit_execution`. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside the compiled ranges; GE_FAILURE for short buffers, with the
-    needed bytes in its text (an inference); RT_MODEL_EXECUTE.
+    needed bytes in its text (inferred, not documented); RT_MODEL_EXECUTE.
     """
     check_context(now, model, "execute")
     what = f"execute: {model.name}"

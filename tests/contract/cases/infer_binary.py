@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 
@@ -31,12 +30,6 @@ B_BYTES = struct.pack("<2i", -5, 6)
 AS_BINARY = {"parameters": {"binary_data": True}}
 ALL_BINARY = {"parameters": {"binary_data_output": True}}
 HEADER_LENGTH = "Inference-Header-Content-Length"
-EXPECTING = "expecting {} additional bytes for model 'batched'"
-LEFT_OVER = "unexpected additional input data for model 'batched'"
-NOT_UNSIGNED = (
-    "Unable to parse 'binary_data_size': "
-    "attempt to access JSON non-unsigned-integer as unsigned-integer"
-)
 
 SIZES = {
     "BOOL": 1,
@@ -100,25 +93,27 @@ def compressor_free(exchange: Exchange) -> Exchange:
 
 
 PLAIN = document(XJ).encode()
-GZIP = gzip.compress(PLAIN, mtime=0)
+
+
+def gzipped(plain: bytes) -> bytes:
+    """Compress with the same bytes on each Python: gzip.compress writes other headers on some."""
+    compressor = zlib.compressobj(9, wbits=31)
+    return compressor.compress(plain) + compressor.flush()
+
+
+GZIP = gzipped(PLAIN)
 
 CASES: list[Case] = [
     *chapter(
         "binary",
-        case("in", batched(), 200, '"data":[1.0,2.0,3.0,4.0]'),
-        case(
-            "in and out",
-            batched(outputs=[{"name": "Y", **AS_BINARY}]),
-            200,
-            '"parameters":{"binary_data_size":16}',
-        ),
+        case("in", batched(), 200),
+        case("in and out", batched(outputs=[{"name": "Y", **AS_BINARY}]), 200),
         case("out alone", infer("batched", XJ, outputs=[{"name": "Y", **AS_BINARY}]), 200),
-        case("all out", infer("batched", XJ, **ALL_BINARY), 200, '"binary_data_size":16'),
+        case("all out", infer("batched", XJ, **ALL_BINARY), 200),
         case(
             "all out, but one is listed",
             infer("batched", XJ, outputs=[{"name": "Y"}], **ALL_BINARY),
             200,
-            '"data":[',
         ),
         case(
             "not out",
@@ -129,15 +124,9 @@ CASES: list[Case] = [
                 **ALL_BINARY,
             ),
             200,
-            '"data":[',
         ),
-        case("two inputs", infer_binary("pair", FOUR + B_BYTES, A, B), 200, "[-5,6]"),
-        case(
-            "two inputs in the other order",
-            infer_binary("pair", B_BYTES + FOUR, B, A),
-            200,
-            "[-5,6]",
-        ),
+        case("two inputs", infer_binary("pair", FOUR + B_BYTES, A, B), 200),
+        case("two inputs in the other order", infer_binary("pair", B_BYTES + FOUR, B, A), 200),
         case(
             "one input of two",
             infer_binary("pair", B_BYTES, tensor("A", "FP32", [1, 4], [1, 2, 3, 4]), B),
@@ -162,7 +151,7 @@ CASES: list[Case] = [
             ),
             200,
         ),
-        case("id", batched(id="b1", **ALL_BINARY), 200, '{"id":"b1"'),
+        case("id", batched(id="b1", **ALL_BINARY), 200),
         case(
             "header name in small letters",
             batched(headers={}).replace(
@@ -174,7 +163,6 @@ CASES: list[Case] = [
             "no elements",
             infer_binary("vector", b"", binary("X", "FP32", [0], 0), **ALL_BINARY),
             200,
-            '"binary_data_size":0',
         ),
         case("header over the whole body", infer_binary("batched", b"", XJ), 200),
         case(
@@ -192,7 +180,6 @@ CASES: list[Case] = [
                     **ALL_BINARY,
                 ),
                 200,
-                f'"binary_data_size":{2 * size}',
             )
             for name, size in SIZES.items()
         ),
@@ -202,26 +189,19 @@ CASES: list[Case] = [
                 "bf16", bytes(range(1, 13)), binary("X", "BF16", [3, 2], 12), **ALL_BINARY
             ),
             200,
-            # As it came, once more, and with one added to the bits of each element.
-            bytes(range(1, 13)).decode() * 2 + bytes(n + n % 2 for n in range(1, 13)).decode(),
         ),
         case(
             "BF16 out in JSON",
             infer_binary("bf16", bytes(12), binary("X", "BF16", [3, 2], 12)),
             400,
-            "sending BF16 data via JSON is not supported",
         ),
         case(
             "BOOL out in JSON",
             infer_binary("types", b"\x00\x01\x02\xff", binary("BOOL", "BOOL", [4], 4)),
             200,
-            "[false,true,true,true]",
         ),
         case(
-            "FP16 out in JSON",
-            infer_binary("half", b"\x00\x3c", binary("X", "FP16", [1], 2)),
-            400,
-            "sending FP16 data via JSON is not supported",
+            "FP16 out in JSON", infer_binary("half", b"\x00\x3c", binary("X", "FP16", [1], 2)), 400
         ),
         case(
             "FP32 not a number",
@@ -229,7 +209,6 @@ CASES: list[Case] = [
                 "vector", b"\x00\x00\xc0\x7f\x00\x00\x80\xff", binary("X", "FP32", [2], 8)
             ),
             200,
-            "[NaN,-Infinity]",
         ),
         case(
             "a megabyte",
@@ -239,129 +218,70 @@ CASES: list[Case] = [
     ),
     *chapter(
         "binary header",
-        case(
-            "absent",
-            without_header(b"\1" * 16),
-            500,
-            "The document root must not be followed by other values.",
-        ),
-        case("absent, first byte NUL", without_header(b"\0" * 16), 400, EXPECTING.format(16)),
-        case("absent, only white space", without_header(b" " * 16), 400, EXPECTING.format(16)),
-        case("absent, no bytes", without_header(b""), 400, EXPECTING.format(16)),
-        case(
-            "more than the body",
-            batched(header_length=100000),
-            400,
-            "inference header size should be in range (0, ",
-        ),
-        case(
-            "negative",
-            batched(header_length=-1),
-            400,
-            "inference header size should be in range (0, ",
-        ),
-        case(
-            "overflows",
-            batched(header_length="9" * 30),
-            400,
-            "inference header size should be in range (0, ",
-        ),
-        case("letters", batched(header_length="abc"), 400, "Expected 16, got"),
-        case("empty", batched(header_length=""), 400, "Expected 16, got"),
+        case("absent", without_header(b"\1" * 16), 500),
+        case("absent, first byte NUL", without_header(b"\0" * 16), 400),
+        case("absent, only white space", without_header(b" " * 16), 400),
+        case("absent, no bytes", without_header(b""), 400),
+        case("more than the body", batched(header_length=100000), 400),
+        case("negative", batched(header_length=-1), 400),
+        case("overflows", batched(header_length="9" * 30), 400),
+        case("letters", batched(header_length="abc"), 400),
+        case("empty", batched(header_length=""), 400),
         case("letters behind the number", batched(header_length=f"{len(document(X))}abc"), 200),
         case("a point behind the number", batched(header_length=f"{len(document(X))}.5"), 200),
         case("spaces before the number", batched(header_length=f"  {len(document(X))}"), 200),
         case("a plus before the number", batched(header_length=f"+{len(document(X))}"), 200),
+        case("too small", batched(header_length=len(document(X)) - 1), 500),
+        case("too large", batched(b"\1" * 16, header_length=len(document(X)) + 4), 500),
         case(
-            "too small",
-            batched(header_length=len(document(X)) - 1),
-            500,
-            "Missing a comma or '}' after an object member.",
-        ),
-        case(
-            "too large",
-            batched(b"\1" * 16, header_length=len(document(X)) + 4),
-            500,
-            "The document root must not be followed by other values.",
-        ),
-        case(
-            "too large over NUL bytes",
-            batched(bytes(16), header_length=len(document(X)) + 4),
-            400,
-            EXPECTING.format(4),
+            "too large over NUL bytes", batched(bytes(16), header_length=len(document(X)) + 4), 400
         ),
     ),
     *chapter(
         "binary size",
-        case("body too short", batched(FOUR[:12]), 400, EXPECTING.format(4)),
-        case(
-            "body too short for two",
-            infer_binary("pair", FOUR, A, B),
-            400,
-            "unexpected size for input 'B', expecting 8 additional bytes for model 'pair'",
-        ),
-        case("body too long", batched(FOUR + b"\1"), 400, LEFT_OVER),
-        case("nobody declared it", infer_binary("batched", FOUR, XJ), 400, LEFT_OVER),
-        case(
-            "smaller than the shape",
-            batched(FOUR[:8], size=8),
-            400,
-            "input byte size mismatch for input 'X' for model 'batched'. Expected 16, got 8",
-        ),
-        case("larger than the shape", batched(FOUR * 2, size=32), 400, "Expected 16, got 32"),
-        case("zero", batched(b"", size=0), 400, "Expected 16, got 0"),
+        case("body too short", batched(FOUR[:12]), 400),
+        case("body too short for two", infer_binary("pair", FOUR, A, B), 400),
+        case("body too long", batched(FOUR + b"\1"), 400),
+        case("nobody declared it", infer_binary("batched", FOUR, XJ), 400),
+        case("smaller than the shape", batched(FOUR[:8], size=8), 400),
+        case("larger than the shape", batched(FOUR * 2, size=32), 400),
+        case("zero", batched(b"", size=0), 400),
         case(
             "zero, and a shape of zero",
             infer_binary("vector", b"", binary("X", "FP32", [0], 0)),
             200,
         ),
-        case("negative", batched(size=-1), 500, NOT_UNSIGNED),
-        case("text", batched(size="16"), 500, NOT_UNSIGNED),
-        case("a float", batched(size=16.0), 500, NOT_UNSIGNED),
-        case("null", batched(size=None), 500, NOT_UNSIGNED),
+        case("negative", batched(size=-1), 500),
+        case("text", batched(size="16"), 500),
+        case("a float", batched(size=16.0), 500),
+        case("null", batched(size=None), 500),
+        case("and data", infer_binary("batched", FOUR, {**X, "data": [1]}), 400),
         case(
-            "and data",
-            infer_binary("batched", FOUR, {**X, "data": [1]}),
-            400,
-            "But set 'data' 'binary_data_size'",
-        ),
-        case(
-            "wrong datatype",
-            infer_binary("batched", FOUR, binary("X", "INT32", [1, 4], 16)),
-            400,
-            "data-type is 'INT32', but model 'batched' expects 'FP32'",
+            "wrong datatype", infer_binary("batched", FOUR, binary("X", "INT32", [1, 4], 16)), 400
         ),
         case(
             "unknown datatype", infer_binary("batched", FOUR, binary("X", "FLOAT", [1, 4], 16)), 400
         ),
-        case(
-            "wrong shape",
-            infer_binary("batched", FOUR, binary("X", "FP32", [4], 16)),
-            400,
-            "Expected [-1,4], got [4]",
-        ),
+        case("wrong shape", infer_binary("batched", FOUR, binary("X", "FP32", [4], 16)), 400),
         case(
             "batch too large",
             infer_binary("batched", FOUR * 9, binary("X", "FP32", [9, 4], 144)),
             400,
-            "must be <= 8",
         ),
         case(
             "a wanted kind of a wrong type",
             infer("batched", XJ, outputs=[{"name": "Y", "parameters": {"binary_data": 1}}]),
             500,
-            "Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean",
         ),
         case(
             "all wanted, of a wrong type",
             infer("batched", XJ, parameters={"binary_data_output": "true"}),
             500,
-            "Unable to parse 'binary_data_output': attempt to access JSON non-boolean as boolean",
         ),
     ),
     *chapter(
         "binary text",
-        case("in", words(byte_strings(b"a", b"", "数字".encode()), [3]), 200, '["a","","数字"]'),
+        case("in", words(byte_strings(b"a", b"", "数字".encode()), [3]), 200),
         case(
             "in and out",
             infer_binary(
@@ -370,132 +290,64 @@ CASES: list[Case] = [
             200,
         ),
         case("bytes that are not UTF-8", words(byte_strings(b"\xff\x00\xfe"), [1]), 200),
-        case("no elements", words(b"", [0]), 200, '"data":[]'),
-        case(
-            "length beyond the end",
-            words(b"\x09\0\0\0abc", [1]),
-            400,
-            "incomplete string data for inference input 'T', expecting string of length 9 but only "
-            "3 bytes available",
-        ),
-        case(
-            "length huge",
-            words(b"\xff\xff\xff\xffabc", [1]),
-            400,
-            "expecting string of length 4294967295 but only 3 bytes available",
-        ),
-        case(
-            "length too short",
-            words(b"\x01\0\0\0abc", [1]),
-            400,
-            "incomplete string length indicator for inference input 'T' for model 'words', "
-            "expecting 4 bytes but only 2 bytes available. Please make sure",
-        ),
-        case("half a length", words(b"\x01\0", [1]), 400, "only 2 bytes available"),
-        case(
-            "too few",
-            words(byte_strings(b"a"), [2]),
-            400,
-            "expected 2 string elements for inference input 'T' for model 'words', got 1",
-        ),
-        case(
-            "too many",
-            words(byte_strings(b"a", b"b"), [1]),
-            400,
-            "unexpected number of string elements 2 for inference input 'T' for model 'words'",
-        ),
-        case(
-            "empty of one",
-            words(b"", [1]),
-            400,
-            "expected 1 string elements for inference input 'T' for model 'words', got 0",
-        ),
+        case("no elements", words(b"", [0]), 200),
+        case("length beyond the end", words(b"\x09\0\0\0abc", [1]), 400),
+        case("length huge", words(b"\xff\xff\xff\xffabc", [1]), 400),
+        case("length too short", words(b"\x01\0\0\0abc", [1]), 400),
+        case("half a length", words(b"\x01\0", [1]), 400),
+        case("too few", words(byte_strings(b"a"), [2]), 400),
+        case("too many", words(byte_strings(b"a", b"b"), [1]), 400),
+        case("empty of one", words(b"", [1]), 400),
     ),
     *chapter(
         "raw",
-        case("a variable dimension", raw("vector", FOUR), 200, '"shape":[4]'),
+        case("a variable dimension", raw("vector", FOUR), 200),
         case(
             "with a version", post(infer_path("vector/1"), FOUR, headers={HEADER_LENGTH: "0"}), 200
         ),
-        case(
-            "not a whole number of elements",
-            raw("vector", FOUR[:6]),
-            400,
-            "input byte size mismatch for input 'raw_input' for model 'vector'. Expected 4, got 6",
-        ),
-        case("nothing", raw("vector", b""), 200, '"shape":[0]'),
-        case("a fixed shape", raw("batched", FOUR), 200, '"shape":[1,4]'),
-        case(
-            "too short for a fixed shape",
-            raw("batched", FOUR[:8]),
-            400,
-            "size mismatch for input 'raw_input' for model 'batched'. Expected 16, got 8",
-        ),
-        case("too long for a fixed shape", raw("batched", FOUR * 2), 400, "Expected 16, got 32"),
-        case("a ragged model", raw("ragged", FOUR), 200, '"shape":[1,4]'),
-        case("FP16", raw("half", b"\x00\x3c\x00\x40"), 200, '"datatype":"FP16"'),
-        case("text", raw("text", "Grüße".encode()), 200, '"datatype":"BYTES"'),
+        case("not a whole number of elements", raw("vector", FOUR[:6]), 400),
+        case("nothing", raw("vector", b""), 200),
+        case("a fixed shape", raw("batched", FOUR), 200),
+        case("too short for a fixed shape", raw("batched", FOUR[:8]), 400),
+        case("too long for a fixed shape", raw("batched", FOUR * 2), 400),
+        case("a ragged model", raw("ragged", FOUR), 200),
+        case("FP16", raw("half", b"\x00\x3c\x00\x40"), 200),
+        case("text", raw("text", "Grüße".encode()), 200),
         case("no text", raw("text", b""), 200),
-        case(
-            "text of a variable number",
-            raw("words", b"abc"),
-            400,
-            "For BYTE datatype raw input 'T', the model must have input shape [1]",
-        ),
-        case(
-            "two variable dimensions",
-            raw("matrix", FOUR),
-            400,
-            "The shape of the raw input 'X' can not be deduced because there are more than one "
-            "variable-sized dimension",
-        ),
-        case(
-            "two inputs",
-            raw("pair", FOUR),
-            400,
-            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'pair' "
-            "model configuration",
-        ),
-        case(
-            "optional inputs count",
-            raw("optional", FOUR[:8]),
-            400,
-            "but got 2 inputs in 'optional' model configuration",
-        ),
+        case("text of a variable number", raw("words", b"abc"), 400),
+        case("two variable dimensions", raw("matrix", FOUR), 400),
+        case("two inputs", raw("pair", FOUR), 400),
+        case("optional inputs count", raw("optional", FOUR[:8]), 400),
         case("header of minus zero", batched(header_length="-0"), 400),
     ),
     *chapter(
         "compression",
-        case("gzip", encoded("gzip", GZIP), 200, '"data":[1.0,2.0,3.0,4.0]'),
-        case("deflate", encoded("deflate", zlib.compress(PLAIN)), 200, '"data":[1.0,2.0,3.0,4.0]'),
+        case("gzip", encoded("gzip", GZIP), 200),
+        case("deflate", encoded("deflate", zlib.compress(PLAIN)), 200),
         case("gzip called deflate", encoded("deflate", GZIP), 200),
         case("deflate called gzip", encoded("gzip", zlib.compress(PLAIN)), 200),
         case("identity", encoded("identity", PLAIN), 200),
-        case("no name", encoded("", PLAIN), 501, "Unsupported compression type"),
+        case("no name", encoded("", PLAIN), 501),
         case(
             "gzip with binary data",
             encoded(
                 "gzip",
-                gzip.compress(document(X).encode() + FOUR, mtime=0),
+                gzipped(document(X).encode() + FOUR),
                 **{HEADER_LENGTH: str(len(document(X)))},
             ),
             200,
         ),
-        case("gzip in capitals", encoded("GZIP", GZIP), 501, "Unsupported compression type"),
-        case("brotli", encoded("br", b"x"), 501, "Unsupported compression type"),
-        case("two codings", encoded("gzip, deflate", GZIP), 501, "Unsupported compression type"),
-        case("gzip of nothing", encoded("gzip", b""), 400, "nothing to be decompressed"),
-        case("garbage", encoded("gzip", b"garbage!"), 400, "Expected 16, got 0"),
+        case("gzip in capitals", encoded("GZIP", GZIP), 501),
+        case("brotli", encoded("br", b"x"), 501),
+        case("two codings", encoded("gzip, deflate", GZIP), 501),
+        case("gzip of nothing", encoded("gzip", b""), 400),
+        case("garbage", encoded("gzip", b"garbage!"), 400),
         case("a wrong checksum", encoded("gzip", GZIP[:-8] + bytes(8)), 200),
-        case(
-            "cut short", encoded("gzip", GZIP[:-20]), 500, "failed to parse the request JSON buffer"
-        ),
+        case("cut short", encoded("gzip", GZIP[:-20]), 500),
         case("raw deflate", encoded("deflate", zlib.compress(PLAIN)[2:-4]), 400),
         case(
             "two members",
-            encoded(
-                "gzip", gzip.compress(PLAIN[:30], mtime=0) + gzip.compress(PLAIN[30:], mtime=0)
-            ),
+            encoded("gzip", gzipped(PLAIN[:30]) + gzipped(PLAIN[30:])),
             500,
         ),
         *(

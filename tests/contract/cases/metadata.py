@@ -5,20 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-from contract.casebook import (
-    bodies,
-    case,
-    chapter,
-    get,
-    infer,
-    maps_in_any_order,
-    tensor,
-)
+from contract.casebook import bodies, case, chapter, get, infer, maps_in_any_order, tensor
 from contract.probes import BROKEN, PROBES
 
 GOOD = [name for name in PROBES if name not in BROKEN]
 OVERFLOW = "99999999999999999999"
-UNKNOWN_VERSION = "Request for unknown model: 'vector' version 7 is not found"
 X1 = tensor("X", "FP32", [1], [1])
 
 
@@ -38,7 +29,7 @@ CASES = [
         case("live", get("/v2/health/live"), 200),
         # Some probes are there to fail.
         case("ready", get("/v2/health/ready"), 400),
-        case("metadata", get("/v2"), 200, '{"name":"triton","version":"2.51.0","extensions":["cl'),
+        case("metadata", get("/v2"), 200),
     ),
     *chapter(
         "model",
@@ -56,98 +47,60 @@ CASES = [
     ),
     *chapter(
         "version",
-        case("metadata of one", get("/v2/models/versions/versions/1"), 200, '"versions":["1"]'),
-        case("metadata of all", get("/v2/models/versions"), 200, '"versions":["1","3"]'),
+        case("metadata of one", get("/v2/models/versions/versions/1"), 200),
+        case("metadata of all", get("/v2/models/versions"), 200),
         case("config of one", get("/v2/models/versions/versions/3/config"), 200),
         case("ready", get("/v2/models/versions/versions/3/ready"), 200),
-        case(
-            "not in the policy: metadata",
-            get("/v2/models/versions/versions/2"),
-            404,
-            "version 2 is not found",
-        ),
+        case("not in the policy: metadata", get("/v2/models/versions/versions/2"), 404),
         case("not in the policy: ready", get("/v2/models/versions/versions/2/ready"), 400),
-        case("leading zeros", get("/v2/models/vector/versions/001"), 200, '"name":"vector"'),
+        case("leading zeros", get("/v2/models/vector/versions/001"), 200),
         case("zero", get("/v2/models/vector/versions/0"), 404),
-        case("infer takes the greatest", infer("versions", X1), 200, '"model_version":"3"'),
-        case("infer of one", infer("versions/1", X1), 200, '"model_version":"1"'),
-        case("infer of one not in the policy", infer("versions/2", X1), 404, "version 2 is not"),
+        case("infer takes the greatest", infer("versions", X1), 200),
+        case("infer of one", infer("versions/1", X1), 200),
+        case("infer of one not in the policy", infer("versions/2", X1), 404),
         *(
             case(
-                f"unknown{path or ': metadata'}",
-                get(f"/v2/models/vector/versions/7{path}"),
-                status,
-                text,
+                f"unknown{path or ': metadata'}", get(f"/v2/models/vector/versions/7{path}"), status
             )
-            for path, status, text in (
-                ("", 404, UNKNOWN_VERSION),
-                ("/config", 404, UNKNOWN_VERSION),
-                ("/ready", 400, "Model version not ready"),
-                ("/stats", 400, "requested model version is not available for model 'vector'"),
-            )
+            for path, status in (("", 404), ("/config", 404), ("/ready", 400), ("/stats", 400))
         ),
-        case("unknown: infer", infer("vector/7", X1), 404, UNKNOWN_VERSION),
+        case("unknown: infer", infer("vector/7", X1), 404),
         *(
             case(
                 f"too large{path or ': metadata'}",
                 get(f"/v2/models/vector/versions/{OVERFLOW}{path}"),
                 400,
-                "(details: stol)",
             )
             for path in ("", "/config", "/ready", "/stats")
         ),
-        case("too large: infer", infer(f"vector/{OVERFLOW}", X1), 400, "(details: stol)"),
-        case(
-            "too large of an unknown model", infer(f"nobody/{OVERFLOW}", X1), 400, "(details: stol)"
-        ),
+        case("too large: infer", infer(f"vector/{OVERFLOW}", X1), 400),
+        case("too large of an unknown model", infer(f"nobody/{OVERFLOW}", X1), 400),
     ),
     *chapter(
         "statistics",
-        case(
-            "of a warmed model",
-            get("/v2/models/warmed/stats"),
-            200,
-            '"inference_count":6,"execution_count":3',
-            unstable=durations,
-        ),
-        case(
-            "of a model that was never asked",
-            get("/v2/models/unasked/stats"),
-            200,
-            '"last_inference":0,"inference_count":0',
-        ),
-        case(
-            "of a version",
-            get("/v2/models/unasked/versions/1/stats"),
-            200,
-            '"version":"1"',
-        ),
+        case("of a warmed model", get("/v2/models/warmed/stats"), 200, unstable=durations),
+        case("of a model that was never asked", get("/v2/models/unasked/stats"), 200),
+        case("of a version", get("/v2/models/unasked/versions/1/stats"), 200),
         case("of a model", get("/v2/models/versions/stats"), 200, unstable=names_alone),
         case("of all models", get("/v2/models/stats"), 200, unstable=names_alone),
     ),
     *chapter(
         "unknown model",
         *(
-            case(path or "/", get(f"/v2/models/nobody{path}"), status, text)
-            for path, status, text in (
-                ("", 404, "Request for unknown model: 'nobody' is not found"),
-                ("/config", 404, "Request for unknown model: 'nobody' is not found"),
-                ("/ready", 400, "Model version not ready"),
-                ("/stats", 400, "requested model 'nobody' is not available"),
-                ("/versions/1", 404, "Request for unknown model: 'nobody' is not found"),
-                (
-                    "/versions/1/config",
-                    404,
-                    "Request for unknown model: 'nobody' is not found",
-                ),
-                ("/versions/1/ready", 400, "Model version not ready"),
-                ("/versions/1/stats", 400, "requested model 'nobody' is not available"),
+            case(path or "/", get(f"/v2/models/nobody{path}"), status)
+            for path, status in (
+                ("", 404),
+                ("/config", 404),
+                ("/ready", 400),
+                ("/stats", 400),
+                ("/versions/1", 404),
+                ("/versions/1/config", 404),
+                ("/versions/1/ready", 400),
+                ("/versions/1/stats", 400),
             )
         ),
-        case("infer", infer("nobody", X1), 404, "Request for unknown model: 'nobody' is not found"),
-        case(
-            "infer of a version", infer("nobody/1", X1), 404, "unknown model: 'nobody' is not found"
-        ),
+        case("infer", infer("nobody", X1), 404),
+        case("infer of a version", infer("nobody/1", X1), 404),
         case("a name of other letters", get("/v2/models/Modèle"), 404),
         case("a name with quotes", get('/v2/models/a"b\\c'), 404),
     ),

@@ -38,13 +38,12 @@ def of_type(datatype, shape, contents=None, raw=()):
 
 
 def typed_row(datatype, field):
-    named, values = FIELDS[field]
+    _, values = FIELDS[field]
     is_good = FIELD_OF.get(datatype) == field
     return unary(
         f"{datatype} in {field}",
         of_type(datatype, [2], typed(**{field: values})),
         "OK" if is_good else "INVALID_ARGUMENT",
-        "" if is_good else f"of type '{named}', expected datatype '{datatype}'",
     )
 
 
@@ -53,13 +52,13 @@ def both(one, other):
     return unary(f"{one} and {other}", of_type("FP32", [2], contents), "INVALID_ARGUMENT")
 
 
-def words(name, raw, shape, code="INVALID_ARGUMENT", says=""):
-    return unary(name, infer("words", tensor("T", "BYTES", shape), raw=[raw]), code, says)
+def words(name, raw, shape, code="INVALID_ARGUMENT"):
+    return unary(name, infer("words", tensor("T", "BYTES", shape), raw=[raw]), code)
 
 
-def asked(what, code="OK", says="", model="faults"):
+def asked(what, code="OK", model="faults"):
     request = infer(model, tensor("what", "BYTES", [1]), raw=[byte_strings(what.encode())], id="e")
-    return unary(what, request, code, says)
+    return unary(what, request, code)
 
 
 CASES = [
@@ -78,13 +77,11 @@ CASES = [
             "strings, too few",
             of_type("BYTES", [3], typed(bytes_contents=[b"1", b"2"])),
             "INVALID_ARGUMENT",
-            "expected 3 string elements",
         ),
         unary(
             "strings, too many",
             of_type("BYTES", [1], typed(bytes_contents=[b"1", b"2"])),
             "INVALID_ARGUMENT",
-            "unexpected number of string elements 2",
         ),
         unary(
             "strings, long and empty",
@@ -122,7 +119,6 @@ CASES = [
                 tensor("B", "INT32", [1, 1, 2]),
             ),
             "INVALID_ARGUMENT",
-            "unable to find data for input tensor 'B'",
         ),
         unary(
             "two inputs, the first without",
@@ -132,20 +128,13 @@ CASES = [
                 tensor("B", "INT32", [1, 1, 2], typed(int_contents=[1, 2])),
             ),
             "INVALID_ARGUMENT",
-            "unable to find data for input tensor 'A'",
         ),
         unary(
             "an unknown type",
             of_type("STRING", [2], typed(bytes_contents=[b"a", b"b"])),
             "INVALID_ARGUMENT",
-            "expected datatype '<invalid>'",
         ),
-        unary(
-            "an empty type",
-            of_type("", [1], typed(fp32_contents=[1])),
-            "INVALID_ARGUMENT",
-            "expected datatype '<invalid>'",
-        ),
+        unary("an empty type", of_type("", [1], typed(fp32_contents=[1])), "INVALID_ARGUMENT"),
     ),
     *chapter(
         "raw",
@@ -161,7 +150,6 @@ CASES = [
                 f"{d} with a byte too many",
                 of_type(d, [1], raw=[bytes(size + 1)]),
                 "INVALID_ARGUMENT",
-                f"Expected {size}, got {size + 1}",
             )
             for d, size in SIZES.items()
         ),
@@ -174,7 +162,6 @@ CASES = [
                 raw=[floats(1, 2, 3, 4)],
             ),
             "INVALID_ARGUMENT",
-            "unable to find data for input tensor 'B'",
         ),
         unary("entries too many", infer("vector", tensor("X", "FP32", [1]), raw=[floats(1), b"x"])),
         unary("no entry", infer("vector", tensor("X", "FP32", [1])), "INVALID_ARGUMENT"),
@@ -182,19 +169,16 @@ CASES = [
             "beside typed",
             infer("vector", tensor("X", "FP32", [1], typed(fp32_contents=[1])), raw=[floats(1)]),
             "INVALID_ARGUMENT",
-            "contents field must not be specified",
         ),
         unary(
             "beside empty contents",
             infer("vector", tensor("X", "FP32", [1], typed()), raw=[floats(1)]),
             "INVALID_ARGUMENT",
-            "contents field must not be specified",
         ),
         unary(
             "an empty entry beside typed",
             infer("vector", tensor("X", "FP32", [1], typed(fp32_contents=[1])), raw=[b""]),
             "INVALID_ARGUMENT",
-            "contents field must not be specified",
         ),
         unary(
             "numbers that are none",
@@ -209,20 +193,15 @@ CASES = [
         "strings",
         words("three", byte_strings(b"a", b"", b"\x00\xff"), [3], "OK"),
         words("of letters", byte_strings("数字".encode()), [1], "OK"),
-        words("too few", byte_strings(b"a"), [2], says="expected 2 string elements"),
-        words("too many", byte_strings(b"a", b"b"), [1], says="unexpected number of string"),
-        words("length cut", byte_strings(b"a") + b"\x01", [2], says="incomplete string length"),
-        words(
-            "data cut",
-            byte_strings(b"a") + b"\x05\x00\x00\x00x",
-            [2],
-            says="incomplete string data",
-        ),
-        words("nothing", b"", [1], says="got 0"),
+        words("too few", byte_strings(b"a"), [2]),
+        words("too many", byte_strings(b"a", b"b"), [1]),
+        words("length cut", byte_strings(b"a") + b"\x01", [2]),
+        words("data cut", byte_strings(b"a") + b"\x05\x00\x00\x00x", [2]),
+        words("nothing", b"", [1]),
         words("nothing of none", b"", [0], "OK"),
         words("something of none", b"x", [0]),
-        words("fewer than none", byte_strings(b"a"), [-2], says="elements 1 for"),
-        words("fewer than none, and none", b"", [-2], says="expected -2 string elements"),
+        words("fewer than none", byte_strings(b"a"), [-2]),
+        words("fewer than none, and none", b"", [-2]),
         words("a length beyond all", b"\xff\xff\xff\xff", [1]),
         words("a long one", byte_strings(b"x" * 100_000), [1], "OK"),
     ),
@@ -239,13 +218,13 @@ CASES = [
                 "CANCELLED",
             )
         ),
-        asked("error INVALID_ARG", "INVALID_ARGUMENT", "a fault of kind INVALID_ARG"),
+        asked("error INVALID_ARG", "INVALID_ARGUMENT"),
         asked("error UNSUPPORTED", "UNIMPLEMENTED"),
-        asked("error default", "INTERNAL", "the default code"),
+        asked("error default", "INTERNAL"),
         asked("error without text", "INTERNAL"),
         asked("error unicode", "INVALID_ARGUMENT"),
-        asked("error with tensors", "NOT_FOUND", "the error wins"),
-        asked("raises ValueError", "INTERNAL", "ValueError: bad value here"),
+        asked("error with tensors", "NOT_FOUND"),
+        asked("raises ValueError", "INTERNAL"),
         asked("raises no text", "INTERNAL"),
         asked("raises KeyError", "INTERNAL"),
         asked("raises unicode", "INTERNAL"),
@@ -258,12 +237,12 @@ CASES = [
     *chapter(
         "ensemble's error",
         (
-            asked(f"error {code}", code, "in ensemble 'faulty_chain'", "faulty_chain")
+            asked(f"error {code}", code, "faulty_chain")
             for code in ("UNKNOWN", "NOT_FOUND", "CANCELLED")
         ),
-        asked("raises ValueError", "INTERNAL", "in ensemble", "faulty_chain"),
-        asked("answer another shape", "INVALID_ARGUMENT", "in ensemble", "faulty_chain"),
-        asked("error INVALID_ARG", "INVALID_ARGUMENT", "in ensemble", "outer_chain"),
+        asked("raises ValueError", "INTERNAL", "faulty_chain"),
+        asked("answer another shape", "INVALID_ARGUMENT", "faulty_chain"),
+        asked("error INVALID_ARG", "INVALID_ARGUMENT", "outer_chain"),
     ),
     *chapter(
         "answer",

@@ -26,7 +26,6 @@ DATA = floats(1, 2)
 A, B = tensor("A", "FP32", [1, 4]), tensor("B", "INT32", [1, 1, 2])
 A_DATA, B_DATA = floats(1, 2, 3, 4), ints(1, 2)
 LABELLED = tensor("X", "FP32", [1, 4])
-RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage."
 
 # One value of each kind that a parameter can hold.
 VALUES = {
@@ -71,7 +70,6 @@ def one_order(message):
 
 
 any_input_named = details(lambda text: re.sub(r"input '[^']*'", "input", text))
-any_numbers = details(lambda text: re.sub(r"Expected -?\d+, got \d+", "", text))
 
 
 def good(model="vector", **fields):
@@ -116,12 +114,12 @@ def classified(count, model="labelled", data=(1, 4, 2, 3), shape=(1, 4), **more)
 CASES = [
     *chapter(
         "infer",
-        unary("good", good(), says='model_name: "vector"'),
-        unary("with an id", good(id="a b/数"), says='id: "a b/'),
+        unary("good", good()),
+        unary("with an id", good(id="a b/数")),
         unary("with a version", good("vector/1")),
-        unary("nothing at all", b"", "NOT_FOUND", "unknown model: ''"),
+        unary("nothing at all", b"", "NOT_FOUND"),
         unary("unknown fields", good().SerializeToString() + b"\xa0\x06\x01"),
-        unary("an id twice", good(id="a").SerializeToString() + b"\x1a\x01b", says='id: "b"'),
+        unary("an id twice", good(id="a").SerializeToString() + b"\x1a\x01b"),
         unary("id not UTF-8", good().SerializeToString() + b"\x1a\x01\xff", "INTERNAL"),
         unary("raw contents as a number", good().SerializeToString() + b"\x38\x01"),
         unary("raw contents first", b"\x3a\x08" + DATA + infer("vector", X).SerializeToString()),
@@ -132,26 +130,18 @@ CASES = [
             unary(
                 f"version {what}",
                 pb.ModelInferRequest(
-                    model_version=text,
-                    model_name="vector",
-                    inputs=[X],
-                    raw_input_contents=[DATA],
+                    model_version=text, model_name="vector", inputs=[X], raw_input_contents=[DATA]
                 ),
                 code,
-                says,
             )
-            for what, (text, code, says) in VERSIONS.items()
+            for what, (text, code) in VERSIONS.items()
         ),
         (unary(f"version {what}", good(f"vector/{v}"), "NOT_FOUND") for what, v in ABSENT.items()),
         unary(
-            "versions, the greatest",
-            infer("versions", tensor("X", "FP32", [1]), raw=[floats(1)]),
-            says='model_version: "3"',
+            "versions, the greatest", infer("versions", tensor("X", "FP32", [1]), raw=[floats(1)])
         ),
         unary(
-            "versions, the least",
-            infer("versions/1", tensor("X", "FP32", [1]), raw=[floats(1)]),
-            says='model_version: "1"',
+            "versions, the least", infer("versions/1", tensor("X", "FP32", [1]), raw=[floats(1)])
         ),
         unary(
             "versions, not served",
@@ -163,10 +153,7 @@ CASES = [
     *chapter(
         "parameter",
         unary(
-            "a long sequence_id",
-            good("mirror", given={"sequence_id": "x" * 129}),
-            "UNIMPLEMENTED",
-            "cannot be longer than 128 characters",
+            "a long sequence_id", good("mirror", given={"sequence_id": "x" * 129}), "UNIMPLEMENTED"
         ),
         unary("a sequence_id of 128", good("mirror", given={"sequence_id": "x" * 128})),
         unary(
@@ -190,12 +177,7 @@ CASES = [
             ),
         ),
         unary("a name that is nearly reserved", good("mirror", given={"Triton_x": 1})),
-        unary(
-            "reserved prefix alone",
-            good("mirror", given={"triton_": 1}),
-            "INVALID_ARGUMENT",
-            RESERVED,
-        ),
+        unary("reserved prefix alone", good("mirror", given={"triton_": 1}), "INVALID_ARGUMENT"),
     ),
     *chapter(
         "parameter",
@@ -214,38 +196,27 @@ CASES = [
     ),
     *chapter(
         "inputs",
-        unary("none", infer("vector"), "INVALID_ARGUMENT", "missing required input(s) ['X']"),
-        unary("one missing", infer("pair", A, raw=[A_DATA]), "INVALID_ARGUMENT", "['B']"),
+        unary("none", infer("vector"), "INVALID_ARGUMENT"),
+        unary("one missing", infer("pair", A, raw=[A_DATA]), "INVALID_ARGUMENT"),
         unary(
             "one too many",
             infer("vector", X, A, raw=[DATA, A_DATA]),
             "INVALID_ARGUMENT",
-            "missing required input(s) ]",
             unstable=details(lambda t: t.replace("'A','X'", "'X','A'")),
         ),
+        unary("one twice", infer("pair", A, A, raw=[A_DATA, A_DATA]), "INVALID_ARGUMENT"),
         unary(
-            "one twice",
-            infer("pair", A, A, raw=[A_DATA, A_DATA]),
-            "INVALID_ARGUMENT",
-            "input 'A' already exists in request",
-        ),
-        unary(
-            "twice with an id",
-            infer("pair", A, A, raw=[A_DATA] * 2, id="7"),
-            "INVALID_ARGUMENT",
-            "[request id: 7]",
+            "twice with an id", infer("pair", A, A, raw=[A_DATA] * 2, id="7"), "INVALID_ARGUMENT"
         ),
         unary(
             "unknown",
             infer("pair", A, tensor("Q", "FP32", [1, 4]), raw=[A_DATA] * 2),
             "INVALID_ARGUMENT",
-            "unexpected inference input 'Q'",
         ),
         unary(
             "without a name",
             infer("vector", tensor("", "FP32", [2]), raw=[DATA]),
             "INVALID_ARGUMENT",
-            "unexpected inference input ''",
         ),
         unary("in another order", infer("pair", B, A, raw=[B_DATA, A_DATA])),
         unary("optional, left out", infer("optional", tensor("A", "FP32", [1, 2]), raw=[DATA])),
@@ -255,7 +226,6 @@ CASES = [
                 f"datatype {name!r}",
                 infer("vector", tensor("X", name, [2]), raw=[DATA]),
                 "INVALID_ARGUMENT",
-                "but model 'vector' expects 'FP32'",
             )
             for name in ("INT32", "FP16", "BYTES", "BF16", "", "FLOAT", "fp32", "TYPE_FP32", "数")
         ),
@@ -266,7 +236,7 @@ CASES = [
         unary("in another order", pair(outputs=[output("OB"), output("OA")])),
         unary("one", pair(outputs=[output("OB")])),
         unary("one twice", pair(outputs=[output("OB"), output("OB")])),
-        unary("unknown", pair(outputs=[output("Z")]), "INVALID_ARGUMENT", "unexpected inference"),
+        unary("unknown", pair(outputs=[output("Z")]), "INVALID_ARGUMENT"),
         unary("without a name", pair(outputs=[output("")]), "INVALID_ARGUMENT"),
         unary("an input's name", pair(outputs=[output("A")]), "INVALID_ARGUMENT"),
         unary(
@@ -276,11 +246,8 @@ CASES = [
     ),
     *chapter(
         "classes",
-        *(unary(f"{n} of four", classified(n), says="datatype") for n in (1, 2, 4, 5, 2**31 - 1)),
-        *(
-            unary(f"{n} of four", classified(n), "INVALID_ARGUMENT", "expected >= 0")
-            for n in (0, -1)
-        ),
+        *(unary(f"{n} of four", classified(n)) for n in (1, 2, 4, 5, 2**31 - 1)),
+        *(unary(f"{n} of four", classified(n), "INVALID_ARGUMENT") for n in (0, -1)),
         unary("more than 32 bits", classified(2**40)),
         unary("of two rows", classified(2, data=(1, 4, 2, 3, 9, 8, 7, 6), shape=(2, 4))),
         unary("of equal values", classified(3, data=(1, 1, 1, 1))),
@@ -341,7 +308,6 @@ CASES = [
             "with an id",
             infer("vector", tensor("X", "FP32", [3]), raw=[DATA], id="q"),
             "INVALID_ARGUMENT",
-            "[request id: q]",
         ),
         *(
             unary(
@@ -367,7 +333,6 @@ CASES = [
         unary(
             "a batch of none with one row's data",
             infer("batched", tensor("X", "FP32", [0, 4]), raw=[A_DATA]),
-            says="shape: 4",
         ),
         unary(
             "a batch of none of strings",
@@ -386,7 +351,6 @@ CASES = [
             "batches that differ",
             pair(tensor("A", "FP32", [2, 4]), raw=(A_DATA * 2, B_DATA)),
             "INVALID_ARGUMENT",
-            "batch size does not match",
             unstable=any_input_named,
         ),
         unary("reshaped", infer("reshaped", tensor("X", "INT32", [1, 4]), raw=[ints(1, 2, 3, 4)])),
@@ -394,103 +358,83 @@ CASES = [
             "strings below zero",
             infer("text", tensor("T", "BYTES", [-1, 1]), raw=[byte_strings(b"a")]),
             "INVALID_ARGUMENT",
-            "expected 4294967295 string elements",
         ),
         unary(
             "beyond 64 bits",
             infer("vector", tensor("X", "FP32", [2**62]), raw=[DATA]),
             "INVALID_ARGUMENT",
-            "input byte size mismatch",
         ),
         unary(
             "below 64 bits",
             infer("vector", tensor("X", "FP32", [-(2**63)]), raw=[DATA]),
             "INVALID_ARGUMENT",
-            "input byte size mismatch",
         ),
     ),
     *chapter(
         "first fault",
-        unary("version, then model", good("nobody/x"), "INVALID_ARGUMENT", "stol"),
+        unary("version, then model", good("nobody/x"), "INVALID_ARGUMENT"),
         unary("model, then parameter", good("nobody", given={"timeout": True}), "NOT_FOUND"),
         unary(
             "parameter, then input twice",
             infer("vector", X, X, raw=[DATA] * 2, given={"timeout": True}),
             "INVALID_ARGUMENT",
-            "'timeout'",
         ),
-        unary("input twice, then its data", infer("vector", X, X), "INVALID_ARGUMENT", "already"),
+        unary("input twice, then its data", infer("vector", X, X), "INVALID_ARGUMENT"),
         unary(
             "input twice, then output",
             infer("vector", X, X, raw=[DATA] * 2, outputs=[output("Y", classification="1")]),
             "INVALID_ARGUMENT",
-            "already exists",
         ),
         unary(
             "data, then output's parameter",
             infer("vector", X, outputs=[output("Y", classification="1")]),
             "INVALID_ARGUMENT",
-            "unable to find data",
         ),
         unary(
             "data, then unknown output",
             infer("vector", X, outputs=[output("Z")]),
             "INVALID_ARGUMENT",
-            "unable to find data",
         ),
         unary(
             "output's parameter, then unknown output",
             good(outputs=[output("Z", classification="1")]),
             "INVALID_ARGUMENT",
-            "'classification'",
         ),
         unary(
             "unknown output, then input",
             infer("vector", tensor("Q", "FP32", [2]), raw=[DATA], outputs=[output("Z")]),
             "INVALID_ARGUMENT",
-            "inference output 'Z'",
         ),
         unary(
             "first input's data, then second's parameter",
             infer("pair", A, tensor("B", "INT32", [1, 1, 2], shared_memory_offset=1)),
             "INVALID_ARGUMENT",
-            "unable to find data for input tensor 'A'",
         ),
         unary(
             "raw and typed, then type of the typed",
             infer("vector", tensor("X", "FP32", [2], typed(int_contents=[1])), raw=[DATA]),
             "INVALID_ARGUMENT",
-            "contents field must not be specified",
         ),
         unary(
             "shared memory wrong, then classes wrong",
             good(outputs=[output("Y", classification="1", shared_memory_region=1)]),
             "INVALID_ARGUMENT",
-            "'shared_memory_region'",
         ),
         unary(
             "classes wrong, then region unknown",
             good(
                 outputs=[
                     output(
-                        "Y",
-                        classification=0,
-                        shared_memory_region="zz",
-                        shared_memory_byte_size=8,
+                        "Y", classification=0, shared_memory_region="zz", shared_memory_byte_size=8
                     )
                 ]
             ),
             "INVALID_ARGUMENT",
-            "'classification'",
         ),
     ),
     *chapter(
         "ensemble",
-        unary(
-            "chain",
-            infer("chain", tensor("IN", "FP32", [1, 4]), raw=[A_DATA], id="q"),
-            says='key: "sequence_id"',
-        ),
+        unary("chain", infer("chain", tensor("IN", "FP32", [1, 4]), raw=[A_DATA], id="q")),
         unary(
             "of no rows, with the data of one",
             infer("chain", tensor("IN", "FP32", [0, 4]), raw=[A_DATA]),

@@ -9,16 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from contract.grpc_casebook import (
-    GrpcCase,
-    call,
-    chapter,
-    floats,
-    infer,
-    output,
-    tensor,
-    typed,
-)
+from contract.grpc_casebook import GrpcCase, call, chapter, floats, infer, output, tensor, typed
 from contract.recordings import PROCESS
 from tritonclient.grpc import service_pb2 as pb
 
@@ -70,9 +61,9 @@ def unregister(name="", kind="System"):
     return call(f"{kind}SharedMemoryUnregister", request_type(name=name))
 
 
-def case(name, *calls, code="OK", says=""):
-    """Write a row; what it says of the answer is about the last of `calls`."""
-    return GrpcCase(name, (unregister(), *calls), code, says)
+def case(name, *calls, code="OK"):
+    """Write a row; `code` is that of the last of `calls`."""
+    return GrpcCase(name, (unregister(), *calls), code)
 
 
 def span(region=None, byte_size=None, offset=None):
@@ -80,22 +71,22 @@ def span(region=None, byte_size=None, offset=None):
     return {f"shared_memory_{key}": value for key, value in given.items() if value is not None}
 
 
-def in_region(name, code="OK", says="", *, contents=None, raw=(), model="vector", **given):
+def in_region(name, code="OK", *, contents=None, raw=(), model="vector", **given):
     x = tensor("X", "FP32", [2], contents, **span(**given))
     request = infer(model, x, raw=raw)
-    return case(f"input {name}", register(), call("ModelInfer", request), code=code, says=says)
+    return case(f"input {name}", register(), call("ModelInfer", request), code=code)
 
 
-def to_region(name, code="OK", says="", *, again=(), **given):
+def to_region(name, code="OK", *, again=(), **given):
     """Write a row about an output in a region, which is then read back as an input."""
     wanted = [output("Y", **span(**given)), *again]
     request = infer("vector", tensor("X", "FP32", [2]), raw=[floats(8, 9)], outputs=wanted)
     calls = [register(), call("ModelInfer", request)]
-    row = case(f"output {name}", *calls, code=code, says=says)
+    row = case(f"output {name}", *calls, code=code)
     if code != "OK":
         return row
     back = tensor("X", "FP32", [2], **span("r", 8, given.get("offset", 0)))
-    return case(f"output {name}", *calls, call("ModelInfer", infer("vector", back)), says=says)
+    return case(f"output {name}", *calls, call("ModelInfer", infer("vector", back)))
 
 
 # Where a tensor is said to be, and how the real server reads it, for inputs and outputs.
@@ -131,32 +122,20 @@ CASES = [
     *chapter(
         "region",
         case("none", status()),
-        case("one of none", status("r"), code="NOT_FOUND", says="Unable to find system shared"),
-        case("registered", register(), status(), says=f'key: "{KEY}"'),
-        case("one registered", register(), status("r"), says="byte_size: 8192"),
+        case("one of none", status("r"), code="NOT_FOUND"),
+        case("registered", register(), status()),
+        case("one registered", register(), status("r")),
         case("another than registered", register(), status("s"), code="NOT_FOUND"),
-        case(
-            "part of the object",
-            register(byte_size=64, offset=4096),
-            status("r"),
-            says="offset: 4096",
-        ),
+        case("part of the object", register(byte_size=64, offset=4096), status("r")),
         case("key without its slash", register(key=KEY[1:]), status("r")),
-        case("twice", register(), register(), code="ALREADY_EXISTS", says="already in manager"),
-        case(
-            "no such object",
-            register(key="/there_is_none"),
-            code="INTERNAL",
-            says="Unable to open shared memory region: '/there_is_none'",
-        ),
+        case("twice", register(), register(), code="ALREADY_EXISTS"),
+        case("no such object", register(key="/there_is_none"), code="INTERNAL"),
         case("no key", register(key=""), code="INTERNAL"),
-        case(
-            "too large", register(byte_size=SIZE + 1), code="INVALID_ARGUMENT", says="invalid args"
-        ),
+        case("too large", register(byte_size=SIZE + 1), code="INVALID_ARGUMENT"),
         case("beyond the object", register(byte_size=SIZE, offset=4096), code="INVALID_ARGUMENT"),
         case("of no bytes", register(byte_size=0), code="INVALID_ARGUMENT"),
         case("offset not of a page", register(byte_size=8, offset=8), code="INVALID_ARGUMENT"),
-        case("without a name", register(name=""), status(), says="value {"),
+        case("without a name", register(name=""), status()),
         case("unregistered", register(), unregister("r"), status()),
         case("all unregistered", register(), unregister(), status()),
         case("another unregistered", register(), unregister("s"), status("r")),
@@ -168,20 +147,13 @@ CASES = [
             unregister("r"),
             call("ModelInfer", infer("vector", tensor("X", "FP32", [2], **span("r", 8)))),
             code="NOT_FOUND",
-            says="Unable to find shared memory region: 'r'",
         ),
     ),
     *chapter(
         "CUDA region",
         case("none", status("", "Cuda")),
         case("one of none", status("c", "Cuda"), code="NOT_FOUND"),
-        case(
-            "one that is a system's",
-            register(),
-            status("r", "Cuda"),
-            code="NOT_FOUND",
-            says="registered as system shared memory, not CUDA",
-        ),
+        case("one that is a system's", register(), status("r", "Cuda"), code="NOT_FOUND"),
         case("a name that is taken", register(), register_cuda("r"), code="ALREADY_EXISTS"),
         case("handle of nobody", register_cuda(), code="INVALID_ARGUMENT"),
         case("handle too short", register_cuda(raw_handle=b"x" * 63), code="INVALID_ARGUMENT"),
@@ -196,34 +168,21 @@ CASES = [
         in_region("at an offset", region="r", byte_size=8, offset=16),
         in_region("at an odd offset", region="r", byte_size=8, offset=17),
         in_region("at the end", region="r", byte_size=8, offset=HALF - 8),
-        in_region(
-            "of another size",
-            "INVALID_ARGUMENT",
-            "input byte size mismatch",
-            region="r",
-            byte_size=16,
-        ),
+        in_region("of another size", "INVALID_ARGUMENT", region="r", byte_size=16),
         in_region("beside raw contents", raw=[floats(8, 9)], region="r", byte_size=8),
         in_region(
             "beside typed contents",
             "INVALID_ARGUMENT",
-            "unexpected 'content' provided",
             contents=typed(fp32_contents=[1, 2]),
             region="r",
             byte_size=8,
         ),
         in_region(
-            "beside empty contents",
-            "INVALID_ARGUMENT",
-            "unexpected 'content' provided",
-            contents=typed(),
-            region="r",
-            byte_size=8,
+            "beside empty contents", "INVALID_ARGUMENT", contents=typed(), region="r", byte_size=8
         ),
         in_region(
             "unknown, beside typed contents",
             "INVALID_ARGUMENT",
-            "unexpected 'content'",
             contents=typed(fp32_contents=[1, 2]),
             region="zz",
             byte_size=8,
@@ -232,22 +191,8 @@ CASES = [
         to_region("good", region="r", byte_size=8, offset=HALF),
         to_region("in a larger place", region="r", byte_size=64, offset=HALF),
         to_region("at an odd offset", region="r", byte_size=8, offset=HALF + 3),
-        to_region(
-            "in too small a place",
-            "INTERNAL",
-            "should be at least 8 bytes",
-            region="r",
-            byte_size=4,
-            offset=HALF,
-        ),
-        to_region(
-            "in no place",
-            "INTERNAL",
-            "(0 bytes) should be at least 8 bytes",
-            region="r",
-            byte_size=0,
-            offset=HALF,
-        ),
+        to_region("in too small a place", "INTERNAL", region="r", byte_size=4, offset=HALF),
+        to_region("in no place", "INTERNAL", region="r", byte_size=0, offset=HALF),
         to_region(
             "and once more without", region="r", byte_size=8, offset=HALF, again=[output("Y")]
         ),
@@ -265,7 +210,6 @@ CASES = [
                 ),
             ),
             code="INVALID_ARGUMENT",
-            says="can't set both",
         ),
         case(
             "unknown output",
@@ -292,7 +236,6 @@ CASES = [
                 ),
             ),
             code="INVALID_ARGUMENT",
-            says="for tensor 'X'",
         ),
         case(
             "over a stream",

@@ -240,7 +240,7 @@ def test_an_existing_file_is_not_overwritten_by_the_next_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1GiB", 2**30), ("1.5 MB", 1_500_000), ("20", 20), ("3K", 3000), ("2TiB", 2**41)],
+    [("1GiB", 2**30), ("1.5 MB", 1_500_000), ("20", 20), ("3kB", 3000), ("2TiB", 2**41)],
 )
 def test_sizes_have_units(text, size):
     assert parse_size(text, "--rotate") == size

@@ -41,6 +41,43 @@ def found(a, b, tolerances=None):
     return [(one.kind, one.output) for one in differences]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        ([0.599, 1], [0.594, 1], "rounding"),
+        # Whole numbers that FP16 has are counts or ids.
+        ([599, 1], [594, 1], "values"),
+        ([5999, 1], [5996, 1], "rounding"),
+        ([1, 2], [np.nan, 2], "NaN"),
+        ([np.nan, 2], [1, 2], "NaN"),
+        ([1, 2], [np.inf, 2], "infinity"),
+        ([1, 2, 3], [3, 1, 2], "order"),
+        ([[1], [2]], [[1], [5]], "values of some rows"),
+    ],
+)
+def test_differences_of_floats_have_a_kind(a, b, kind):
+    assert found(output(a), output(b)) == [(kind, "y")]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "a", "b", "kind"),
+    [
+        ("INT64", [7, 9], [8, 9], "off by one"),
+        ("UINT8", [7, 9], [6, 10], "off by one"),
+        ("INT64", [7, 9], [8, 12], "values"),
+        # Classes of a binary classifier.
+        ("INT64", [0, 1], [1, 1], "values"),
+        ("INT64", [0, 1], [1, 0], "order"),
+        ("BYTES", ["a", "b"], ["b", "a"], "order"),
+        ("BYTES", ["a", "b"], ["c", "a"], "values"),
+    ],
+)
+def test_differences_of_other_values_have_a_kind(datatype, a, b, kind):
+    tensor = {"name": "y", "datatype": datatype, "shape": [2]}
+    bodies = (json.dumps({"outputs": [{**tensor, "data": data}]}).encode() for data in (a, b))
+    assert found(*bodies) == [(kind, "y")]
+
+
 INFER = service_pb2.ModelInferRequest(model_name="m")
 
 
@@ -145,8 +182,18 @@ def exchanges_of(request, *documents):
 )
 def test_ignored_and_invented_fields_are_not_compared(request_, a, b, ignored, fields):
     pair = exchanges_of(request_, a, b)
-    differences = compare_answers("m", *pair, Tolerances(), ignored)
+    differences = compare_answers("m", *pair, Tolerances(ignored=ignored))
     assert [one.output for one in differences] == fields
+
+
+def test_metadata_are_compared_by_field():
+    request = http_request("/v2/models/m")
+    document = {"name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}]}
+    bodies = [json.dumps({**document, "platform": name}).encode() for name in "ab"]
+    pair = [Exchange(request, Response(0, 0, 0, 200, (), len(body), body)) for body in bodies]
+    (difference,) = compare_answers("m", *pair, Tolerances())
+    assert (difference.kind, difference.output) == ("field", "platform")
+    assert not compare_answers("m", *pair, Tolerances(ignored=("platform",)))
 
 
 def test_null_parameters_of_an_output_do_not_hide_its_values():

@@ -11,8 +11,8 @@ from tritonclient.grpc import service_pb2
 
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.comparing.comparison import features_of
 from triton_replay.comparing.differences import compare_answers, failure_of, model_of
+from triton_replay.comparing.features import content_of
 from triton_replay.comparing.tolerances import Tolerances
 
 VALUES = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
@@ -99,7 +99,8 @@ WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
         (call(answer()), call(answer(VALUES * np.float32(1.001))), ["rounding"]),
         (call(answer()), call(answer(WRONG_ROW)), ["values of some rows"]),
         (call(answer()), call(answer(VALUES.T.reshape(1, 4))), ["shape"]),
-        (call(answer()), call(answer(model_version="2")), ["field"]),
+        (call(answer(model_version="1")), call(answer(model_version="2")), ["field"]),
+        (call(answer()), call(answer(model_version="2")), []),
         (call(answer()), call(answer(id="invented")), []),
         (call(answer()), call(code=5, text="gone"), ["status"]),
         (call(code=5, text="a%20b"), call(code=5, text="a b"), []),
@@ -120,6 +121,7 @@ WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
             call(parameters(ms=2)),
             ["field"],
         ),
+        (stream(answer(), answer(WRONG_ROW)), stream(answer(WRONG_ROW), answer()), ["order"]),
         (stream(answer(), answer()), stream(answer()), ["stream responses missing"]),
         (stream(answer()), stream("lost"), ["error text", "field", "output missing"]),
     ],
@@ -132,7 +134,7 @@ def test_ignored_parameters_of_a_call_are_not_compared():
     pair = call(parameters(ms=1)), call(parameters(ms=2))
     (difference,) = compare_answers("m", *pair, Tolerances())
     assert (difference.output, difference.detail) == ("parameters", "ms: '1' and '2'")
-    assert not compare_answers("m", *pair, Tolerances(), ("parameters.ms",))
+    assert not compare_answers("m", *pair, Tolerances(ignored=("parameters.ms",)))
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,17 @@ def test_a_failed_call_has_its_reason(exchange, failure):
     assert failure_of(exchange) == failure
 
 
-@pytest.mark.parametrize("raw", [True, False])
-def test_the_model_and_the_properties_of_a_call(raw):
+@pytest.mark.parametrize(("raw", "form"), [(True, "raw"), (False, "typed")])
+def test_the_model_and_the_properties_of_a_call(raw, form):
     request = infer(raw=raw)
     assert model_of(request) == "m"
-    assert features_of(request, 3) == {
+    content = content_of(request)
+    assert content.numbers == {
         "rows": 2,
+        "size of axis 0 of x": 2,
         "size of axis 1 of x": 1,
-        "bytes of an element of x": 3,
-        "requests of the model in flight": 3,
+        "number of elements of x": 2,
+        "bytes of the longest element of x": 3,
+        "bytes of the shortest element of x": 1,
     }
+    assert content.labels["form of the inputs"] == form

@@ -96,6 +96,10 @@ def test_replays_of_different_loops_have_different_loads(comparison, loop, alike
     )
     text = "\n".join(comparison_lines(replace(comparison, a=a, b=b)))
     assert ("A and B have different loads" in text) != alike
+    shadowed = replace(a, opening=replace(a.opening, settings={"shadow_of": "s:1"}))
+    text = "\n".join(comparison_lines(replace(comparison, a=shadowed)))
+    assert "shadow stored only requests whose responses differ" in text
+    assert "ran at different times" not in text
 
 
 @pytest.mark.parametrize("late", [1, 2])

@@ -1,4 +1,4 @@
-"""What is concluded from requests that both servers answered: failures, differences and noise."""
+"""Verdicts on requests that both servers answered: failures, differences and noise."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ MS = 1_000_000
 COUNT = 3 * MIN_REQUESTS
 
 
-def collected(b=lambda n, y: y, again=lambda n, y: y, tolerance=(), ignored=()):
+def collected(b=lambda n, y: y, again=lambda n, y: y, tolerance=(), *, learn=False, b_again=None):
     """Results of a server that doubles its input, and of others that change its answers."""
-    results = Results(parse_tolerances(tolerance), ignored)
+    results = Results(parse_tolerances(tolerance), learn=learn)
     for number, x in enumerate(inputs(COUNT)):
         asked = request(number, x)
 
@@ -27,7 +27,8 @@ def collected(b=lambda n, y: y, again=lambda n, y: y, tolerance=(), ignored=()):
             answer = response(number, found) if isinstance(found, np.ndarray) else found
             return Exchange(asked, answer), took + number % 7
 
-        results.add([ask(lambda n, y: y)], [ask(b)], ask(again))
+        of_b = [ask(b), *([ask(b_again)] if b_again else [])]
+        results.add([ask(lambda n, y: y)] * len(of_b), of_b, ask(again))
     return results
 
 
@@ -68,8 +69,38 @@ def test_a_difference_that_is_more_frequent_than_noise_is_one():
     assert differing([verdict]) == 1
 
 
+def test_what_differs_between_two_answers_of_a_can_be_ignored_in_b():
+    rare = lambda n, y: y + (n == 5)  # noqa: E731
+    (verdict,) = collected(b=lambda n, y: y + 1, again=rare, learn=True).judged(0.05)
+    assert differing([verdict]) == 0
+    (verdict,) = collected(b=lambda n, y: y + 9, again=rare, learn=True).judged(0.05)
+    assert differing([verdict]) == COUNT
+    # Failures are never noise.
+    flaky = lambda n, y: failing(n, y) if n == 5 else y  # noqa: E731
+    (verdict,) = collected(b=failing, again=flaky, learn=True).judged(0.05)
+    assert differing([verdict]) == COUNT
+
+
+def test_a_server_that_answers_a_request_in_two_ways_is_nondeterministic():
+    (verdict,) = collected(b=lambda n, y: y + 1, b_again=lambda n, y: y + 2).judged(0.05)
+    (group,) = verdict.groups
+    assert group.kind == "nondeterministic in B"
+    assert group.condition == f"responses to equal requests differ: {COUNT} of {COUNT} pairs"
+    (verdict,) = collected(b=lambda n, y: y + 1, b_again=lambda n, y: y + 1).judged(0.05)
+    assert [(one.kind, one.condition) for one in verdict.groups] == [("values", "always")]
+
+
+@pytest.mark.parametrize(("value", "claimed"), [(5, 0), (np.nan, 1)])
+def test_noise_hides_only_kinds_that_vary_with_the_values(value, claimed):
+    def rare(number, y):
+        return np.full_like(y, value) if number % 5 == 0 else y
+
+    (verdict,) = collected(b=rare, again=lambda n, y: y + n % 2).judged(0.05)
+    assert len(verdict.groups) == claimed
+
+
 def test_requests_that_cannot_be_repeated_are_compared_without_latency():
-    results = Results(parse_tolerances(()), ())
+    results = Results(parse_tolerances(()))
     for number, x in enumerate(inputs(COUNT)):
         exchange = Exchange(request(number, x), response(number, x))
         results.add([(exchange, MS)], [(exchange, 9 * MS)], None)

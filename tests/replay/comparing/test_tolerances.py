@@ -128,7 +128,7 @@ def test_the_default_depends_on_datatype_and_scale(datatype, a, b, expected):
     "rules",
     [
         *("abs=nan", "abs=-1", "rel=-1e-9", "scale=nan", "ulp=-1", "ulp=0.5", "topk=0"),
-        *("cosine=1.01", "cosine=-0.1", "cosine=nan", "abs=", "abs", "near=1", ""),
+        *("cosine=1.01", "cosine=-0.1", "cosine=nan", "abs=", "abs", "near=1", "", "json=1"),
     ],
 )
 def test_invalid_numbers_are_refused(rules):
@@ -141,3 +141,10 @@ def test_the_most_specific_tolerance_applies():
     assert tolerances.of("m", "y", "FP32") == Tolerance(cosine=0.9, top_k=3)
     assert tolerances.of("n", "y", "FP32") == Tolerance(relative=0.5, ulp=2)
     assert tolerances.of("n", "z", "FP16") == Tolerance(absolute=1.0)
+    assert tolerances.of("n", "z", "BYTES") == EXACT
+    # A rule for JSON does not accept other numbers in tensors.
+    tolerances = parse_tolerances(["json", "y:json"])
+    assert tolerances.of("n", "z", "BYTES") == tolerances.of("n", "y", "BYTES")
+    assert tolerances.of("n", "z", "BYTES") == Tolerance(json=True)
+    assert tolerances.of("n", "z", "FP16") == tolerances.of("n", "y", "FP16") == HALF
+    assert tolerances.of("n", "z", "INT8") == EXACT

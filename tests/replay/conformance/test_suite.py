@@ -3,12 +3,14 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 from support.servers import free_ports
 
 from triton_replay.__main__ import main
-from triton_replay.conformance.subject import HttpRequest, Input, NotApplicable
+from triton_replay.conformance.cases import Fails, same_as_json
+from triton_replay.conformance.subject import HttpRequest, Input, NotApplicable, Reply
 
 METADATA = {
     "name": "m",
@@ -24,6 +26,7 @@ PAGES = {
         {"name": "m", "state": "READY"},
     ],
     "/v2/models/m/stats": {"model_stats": []},
+    "/v2/models/n": {**METADATA, "inputs": [], "outputs": []},
 }
 
 
@@ -33,6 +36,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         page = PAGES.get(self.path)
+        if self.path == "/v2/models/n/infer" and self.headers["Content-Type"] == "application/json":
+            page = {"model_name": "n", "outputs": [], "error": "accepts everything"}
         body = b"what?" if page is None else json.dumps(page).encode()
         self.send_response(404 if page is None else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -68,12 +73,32 @@ def test_only_announced_extensions_must_hold(server, capsys):
     assert verdicts["model_repository"] == "not served"  # one of its two cases
 
 
+def test_refusals_prove_nothing_if_a_valid_inference_is_refused_as_well(server, capsys):
+    results = {}
+    for model in ("m", "n"):
+        main(["conformance", f"--server={server}", f"--model={model}", "--json"])
+        chapters = {
+            one["extension"]: one for one in json.loads(capsys.readouterr().out)["extensions"]
+        }
+        findings = chapters["errors"]["findings"]
+        results[model] = {one["name"]: one["result"] for one in findings}
+    assert results["m"]["no JSON"] == "not tried"
+    assert results["m"]["metadata of an unknown model"] == "fails"
+    # This model requires a Content-Type.
+    assert chapters["inference"]["findings"][0]["result"] == "holds"
+    assert results["n"]["no JSON"] == "fails"
+    # Its responses are short, so they need no compression.
+    request, answer = chapters["compression"]["findings"]
+    assert (request["result"], answer["result"]) == ("holds", "not tried")
+    assert answer["reason"].endswith("bytes need not be compressed")
+
+
 def test_failed_cases_are_listed_with_a_command_that_repeats_them(server, capsys):
     assert main(["conformance", f"--server={server}"]) == 1
     out = capsys.readouterr().out
     assert "statistics             yes        fails       0 of 2" in out
     assert f"  found 404: what?, expected 200\n  curl -i -X GET http://{server}/v2/health" in out
-    assert "| base64 -d | curl -i -X POST -H 'Inference-Header-Content-Length:" in out
+    assert "| base64 -d | curl -i -X POST -H 'Content-Type: application/octet-stream' -H" in out
     assert "logging: settings" not in out
 
 
@@ -87,7 +112,8 @@ def test_a_missing_server_and_an_unknown_model_are_reported(server, capsys):
 def test_binary_requests_are_repeated_by_base64():
     ask = HttpRequest("POST", "/x", b"{}\xff")
     assert ask.command("h:1") == (
-        "echo e33/ | base64 -d | curl -i -X POST --data-binary @- http://h:1/x"
+        "echo e33/ | base64 -d | curl -i -X POST -H 'Content-Type: application/json' "
+        "--data-binary @- http://h:1/x"
     )
 
 
@@ -109,3 +135,20 @@ def test_inputs_are_generated_from_the_metadata(datatype, raw, data):
             one.with_data()
     else:
         assert one.with_data()["data"] == data
+
+
+@pytest.mark.parametrize(("in_json", "varies"), [((1, 1), False), ((1, 2), True)])
+def test_values_that_vary_between_equal_requests_are_not_compared(in_json, varies):
+    def reply(value):
+        output = {"name": "y", "datatype": "FP32", "shape": [1], "data": [value]}
+        return Reply(200, (), json.dumps({"outputs": [output]}).encode())
+
+    answers = map(reply, in_json)
+    subject = SimpleNamespace(
+        outputs={"y": "FP32"}, infer=lambda: None, send=lambda _: next(answers)
+    )
+    if varies:
+        same_as_json(subject, reply(3))
+    else:
+        with pytest.raises(Fails, match="the values differ from those in JSON"):
+            same_as_json(subject, reply(3))

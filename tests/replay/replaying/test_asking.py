@@ -5,14 +5,16 @@ import contextlib
 import itertools
 import json
 import random
+from collections import defaultdict
 
 import pytest
 import uvloop
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
-from triton_replay.replaying.asking import Server, SideBySide, comparable
+from triton_replay.capture.renaming import Names
+from triton_replay.replaying.asking import SideBySide, comparable
 from triton_replay.replaying.plan import plan_replay
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -24,12 +26,17 @@ def infer(number, sequence=0, target="/v2/models/m/infer"):
     return Request(number, 0, number, number, "POST", target, (), len(body), body)
 
 
-def asked(requests, *, servers=2, rounds=1, in_flight=1, silent=(), timeout=60.0):
+paths = defaultdict(set)
+"""Paths that each server has seen in the last round of `asked`."""
+
+
+def asked(requests, *, servers=2, rounds=1, in_flight=1, silent=(), timeout=60.0, names=None):
     """Ask virtual servers. Return what they saw as (server, number), the results, what is left out.
 
     A server in `silent` closes each connection instead of answering.
     """
     seen = []
+    paths.clear()
 
     async def ask():
         tasks = []
@@ -42,6 +49,7 @@ def asked(requests, *, servers=2, rounds=1, in_flight=1, silent=(), timeout=60.0
                     length = head.partition("Content-Length: ")[2].split("\r\n")[0]
                     body = await reader.readexactly(int(length))
                     seen.append((name, json.loads(body)["n"]))
+                    paths[name].add(head.split()[1])
                     if name in silent:
                         break
                     writer.write(OK)
@@ -63,6 +71,7 @@ def asked(requests, *, servers=2, rounds=1, in_flight=1, silent=(), timeout=60.0
             timeout=timeout,
             clock=itertools.count(1).__next__,
             order=random.Random(4),
+            names=names,
         )
         plan = plan_replay([Exchange(request, None) for request in requests], None)
         steps, left_out = comparable(plan, rounds)
@@ -90,6 +99,12 @@ def test_both_servers_are_asked_twice_in_random_order():
 def test_a_second_copy_is_asked_once_like_the_others():
     seen, results, _ = asked([infer(n) for n in range(10)], servers=3)
     assert sorted(seen) == sorted((name, n) for name in range(3) for n in range(10))
+    asked([infer(0)], servers=3, names=Names({"m": "n"}))
+    assert dict(paths) == {
+        0: {"/v2/models/m/infer"},
+        1: {"/v2/models/n/infer"},
+        2: {"/v2/models/m/infer"},
+    }
     assert all((len(a), len(b)) == (1, 1) and again is not a[0] for a, b, again in results)
 
 

@@ -127,7 +127,9 @@ def test_a_request_that_changes_the_server_is_executed_alone():
         infer(4, connection=3),
         post(5, load, connection=4),
         infer(6),
-    ) == {0: [], 1: [], 2: [0, 1], 3: [2], 4: [2], 5: [2, 3, 4], 6: [5]}
+        post(7, "/v2/repository/index", connection=5),
+        infer(8, connection=6),
+    ) == {0: [], 1: [], 2: [0, 1], 3: [2], 4: [2], 5: [2, 3, 4], 6: [5], 7: [5], 8: [5]}
 
 
 def test_requests_that_cannot_be_sent_are_counted():

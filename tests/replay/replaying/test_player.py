@@ -7,11 +7,11 @@ import json
 
 import uvloop
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request, Response
 from triton_replay.replaying.plan import plan_replay
-from triton_replay.replaying.player import Player, Target
+from triton_replay.replaying.player import Player
 
 SEQUENCE = b'{"parameters": {"sequence_id": 7}}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -40,8 +40,7 @@ def played(serve, requests, *, tick=1, speed=None, loop="open", **options):
         records = []
         clock = itertools.count(tick, tick).__next__
         plan = plan_replay([Exchange(request, None) for request in requests], speed, loop)
-        target = Target(address, address, **options)
-        player = Player(plan, target, clock, records.append)
+        player = Player(plan, Server(address, address), clock, records.append, **options)
         outcome = await asyncio.wait_for(player.play(), 60)
         server.close()
         await asyncio.gather(*tasks)
@@ -88,11 +87,17 @@ def test_headers_are_the_recorded_ones_except_those_of_the_connection():
         *(("X-Trace", "1"), ("Authorization", "redacted"), ("X-Key", "redacted")),
     )
     played(serve, [infer(0, headers=recorded)], headers=(("authorization", "Bearer new"),))
-    (head,) = heads
+    typed = (("content-type", "text/json"),)
+    played(serve, [infer(0, headers=typed)], headers=(("host", "virtual"),))
+    head, other = heads
+    assert other.rstrip().split("\r\n")[1:3] == ["content-type: text/json", "host: virtual"]
     lines = head.rstrip().split("\r\n")
     assert lines[0] == "POST /v2/models/m/infer HTTP/1.1"
     assert lines[1].startswith("Host: 127.0.0.1:")
-    assert lines[2:] == ["X-Trace: 1", "authorization: Bearer new", "Content-Length: 2"]
+    assert lines[2:] == [
+        *("X-Trace: 1", "authorization: Bearer new"),
+        *("Content-Type: application/json", "Content-Length: 2"),
+    ]
 
 
 def test_a_connection_closed_by_the_server_is_opened_again():
@@ -146,7 +151,7 @@ def test_a_passed_deadline_is_an_outcome():
 
     address, records = Address("h", 1), []
     plan = plan_replay([Exchange(infer(0), None)], None)
-    player = Player(plan, Target(address, address), lambda: 5, records.append)
+    player = Player(plan, Server(address, address), lambda: 5, records.append)
     assert asyncio.run(player._send(Client(), plan.steps[0], 0, 0)) == 9
     assert player.outcome.statuses == {"deadline exceeded": 1}
     assert not player.outcome.unanswered

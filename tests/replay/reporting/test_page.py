@@ -48,7 +48,7 @@ def test_a_page_is_self_contained_and_shows_groups_and_latencies(tmp_path):
     assert page.addresses == []
     assert page.tags.count("polyline") == 2
     assert "the answers to 31 differ" in page.text
-    assert "only when batched, 3 rows or more: 30 of 30" in page.text
+    assert "only where rows is 3 or more: 30 of 30 that differ, 0 of 29 that" in page.text
     assert "mstatus 50001" in page.text
     assert "Without 1 of 60 requests that failed in A or B." in page.text
     assert "No verdict: A and B ran at different times" in page.text

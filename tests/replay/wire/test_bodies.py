@@ -1,14 +1,18 @@
-"""Decompression within a limit, and sequence ids at any position of a body."""
+"""Decompression within a limit, sequence ids at any position, and headers of a load."""
 
 import gzip
 import json
 import tracemalloc
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
+from triton_replay.addresses import Address
+from triton_replay.loading.http_server import HttpRequests, message
 from triton_replay.wire.bodies import NotUnderstood, inflate, sequence_of
 from triton_replay.wire.grpc_messages import split_messages, with_prefix
+from triton_replay.wire.http2_client import call_fields
 
 BOMB = bytes(16 * 2**20)
 ENCODERS = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -88,3 +92,26 @@ def test_a_sequence_id_is_looked_for_within_the_limit():
     headers, body = encoded("gzip", sequence_body(1000)[1])
     assert sequence_of(headers, body) == "7"
     assert sequence_of(headers, body, 1000) == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "binary", "expected"),
+    [
+        ((), False, ["Host: h:1", "Content-Type: application/json"]),
+        ((), True, ["Host: h:1", "Content-Type: application/octet-stream"]),
+        ((("content-type", "a/b"), ("HOST", "x")), True, ["content-type: a/b", "HOST: x"]),
+    ],
+)
+def test_a_load_sends_the_host_and_the_type_of_its_bodies(headers, binary, expected):
+    model = SimpleNamespace(path="/v2/models/m", outputs=())
+    requests = HttpRequests(
+        Address("h", 1), model, headers, {}, {}, binary_inputs=binary, binary_outputs=binary
+    )
+    lines = requests.whole(SimpleNamespace(tensors=())).decode().split("\r\n")
+    assert lines[: len(expected) + 1] == ["POST /v2/models/m/infer HTTP/1.1", *expected]
+    described = message("POST", "/x", Address("h", 1), headers, b"{}").decode().split("\r\n")
+    assert described[1:3] == [expected[0], expected[1].replace("octet-stream", "json")]
+    assert "Content-Type" not in message("GET", "/x", Address("h", 1), ()).decode()
+    fields = dict(call_fields("/s/m", Address("h", 1), headers))
+    assert fields[":authority"] == ("x" if headers else "h:1")
+    assert "host" not in fields

@@ -350,7 +350,7 @@ def test_a_request_past_its_timeout_is_unavailable(opened):
     late, good = answered(model, [request([1], timeout=1500), request([2], timeout=10**9)])
     code, message = error_of(late)
     assert code is TritonError.UNAVAILABLE
-    assert message.startswith("found the deadline passed by ")
+    assert message.startswith("found a deadline that passed ")
     assert outputs_of(good)
 
 

@@ -70,7 +70,7 @@ Ascend driver
   npu-smi                    ok          answers
   cards                      ok          /dev/davinci0, /dev/davinci1
   management                 ok          all three
-  permissions                ok          triton may
+  permissions                ok          triton may read and write all
   ASCEND_RT_VISIBLE_DEVICES  wrong       '2', and 2 card(s)
 
 CANN

@@ -121,7 +121,7 @@ CASES = {
     "no cards": (PLAIN, "Ascend driver", "cards", MISSING, "--device /dev/davinci0"),
     "ASCEND_VISIBLE_DEVICES is void": (
         with_variable(PLAIN, "ASCEND_VISIBLE_DEVICES", "void"),
-        *("Ascend driver", "cards", MISSING, "the numbers of its cards"),
+        *("Ascend driver", "cards", MISSING, "ASCEND_VISIBLE_DEVICES=<its cards>"),
     ),
     "only a card": (
         files(("/dev/davinci0", "HwHiAiUser", True)),

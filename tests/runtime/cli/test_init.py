@@ -85,6 +85,22 @@ def test_masks_of_one_and_two_axes(graph, init):
     assert parameters(config)["early_answers"] == "false"
 
 
+def test_a_graph_in_int8_is_proven_and_written(init, tmp_path):
+    weights = np.random.default_rng(3).standard_normal((64, 128), np.float32)
+    model = onnx_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, ["rows", 64])],
+        [("y", FLOAT, ["rows", 128])],
+        {"w": weights},
+    )
+    code, config, printed = init(model, "--int8", "--max-batch", "2")
+    assert code == 0
+    assert config["max_batch_size"] == 2
+    assert "--int8: 1 of 1 linear layers" in printed.out
+    written = onnx.load(tmp_path / "repository" / "graph" / "1" / "model.onnx")
+    assert "MatMulIntegerToFloat" in [node.op_type for node in written.graph.node]
+
+
 @pytest.mark.brute_force
 def test_strides_and_a_constant(init):
     _, config, _ = init(strided(), "--constant", "gain=0.5")

@@ -9,6 +9,7 @@ from runtime.support.graphs import ENCODER, PIXELS, write
 from ge_runtime import cli
 from ge_runtime.cli import inspect
 from ge_runtime.memory.machine import MemoryLimit
+from ge_runtime.planning.histogram import Histogram
 
 PIXELS_CONFIG = """
 max_batch_size: 2
@@ -154,6 +155,30 @@ def test_json_report(model, run):
         + memory["inputs_bytes"]
         + memory["answer_slots"] * memory["answers_bytes"]
     )
+
+
+@pytest.mark.parametrize(
+    ("cost", "planned", "pairs"),
+    [
+        ("launch_us=0, element_ns=1, element2_ns=1", 1.0, 1.0),  # sizes are never mixed
+        ("launch_us=1000, element_ns=0, element2_ns=0", 1.12, 1.22),  # fewest executions
+        ("", 1.03, 1.22),  # without padding, mixed sizes cost attention only
+    ],
+)
+def test_padding_of_recorded_requests(model, run, tmp_path, monkeypatch, cost, planned, pairs):
+    monkeypatch.setenv("GE_RUNTIME_CACHE", str(tmp_path / "cache"))
+    parameters = parameter("histogram", "sizes.json") + (parameter("cost", cost) if cost else "")
+    folder = model(ENCODER_CONFIG + parameters)
+    recorded = Histogram(("batch", "tokens"))
+    recorded.add((1, 4), 30)
+    recorded.add((1, 16), 10)
+    recorded.save(folder / "1" / "sizes.json")
+    _, printed, _ = run(folder, "--format", "json")
+    found = json.loads(printed)["padding"]
+    assert found["longest"] == pytest.approx(16 / (0.75 * 4 + 0.25 * 16), rel=0.1)
+    assert found["planned"] == pytest.approx(planned, abs=0.01)
+    assert found["unpadded"] == pytest.approx(pairs, abs=0.01)
+    assert section(run(folder)[1], "Padding")[-1].split()[-2:] == ["1.00", f"{pairs:.2f}"]
 
 
 def test_report_of_free_axes_and_images(model, run):

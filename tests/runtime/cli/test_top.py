@@ -42,7 +42,8 @@ def services(tmp_path, monkeypatch):
 def test_without_services_nothing_is_started(services, capsys):
     assert main(["top", "--once"]) == 1
     assert capsys.readouterr().out == (
-        f"no device service in {services.path}. Models with placement: service start one\n"
+        f"No device service runs (none in {services.path}). Only models with `placement: service` "
+        "start one; the server's live page and `/metrics` show other models\n"
     )
     assert main(["top", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == []
@@ -183,7 +184,7 @@ def test_a_pipe_gets_all_tables(services):
         first, empty, second = (top.stdout.readline() for _ in range(3))
         top.kill()
     assert (first, empty) == (second, "\n")
-    assert first.startswith("no device service in ")
+    assert first.startswith("No device service runs")
 
 
 def test_a_service_that_does_not_answer():

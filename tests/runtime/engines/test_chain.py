@@ -1,5 +1,6 @@
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -466,3 +467,9 @@ def test_pipeline_gives_what_its_graphs_give_one_by_one(tmp_path):
     results = chain.run({"input_ids": ids, "attention_mask": mask}, wanted)
     np.testing.assert_allclose(results["embedding"], encode(rows), rtol=1e-5)
     np.testing.assert_allclose(results["logits"], encode(rows) @ WEIGHTS, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_a_chain_is_unpadded_if_a_stage_is(unpadded):
+    stages = {"encoder": SimpleNamespace(unpadded=unpadded), "head": object()}
+    assert ChainEngine(stages, None, ()).unpadded is unpadded

@@ -1,12 +1,13 @@
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from runtime.engines.conformance_engine import EngineConformance
 from runtime.support.graphs import onnx_model
 
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.engines.onnx_session import advised
+from ge_runtime.engines.onnx_session import advised, open_session
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
 
@@ -113,3 +114,15 @@ def test_strings_and_bf16_are_named_as_what_they_are(tmp_path):
     onnx.save(model, path)
     signature = OnnxEngine.open(path, 1).signature
     assert [tensor.dtype for tensor in signature.inputs] == [DType.BYTES, DType.BF16]
+
+
+def test_slow_optimizations_are_disabled_on_the_cpu_only(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda *_, **given: seen.append(given["disabled_optimizers"]),
+    )
+    for providers in (["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]):
+        open_session(tmp_path / "model.onnx", 1, providers)
+    assert seen == [("SkipLayerNormFusion",), None]

@@ -18,6 +18,7 @@ from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.rewriting.at_load import rewrite_graphs
+from ge_runtime.rewriting.gelu import approximate_gelu
 from ge_runtime.rewriting.int8 import Form, computed, find_layers, quantize, read_model
 from ge_runtime.rewriting.int8_choice import quantized, write_int8
 
@@ -314,3 +315,49 @@ def test_model_is_rewritten_at_its_first_load(saved, tmp_path, monkeypatch):
     monkeypatch.delenv("HOME")
     with pytest.raises(ArtifactFault, match="no cache folder for the rewritten graph"):
         Runtime.open(path.parent, config, instance_name="rows_0")
+
+
+GELU = {
+    "erf": "a = Div (x, root) e = Erf (a) s = Add (e, one) m = Mul (x, s) y = Mul (m, half)",
+    "erf of half": "h = Mul (half, x) a = Mul (x, factor) e = Erf (a) s = Add (one, e) "
+    "y = Mul (h, s)",
+    "erf of another value": "a = Div (x, root) n = Neg (x) e = Erf (a) s = Add (e, one) "
+    "m = Mul (n, s) y = Mul (m, half)",
+    "erf that is read twice": "a = Div (x, root) e = Erf (a) s = Add (e, one) m = Mul (x, s) "
+    "h = Mul (m, half) y = Add (h, e)",
+    "gelu": "y = com.microsoft.Gelu (x)",
+}
+NUMBERS = {"root": 2**0.5, "one": 1.0, "half": 0.5, "factor": 0.5**0.5}
+
+
+@pytest.mark.parametrize("name", GELU)
+def test_gelu_is_approximated_where_the_graph_computes_it(name):
+    weights = ", ".join(f"float {key} = {{{value}}}" for key, value in NUMBERS.items())
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>\n'
+        f"g (float[n] x) => (float[n] y) <{weights}> {{ {GELU[name]} }}"
+    )
+    x = np.linspace(-6, 6, 400, dtype=np.float32)
+    exact = run(model, x=x)
+    approximate_gelu(model)
+    is_gelu = name in ("erf", "erf of half", "gelu")
+    assert [own.op_type for own in model.graph.node].count("FastGelu") == is_gelu
+    np.testing.assert_allclose(run(model, x=x), exact, atol=5e-4)
+
+
+def test_a_stage_without_linear_layers_stays_fp32(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("GE_RUNTIME_CACHE", str(tmp_path / "cache"))
+    other = tmp_path / "other.onnx"
+    onnx.save(no_linear_layer(), other)
+    stages = [Artifact(path, "onnxruntime", "named") for path in (saved(feed_forward()), other)]
+    parameters = {"int8": "rows", "cost": "launch_us=1, element_ns=1, element2_ns=0"}
+    config = RuntimeConfig.parse(
+        model_config([tensor("x", "FP32", [WIDTH])], [tensor("y", "FP32", [WIDTH])], parameters),
+        cores=1,
+    )
+    (first, second), lines = rewrite_graphs(config, stages, 1)
+    assert first.path != stages[0].path
+    assert second is stages[1]
+    assert "other.onnx: FP32 is kept: parameter 'int8'" in lines[1]
+    with pytest.raises(ArtifactFault, match="found no linear layer"):
+        rewrite_graphs(config, stages[1:], 1)

@@ -402,7 +402,7 @@ def test_a_deadline_that_is_now_has_not_passed():
 def test_a_passed_deadline_says_by_how_much():
     fault = Caller(deadline=5.0).abandonment(5.25, ask=True)
     assert isinstance(fault, Expired)
-    assert "passed by 250.0 ms" in str(fault)
+    assert "found a deadline that passed 250.0 ms ago" in str(fault)
 
 
 def test_a_cancelled_request_gets_the_fault():

@@ -50,7 +50,7 @@ def test_the_largest_distance_is_reported_with_its_place():
         (DType.FP32, floats(np.nan, np.inf), floats(np.nan, np.inf), None),
         (DType.FP32, floats(0, 1), floats(np.nan, 1), np.inf),
         (DType.FP32, floats(np.inf, 1), floats(-np.inf, 1), np.inf),
-        (DType.FP32, floats(1, 1), floats(1, np.nextafter(np.float32(1), 2)), 2.0**-23),
+        (DType.FP32, floats(1, 1), floats(1, np.nextafter(np.float32(1), np.float32(2))), 2.0**-23),
         (DType.BOOL, np.array([True, False]), np.array([True, True]), 1.0),
         (DType.UINT8, np.array([255], np.uint8), np.array([0], np.uint8), 255.0),
         (DType.BF16, np.array([0x3F80], np.uint16), np.array([0x4000], np.uint16), 1.0),

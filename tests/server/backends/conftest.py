@@ -51,7 +51,7 @@ INLINE_ONLY = {
 
 
 @pytest.fixture(autouse=True)
-def no_module_is_left_behind(tmp_path: Path) -> Iterator[None]:
+def no_module_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail a test that leaves a module of a model in the process."""
     path, modules = sys.path.copy(), sys.modules.copy()
     yield
@@ -61,7 +61,7 @@ def no_module_is_left_behind(tmp_path: Path) -> Iterator[None]:
     new = [module for name, module in sys.modules.items() if modules.get(name) is not module]
     assert not [module for module in new if type(module) is SharedName]
     files = [getattr(module, "__file__", None) or "" for module in new]
-    assert not [file for file in files if file.startswith(str(tmp_path))]
+    assert not [file for file in files if file.startswith(str(tmp_path_factory.getbasetemp()))]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -186,6 +186,8 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
 }
 
 
+IMPORTS = "import triton_python_backend_utils as p\n"
+SENDS = MODEL.replace("return []", "[each.get_response_sender() for each in requests]")
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"
 USES = MODEL.replace(
     "return []", "return p.get_input_tensor_by_name(requests[0], {}), p.Tensor({})"
@@ -297,6 +299,41 @@ CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
         {"m__v2__model_py": MODEL, "m__config": VALID},
         1,
         ("m/config.pbtxt: error: at least one version", "found the folder 'v2'; rename it to '2'"),
+    ),
+    "a version folder with a zero": (
+        {"m__01__model_py": MODEL, "m__config": VALID},
+        1,
+        ("m/config.pbtxt: error: at least one version", "found the folder '01'; rename it to '1'"),
+    ),
+    "code in capitals": (
+        {"m__1__Model_py": MODEL, "m__config": VALID},
+        1,
+        ("m/1/model.py: error: Python model file not found", "found 'Model.py'; rename it to"),
+    ),
+    "a graph of another name": (
+        {"m__1__net.onnx": "graph", "m__config": 'backend: "onnxruntime"'},
+        1,
+        ("model file not found: 'm/1/model.onnx' - found 'net.onnx'; rename it to 'model.onnx'",),
+    ),
+    "a function that Triton's module lacks": (
+        {"m__1__model_py": IMPORTS + MODEL.replace("[]", "p.get_input()"), "m__config": VALID},
+        0,
+        ("m/1/model.py:4:16: warning: AttributeError: module ", "has no attribute 'get_input'"),
+    ),
+    "a misspelt class of Triton's module": (
+        {"m__1__model_py": IMPORTS + MODEL.replace("[]", "p.Loger"), "m__config": VALID},
+        0,
+        ("m/1/model.py:4:16: warning: AttributeError", " - did you mean 'Logger'?"),
+    ),
+    "a call without a value": (
+        {"m__1__model_py": IMPORTS + MODEL.replace("[]", "[p.Tensor('Y')]"), "m__config": VALID},
+        0,
+        ("m/1/model.py:4:17: warning: TypeError: Tensor(): missing a required argument",),
+    ),
+    "execute that returns nothing": (
+        {"m__1__model_py": MODEL.replace("return []", "pass"), "m__config": VALID},
+        0,
+        ("m/1/model.py:2: warning: Expected a list in the execute return", " - return a list"),
     ),
     "no version folder": (
         {"m__config": VALID},
@@ -480,6 +517,14 @@ def test_a_fault_is_reported(capsys, tmp_path, case):
     assert re.fullmatch(expected, lines[0]), lines[0]
 
 
+def test_execute_may_return_nothing_if_responses_are_sent(capsys, tmp_path):
+    nothing = MODEL.replace("return []", "pass")
+    decoupled = VALID + "model_transaction_policy { decoupled: true }"
+    folder = repository(tmp_path, m__1__model_py=SENDS, m__config=VALID)
+    repository(folder, n__1__model_py=nothing, n__config=decoupled)
+    assert checked(capsys, folder) == (0, ["2 models, 0 errors, 0 warnings"])
+
+
 def test_ensembles_are_checked_against_the_models_of_their_steps(capsys, tmp_path):
     folder = repository(
         tmp_path,
@@ -560,7 +605,7 @@ def test_json_and_sarif_have_the_same_faults(capsys, tmp_path, monkeypatch):
     }
 
 
-def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_path):
+def test_annotations_and_sarif_escape_names_and_texts(capsys, monkeypatch, tmp_path):
     folder = repository(tmp_path, m__config="backend: 'python' x", m__1__model_py=MODEL)
     (folder / "m").rename(folder / "a,b:100%")
     monkeypatch.chdir(folder)
@@ -574,6 +619,10 @@ def test_annotations_of_github_escape_names_and_texts(capsys, monkeypatch, tmp_p
         f"::error file=a%2Cb%3A100%25/config.pbtxt,line=1,col={column}::{text.replace('%', '%25')}"
     )
     assert all(other.startswith("::") for other in others)
+    assert command.main([".", "--format=sarif"]) == 1
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    location = run["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "a%2Cb%3A100%25/config.pbtxt"
 
 
 def test_the_rules_of_an_older_triton_can_be_chosen(capsys, tmp_path):
@@ -588,9 +637,6 @@ def test_a_missing_folder_exits_with_2(capsys, tmp_path):
         command.main([str(tmp_path / "nowhere")])
     assert ended.value.code == 2
     assert "failed to stat file" in capsys.readouterr().err
-
-
-IMPORTS = "import triton_python_backend_utils as p\n"
 
 
 @pytest.mark.parametrize(
@@ -626,6 +672,8 @@ def test_a_name_that_is_read_too_early_is_reported(capsys, tmp_path, source, lin
         "    from triton_python_backend_utils import Tensor\n",
         IMPORTS + "x = p.ModelConfig, p.np\n",
         IMPORTS + "def f(x: 'p.Tensor'): pass\n",
+        IMPORTS + "def f():\n    if hasattr(p, 'newer'): p.newer()\n",
+        IMPORTS + "def f(a):\n    p.own = p.Tensor(*a), p.Tensor(**a)\n    return p.own()\n",
     ],
 )
 def test_names_that_are_read_later_are_not_reported(capsys, tmp_path, source):

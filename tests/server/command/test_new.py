@@ -12,6 +12,7 @@ from reference_server.command import cli, new
 from reference_server.core.profiles import NEWEST
 
 
+@pytest.mark.brute_force
 def test_a_new_model_has_no_faults_and_its_test_passes(tmp_path, capsys):
     assert new.main(["my-model.v2", "--into", str(tmp_path)]) == 0
     shown = capsys.readouterr().out

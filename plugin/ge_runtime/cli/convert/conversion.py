@@ -1,4 +1,4 @@
-"""Converts the configuration of a model of npu_ge."""
+"""Converts the config.pbtxt of a model from the backend npu_ge to ge_runtime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NPU_GE: Final = "npu_ge"
 _INSTANCES: Final = "instance_group"
 _BATCHING: Final = "dynamic_batching"
 _MOST_BLOCKS: Final = 8
-"""npu_ge's manual advises at most 8 streams on a card."""
+"""Largest `device_exec_blocks` to choose: npu_ge's manual advises at most 8 streams on a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def convert(
     given = _texts(config, report)
     merged = with_command_line(given, options.settings, report)
     kept = convert_parameters(merged, report)
-    _name_cards(kept, options, report)
-    _name_engines(kept, instances, merged, report)
-    _name_precision(kept, merged, report)
+    _set_cards(kept, options, report)
+    _set_engines(kept, instances, merged, report)
+    _set_precision(kept, merged, report)
     sizes: dict[str, str] = {}
     if inputs and outputs:
         names = dict(options.axes)
@@ -146,10 +146,10 @@ def _add_batching(
     max_batch_size: int,
     report: ConversionReport,
 ) -> str:
-    """Add the dynamic batching of a strategy to `values`, the new values of existing fields.
+    """Add the dynamic batching of a strategy to `values`, the new values of fields.
 
     Returns:
-        The lines to append to `text`, so that the field exists.
+        The lines to append to `text`: an empty field, if `text` lacks it; else "".
     """
     if strategy and max_batch_size > 1 and "sequence_batching" not in config:
         fields = batching_fields(strategy, max_batch_size)
@@ -213,7 +213,7 @@ def _texts(config: Mapping[str, object], report: ConversionReport) -> dict[str, 
     return texts
 
 
-def _name_cards(kept: dict[str, str], options: ConvertOptions, report: ConversionReport) -> None:
+def _set_cards(kept: dict[str, str], options: ConvertOptions, report: ConversionReport) -> None:
     if options.device_ids is not None and "device_ids" in kept:
         why = "there is a device_ids already"
         report.require("--device-ids", options.device_ids, why, "change it there")
@@ -225,7 +225,7 @@ def _name_cards(kept: dict[str, str], options: ConvertOptions, report: Conversio
     report.require("device_ids", "not set", why, "use --device-ids, e.g. 0 or 0,1")
 
 
-def _name_engines(
+def _set_engines(
     kept: dict[str, str], instances: int, merged: Mapping[str, str], report: ConversionReport
 ) -> None:
     """Replace npu_ge's instances, which are threads, by engines of one process."""
@@ -247,7 +247,7 @@ def _name_engines(
     report.change(what, why + (advice if count > _MOST_BLOCKS else ", as in npu_ge"))
 
 
-def _name_precision(
+def _set_precision(
     kept: dict[str, str], merged: Mapping[str, str], report: ConversionReport
 ) -> None:
     """Write the precision that GE chooses by default."""

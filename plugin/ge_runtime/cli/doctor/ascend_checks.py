@@ -45,7 +45,10 @@ _CODES: Final = {
     207004: ("no device", "give the container its cards: see the device files above"),
     207006: ("no permission", "see the permissions of the device files above"),
     507008: ("driver and CANN do not fit", _UPDATE_DRIVER),
-    507033: ("device set-up failed", "see permissions above; `npu-smi info` shows its processes"),
+    507033: (
+        "device set-up failed",
+        "see permissions above; `npu-smi info` shows the processes on the card",
+    ),
     507899: ("driver and CANN do not fit", _UPDATE_DRIVER),
 }
 
@@ -94,7 +97,7 @@ def _cards(machine: Machine) -> Finding:
     if cards:
         return check.ok(", ".join(cards))
     if machine.environment.get("ASCEND_VISIBLE_DEVICES") == "void":
-        cure = "start the container with the numbers of its cards in it, e.g. 0 or 0-3"
+        cure = "start the container with ASCEND_VISIBLE_DEVICES=<its cards>, e.g. 0 or 0-3"
         return check.missing("none: ASCEND_VISIBLE_DEVICES is void", cure)
     return check.missing("none", _PASS_DEVICES)
 
@@ -111,9 +114,9 @@ def _managers(machine: Machine) -> Finding:
 def _permissions(machine: Machine) -> Finding:
     user = machine.user
     closed = [each for each in machine.device_files if not each.usable]
-    check = _driver_check("permissions", f"{user} may read and write all of them")
+    check = _driver_check("permissions", f"{user} may read and write all device files")
     if not closed:
-        return check.ok(f"{user} may")
+        return check.ok(f"{user} may read and write all")
     group = closed[0].group
     paths = [each.path for each in closed]
     if group in machine.groups:
@@ -122,12 +125,14 @@ def _permissions(machine: Machine) -> Finding:
         cure = f"`usermod -aG {group} {user}` as root, and log in again"
     else:
         cure = f"start the container with `--group-add {group}`"
-    return check.wrong(f"{user} may not: {', '.join(paths)} of group {group}", cure)
+    found = f"{user} may not read and write {', '.join(paths)} of group {group}"
+    return check.wrong(found, cure)
 
 
 def _visible_devices(machine: Machine) -> Finding:
     text = machine.environment["ASCEND_RT_VISIBLE_DEVICES"]
-    # CANN ignores the rest after a blank or another character, and accepts only ascending numbers.
+    # CANN accepts only ascending numbers, and ignores everything from the first character on that
+    # is neither a digit nor a comma.
     expected = "ascending numbers of this process's cards, counted from 0, without blanks"
     check = _driver_check("ASCEND_RT_VISIBLE_DEVICES", expected)
     numbers = text.split(",")
@@ -299,7 +304,7 @@ def _compiler_packages(machine: Machine) -> Finding:
             f'`pip install {" ".join(absent)}`; without them atc fails with E40020 or "Initialize '
             'ge using ge global options failed"'
         )
-        # Wrong, not missing: it is shown wherever atc is installed.
+        # Not `missing` if atc is installed: as `not needed`, the report would not show the fix.
         found = f"no {', '.join(absent)}"
         return check.wrong(found, cure) if machine.atc else check.missing(found, cure)
     return check.ok("all")

@@ -63,8 +63,9 @@ def _read(path: Path, card: Card) -> ModelFile:
     if has_free_shapes(file):
         raise ArtifactFault(
             f"{path}: found a model with free shapes, whose memory cannot be planned, expected "
-            "gears: name them in config.pbtxt (gears.<axes>) and run `ge-runtime build`; or, for "
-            "one file in this process, set the parameter 'unplanned_memory' to 'allowed'"
+            "gears: name them in config.pbtxt (gears.<axes>) and run `ge-runtime build`; or, for a "
+            "model of one file without a device service, set the parameter 'unplanned_memory' to "
+            "'allowed'"
         )
     return file
 
@@ -184,17 +185,17 @@ def image_model(stage: Stage, driver: Driver, declared: Mapping[str, DeclaredIma
     images: list[str] = []
     dynamic: list[tuple[int, DeclaredImages | None]] = []
     for index, tensor in enumerate(description.data_inputs):
-        own = declared.get(tensor.name)
+        declaration = declared.get(tensor.name)
         is_image = tensor.dtype == _UINT8 and len(tensor.dims) == _RANK
-        if tensor.name == AIPP_INPUT or (own is None and not is_image):
+        if tensor.name == AIPP_INPUT or (declaration is None and not is_image):
             continue
         kind = driver.aipp.kind(model.id, index)
         if kind is AippKind.DYNAMIC:
-            dynamic.append((index, own))
+            dynamic.append((index, declaration))
         if kind is not AippKind.NONE:
             images.append(tensor.name)
-        if own is not None:
-            faults += _differences(tensor.name, own, kind, stage, driver, index)
+        if declaration is not None:
+            faults += _differences(tensor.name, declaration, kind, stage, driver, index)
     names = [tensor.name for tensor in description.inputs]
     if AIPP_INPUT in names and (len(dynamic) != 1 or dynamic[0][1] is None):
         faults.append(
@@ -205,55 +206,63 @@ def image_model(stage: Stage, driver: Driver, declared: Mapping[str, DeclaredIma
         raise ArtifactFault("\n".join(f"{stage.path}: {fault}" for fault in faults))
     if not dynamic:
         return ImageModel(description, model.gears, images)
-    index, own = dynamic[0]
-    assert own is not None, "it was reported as a fault"
-    return _dynamic(stage, index, own, images)
+    index, declaration = dynamic[0]
+    assert declaration is not None, "a missing declaration was reported as a fault"
+    return _dynamic(stage, index, declaration, images)
 
 
 def _differences(
-    name: str, own: DeclaredImages, kind: AippKind, stage: Stage, driver: Driver, index: int
+    name: str,
+    declaration: DeclaredImages,
+    kind: AippKind,
+    stage: Stage,
+    driver: Driver,
+    index: int,
 ) -> list[str]:
     field = f"'{name}': aipp.{name} of config.pbtxt"
     cure = "run `ge-runtime build`"
-    mode = AippKind.DYNAMIC if own.aipp.is_dynamic else AippKind.STATIC
+    mode = AippKind.DYNAMIC if declaration.aipp.is_dynamic else AippKind.STATIC
     if kind is not mode:
         return [f"{field}: found {kind.words}, expected {mode.words}: {cure}"]
     if kind is AippKind.DYNAMIC:
         return []
     found = driver.aipp.parameters(stage.model.id, index)
-    return [f"{field}: {each}: {cure}" for each in differences(found, own.aipp, own.sides)]
+    faults = differences(found, declaration.aipp, declaration.sides)
+    return [f"{field}: {each}: {cure}" for each in faults]
 
 
-def _dynamic(stage: Stage, index: int, own: DeclaredImages, images: Sequence[str]) -> ImageModel:
-    model = stage.model
-    sides = own.sides
+def _dynamic(
+    stage: Stage, index: int, declaration: DeclaredImages, images: Sequence[str]
+) -> ImageModel:
+    model, aipp = stage.model, declaration.aipp
+    sides = declaration.sides
     assert sides is not None, "`read_aipp` requires them"
-    at = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
+    parameters_index = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
 
     def visible_dims(dims: Sequence[Dims]) -> tuple[Dims, ...]:
-        """Return the input dims: the image's own dims, and no input for AIPP's parameters."""
+        """Return the inputs' dims with those of the image, and without AIPP's parameters."""
         result = list(dims)
-        result[index] = (dims[index][0], *sides, own.aipp.channels)
-        del result[at]
+        result[index] = (dims[index][0], *sides, aipp.channels)
+        del result[parameters_index]
         return tuple(result)
 
     inputs = list(model.description.inputs)
     tensor = inputs[index]
-    dims = (tensor.dims[0], *sides, own.aipp.channels)
+    dims = (tensor.dims[0], *sides, aipp.channels)
     inputs[index] = replace(tensor, dtype=_UINT8, format=_NHWC, dims=dims)
-    del inputs[at]
+    del inputs[parameters_index]
     gears = {}
     for gear in model.gears.values():
         visible = visible_dims(gear.inputs)
         gears[visible] = replace(gear, inputs=visible)
     rows = max(visible[index][0] for visible in gears)
-    nbytes = rows * sides[0] * sides[1] * own.aipp.channels
+    nbytes = rows * sides[0] * sides[1] * aipp.channels
     if nbytes > tensor.nbytes:
         raise ArtifactFault(
-            f"{stage.path}: '{own.spec.name}': found max_src_image_size {tensor.nbytes:,}, "
+            f"{stage.path}: '{declaration.spec.name}': found max_src_image_size {tensor.nbytes:,}, "
             f"expected {nbytes:,} for {rows} images: run `ge-runtime build`"
         )
-    batch = ImageBatch(rows, *sides, own.aipp)
+    batch = ImageBatch(rows, *sides, aipp)
     description = replace(model.description, inputs=tuple(inputs))
     return ImageModel(description, gears, images, batch)
 

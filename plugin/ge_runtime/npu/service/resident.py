@@ -52,11 +52,11 @@ class ResidentTensors:
                 f"{model}: found 'resident' tensors on {backend.name}, expected none: they are "
                 "supported on the CPU, and on Ascend cards for .om files with planned memory"
             )
-        for side, own, tensors in (
+        for side, resident, tensors in (
             ("input", declared.inputs, engine.signature.inputs),
             ("output", declared.outputs, engine.signature.outputs),
         ):
-            for name, tensor in own.items():
+            for name, tensor in resident.items():
                 _ensure_in_graph(f"{model}: resident {side} '{name}'", name, tensor, tensors)
         self._declared = declared
         self._backend: KeepsRows = backend
@@ -93,7 +93,7 @@ class ResidentTensors:
                 start=start,
                 free=free,
             )
-        rows = max((own[name][0] for own in largest for name in own if own[name]), default=0)
+        rows = max((dims[0] for shapes in largest for dims in shapes.values() if dims), default=0)
         if not isinstance(engine, TakesRows) and rows > self._most_rows:
             self._most_rows = rows
             before, self._memory = self._memory, EngineMemory(self._memory)
@@ -102,7 +102,7 @@ class ResidentTensors:
         self._prepared = True
 
     def keep(self) -> bool:
-        """Keep rows from now on; before that, while a model is loaded, handles and rows are 0.
+        """Keep rows from now on. While a model is loaded, handles and rows are 0 instead.
 
         Returns:
             False if `prepare` was not called; then nothing is changed.
@@ -168,7 +168,7 @@ class ResidentTensors:
         elif self._host is not None:
             results = self._host.run_rows(execution.inputs, execution.outputs)
         else:
-            raise EngineFault("found an execution before 'bind', expected 'bind' first")
+            raise EngineFault("found an execution before the call 'bind', expected 'bind' first")
         for name, handles in execution.dropped:
             handles[...] = 0
             results[name] = handles
@@ -280,13 +280,13 @@ def _ensure_in_graph(
     field: str, name: str, tensor: ResidentTensor, tensors: Sequence[GraphTensor]
 ) -> None:
     """Raise ArtifactFault unless the graph has the tensor with rows as its first dimension."""
-    own = {one.name: one for one in tensors}.get(name)
-    if own is None:
+    found = {each.name: each for each in tensors}.get(name)
+    if found is None:
         raise ArtifactFault(f"{field}: found no such tensor in the graph, expected one")
-    dims = own.dims or ()
+    dims = found.dims or ()
     fits = len(dims) == len(tensor.dims) + 1 and all(
-        size in (None, mine) for size, mine in zip(dims[1:], tensor.dims, strict=False)
+        size in (None, expected) for size, expected in zip(dims[1:], tensor.dims, strict=False)
     )
-    if own.dtype is not tensor.dtype or not fits:
-        expected = f"{tensor.dtype.value}[*,{','.join(map(str, tensor.dims))}]"
-        raise ArtifactFault(f"{field}: found {own} in the graph, expected {expected}")
+    if found.dtype is not tensor.dtype or not fits:
+        wanted = f"{tensor.dtype.value}[*,{','.join(map(str, tensor.dims))}]"
+        raise ArtifactFault(f"{field}: found {found} in the graph, expected {wanted}")

@@ -227,7 +227,7 @@ def configured(**parameters):
 
 
 def test_it_is_refused_unless_config_pbtxt_allows_it(version_dir):
-    reported = r"expected gears: .*; or, for one file in this process, set .* 'unplanned_memory'"
+    reported = r"expected gears: .*; or, for a model of one file .*'unplanned_memory'"
     with pytest.raises(ArtifactFault, match=reported):
         Runtime.open(version_dir, on_card(encoder_config()), instance_name="encoder_0")
 

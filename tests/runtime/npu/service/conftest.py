@@ -5,8 +5,26 @@ from types import SimpleNamespace
 
 import pytest
 from runtime.support.services import Services, stop
+from support.fork_server import ForkServer, path_and
 
-from ge_runtime.npu.service import connection
+from ge_runtime.npu.service import connection, launcher
+
+
+@pytest.fixture(scope="session")
+def service_fork_server():
+    """Return the starter of device services as forks."""
+    imports = "import ascend_simulator, onnxruntime, ge_runtime.npu.service.server"
+    server = ForkServer(path_and(imports))
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_services(service_fork_server):
+    """Start device services as forks, except in test_start.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "subprocess", service_fork_server)
+        yield
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import resource
 import select
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from support.waiting import until
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault, ServiceFault
-from ge_runtime.npu.service import reconnecting_client
+from ge_runtime.npu.service import launcher, reconnecting_client
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.connection import Heartbeat
 from ge_runtime.npu.service.launcher import RuntimeFolder
@@ -298,6 +299,7 @@ def never_listening(services, tmp_path, monkeypatch):
     (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [str(other), *sys.path])
+        patch.setattr(launcher, "subprocess", subprocess)  # a fork has imported the real package
         try:
             yield
         finally:

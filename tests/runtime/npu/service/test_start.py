@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +18,18 @@ from runtime.support.services import ClientProcess, wait_for_end
 from support.waiting import until
 
 from ge_runtime.errors import ServiceFault
-from ge_runtime.npu.service import protocol
+from ge_runtime.npu.service import launcher, protocol
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.launcher import RuntimeFolder
 from ge_runtime.npu.service.protocol import Timeouts
 
 pytestmark = pytest.mark.brute_force
+
+
+@pytest.fixture(autouse=True)
+def started_by_python(monkeypatch):
+    """Start services with a new interpreter, which the other modules of tests do not."""
+    monkeypatch.setattr(launcher, "subprocess", subprocess)
 
 
 def test_four_clients_that_start_at_once_share_one_service(services, version_dir):

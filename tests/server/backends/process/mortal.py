@@ -23,7 +23,7 @@ MORTAL = kit.executing(
     "if how == 'hang': signal.pause()",
     "if how == 'stop': os.kill(os.getpid(), signal.SIGSTOP)",
     "import socket",
-    "ends = open('/proc/self/cmdline').read().split(chr(0))[5:7]",  # of its connection
+    "ends = sys.orig_argv[5:7]",  # of its connection
     "events, jobs = (socket.socket(fileno=os.dup(int(end))) for end in ends)",
     "mine = jobs if how.startswith('answers ') else events",
     "said = bytes.fromhex(how.partition(' ')[2]) if ' ' in how else b''",
