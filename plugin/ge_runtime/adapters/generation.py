@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import FaultLog, PbUtils, Request, attempt, failure
-from ge_runtime.adapters.triton import GraphModel, Outbox
+from ge_runtime.adapters.triton import GraphModel, Outbox, export_metrics, log_decisions
 from ge_runtime.clock import SystemClock
 from ge_runtime.config.model_tensors import read_written
 from ge_runtime.errors import Abandoned, PoolFault, RequestFault, RuntimeClosed, RuntimeFault
@@ -78,10 +77,7 @@ class GenerationModel:
         except RuntimeFault as fault:
             # Servers append the traceback of an exception; the message is complete without it.
             raise fault.with_traceback(None) from fault.__cause__
-        for line in runtime.report:
-            pb_utils.Logger.log_info(line)
-        for line in runtime.warnings:
-            pb_utils.Logger.log_warn(line)
+        log_decisions(pb_utils, runtime)
         try:
             self._ids = _ids(runtime)
             self._streams = TokenStreams(
@@ -93,14 +89,7 @@ class GenerationModel:
                 past=runtime.config.limits[PAST],
                 clock=self._clock,
             )
-            self._metrics = MetricsExporter(
-                pb_utils,
-                model=args["model_name"],
-                version=args["model_version"],
-                instance=name,
-                counts=runtime.counts,
-                gauges=runtime.gauges,
-            )
+            self._metrics = export_metrics(args, pb_utils, runtime)
         except BaseException:
             runtime.close()
             raise

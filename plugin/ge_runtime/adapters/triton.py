@@ -104,10 +104,7 @@ class GraphModel:
             raise fault.with_traceback(None) from fault.__cause__
         for line in derived:
             pb_utils.Logger.log_info(f"{instance_name}: {line}")
-        for line in runtime.report:  # one call for each line, as Triton's log escapes line breaks
-            pb_utils.Logger.log_info(line)
-        for line in runtime.warnings:
-            pb_utils.Logger.log_warn(line)
+        log_decisions(pb_utils, runtime)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._stateful = bool(runtime.config.states.outputs)
         # tritonserver's traces accept nothing from models. The first request shows it.
@@ -115,14 +112,7 @@ class GraphModel:
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:
             self._decode_jpeg(instance_name)
-            self._metrics = MetricsExporter(
-                pb_utils,
-                model=args["model_name"],
-                version=args["model_version"],
-                instance=instance_name,
-                counts=runtime.counts,
-                gauges=runtime.gauges,
-            )
+            self._metrics = export_metrics(args, pb_utils, runtime)
             self._outbox = Outbox(pb_utils, instance_name)
         except BaseException:
             runtime.close()
@@ -315,6 +305,26 @@ def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> Non
     raise RuntimeFault(
         f"derived output '{spec.name}': found {array.dtype}{list(array.shape)}, "
         f"expected {spec.dtype.numpy}{list(dims)}"
+    )
+
+
+def log_decisions(pb_utils: PbUtils, runtime: Runtime) -> None:
+    """Log the decisions made at load."""
+    for line in runtime.report:  # one call for each line, as Triton's log escapes line breaks
+        pb_utils.Logger.log_info(line)
+    for line in runtime.warnings:
+        pb_utils.Logger.log_warn(line)
+
+
+def export_metrics(args: Mapping[str, str], pb_utils: PbUtils, runtime: Runtime) -> MetricsExporter:
+    """Return the exporter of an instance's counts; `args` are those of `initialize`."""
+    return MetricsExporter(
+        pb_utils,
+        model=args["model_name"],
+        version=args["model_version"],
+        instance=args["model_instance_name"],
+        counts=runtime.counts,
+        gauges=runtime.gauges,
     )
 
 
