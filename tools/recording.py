@@ -43,7 +43,7 @@ class Terminal:
     """
 
     def __init__(self, title: str, rows: int, folder: Path, environment: Mapping[str, str]) -> None:
-        self.title, self.rows = title, rows
+        self.title, self.rows, self._folder = title, rows, folder
         self._chunks: list[tuple[float, str]] = []
         self._master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, _COLUMNS, 0, 0))
@@ -94,11 +94,14 @@ class Terminal:
         os.close(self._master)
 
     def lines(self) -> list[tuple[float, str]]:
-        """Return the lines, each with the time of its last character; no empty prompts."""
+        """Return the lines, each with the time of its last character; no empty prompts.
+
+        Paths are relative to the shell's folder.
+        """
         found, at, text = [], 0.0, ""
         for when, character in (*self._chunks, (0.0, "\n")):
             if character == "\n":
-                found.append((at, _ESCAPES.sub("", text)))
+                found.append((at, _ESCAPES.sub("", text).replace(f"{self._folder}/", "")))
                 text = ""
             else:
                 at, text = when, text + character
