@@ -319,7 +319,7 @@ AXES: Final = Family(
     readers.names,
     "names, separated by commas: one for each `-1` in the tensor's dims, in order; for an "
     "output also relations such as `(height + 1) // 2`. A name defines an axis",
-    "needed for every tensor with a `-1` (see below)",
+    "needed for every tensor with a `-1`",
 )
 LIMIT: Final = Family(
     "limit.<axis>",
