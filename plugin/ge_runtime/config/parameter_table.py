@@ -1,6 +1,6 @@
 """All parameters that a model may have in config.pbtxt.
 
-`docs/runtime.md` shows these tables; a test compares the two.
+`docs/parameters.md` shows these tables; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ ENGINE: Final = Setting(
     readers.text,
     "auto",
     "`auto`, `onnxruntime`, `torch`, `om` or `ge_session`, or [one of another "
-    "package](#an-engine-of-your-own). `ge_session`, and `torch` on a card, are experimental",
+    "package](runtime.md#an-engine-of-your-own). `ge_session`, and `torch` on a card, are "
+    "experimental",
     "`auto`",
 )
 STAGES: Final = Setting[tuple[str, ...]](
@@ -219,9 +220,9 @@ EARLY_ANSWERS: Final = Setting(
     "early_answers",
     readers.switch("true", "false", default=True),
     True,
-    "`true` or `false`. With `true`, a response is sent when its execution has ended, see "
-    "[below](#early-answers); with `false`, all responses of a request batch are sent after "
-    "its last execution",
+    "`true` or `false`. With `true`, a response is sent when its execution has ended, see [early "
+    "answers](runtime.md#early-answers); with `false`, all responses of a request batch are sent "
+    "after its last execution",
     "`true`",
 )
 LOAD_CHECK: Final = Setting(
@@ -267,7 +268,7 @@ STATE_GROWTH: Final = Setting[str | None](
     readers.text,
     None,
     "a relation of axes, e.g. `frames // 4`. Each request makes the [growing "
-    "states](#states-that-grow) of its sequence larger by this size",
+    "states](runtime.md#states-that-grow) of its sequence larger by this size",
     "the only axis of the inputs",
 )
 STATE_BLOCKS: Final = Setting[int | None](
@@ -365,7 +366,7 @@ MASK: Final = Family(
     readers.names,
     "axes, separated by commas. The graph input is generated: 1 where a row has data along all "
     "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of "
-    "the graph. With [growing states](#states-that-grow) also `past + tokens`",
+    "the graph. With [growing states](runtime.md#states-that-grow) also `past + tokens`",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
@@ -377,8 +378,8 @@ POSITIONS: Final = Family(
     "positions.<graph input>",
     readers.text,
     "one axis. The graph input is generated: 0, 1, 2, ... along the axis, and 0 in padding. "
-    "Its shape is [batch, axis]. With [growing states](#states-that-grow) the first number is the "
-    "row's size along `past`",
+    "Its shape is [batch, axis]. With [growing states](runtime.md#states-that-grow) the first "
+    "number is the row's size along `past`",
 )
 OFFSETS: Final = Family(
     "offsets.<graph input>",
@@ -398,7 +399,7 @@ STATE: Final = Family(
     readers.text,
     "an output of the graph. Its value becomes this graph input at the next request of the "
     "same sequence; at the first request the input is 0. See "
-    "[state](#state-that-travels-with-a-sequence)",
+    "[state](runtime.md#state-that-travels-with-a-sequence)",
 )
 BATCH_AXIS: Final = Family(
     "batch_axis.<tensor>",
@@ -444,7 +445,7 @@ GENERATE: Final = Family(
     "generate.<output>",
     readers.text,
     "type and dims of the graph's logits, e.g. `FP32[tokens, 50257]`. The model [streams "
-    "tokens](#models-that-stream-tokens)",
+    "tokens](runtime.md#models-that-stream-tokens)",
 )
 PREPARED: Final = Family(
     "prepared.<tensor>",
