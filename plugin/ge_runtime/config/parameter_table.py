@@ -40,7 +40,7 @@ THREADS: Final = Setting[int | None](
     "intra_op_threads",
     readers.whole(1, MOST_THREADS),
     None,
-    "a number of threads. One execution uses at most this many",
+    "the largest number of threads of one execution",
     "cores of the process / (instances x devices), at least 1; 1 for small executions",
 )
 COST: Final = Setting[readers.GivenCost | None](
@@ -257,10 +257,9 @@ REPRODUCIBLE: Final = Setting(
     readers.switch("true", "false", default=False),
     False,
     "`true` or `false`. With `true`, the response to a request has [the same "
-    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests. For that, "
-    "each request is executed in the gear that it would have alone, and always with the full "
-    "number of rows of this gear: unused rows are padding. `true` requires one number in "
-    "`gears.batch`, and gears for every axis",
+    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests: each request "
+    "is executed in the gear that it would have alone, with all rows of this gear. `true` requires "
+    "one number in `gears.batch`, and gears for every axis",
     "`false`",
 )
 STATE_GROWTH: Final = Setting[str | None](
@@ -318,8 +317,8 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
 AXES: Final = Family(
     "axes.<input or output>",
     readers.names,
-    "names, separated by commas: one for each `-1` in the tensor's dims, in order; for an "
-    "output also relations such as `(height + 1) // 2`. A name defines an axis",
+    "names of axes, separated by commas: one for each `-1` in the tensor's dims, in order. An "
+    "output may also have relations of axes, such as `(height + 1) // 2`",
     "needed for every tensor with a `-1`",
 )
 LIMIT: Final = Family(
@@ -331,9 +330,9 @@ LIMIT: Final = Family(
 TOTAL: Final = Family(
     "limit.total.<axis>",
     readers.whole(1),
-    "a number of at least `limit.<axis>`. No execution or request has [more rows x size]"
-    "(ragged.md#limits-of-tokens) along the axis, padding included. Memory is planned for this "
-    "number instead of all rows at the limit. Only without gears of the axis and of batch",
+    "a number of at least `limit.<axis>`. It [limits rows x size](ragged.md#limits-of-tokens) of "
+    "executions and requests along the axis, with padding. Memory is planned for this number "
+    "instead of all rows at the limit. Not allowed with gears of the axis or of batch",
     "rows x limit",
 )
 MINIMUM: Final = Family(
@@ -342,9 +341,9 @@ MINIMUM: Final = Family(
 ALIGN: Final = Family(
     "align.<axis>",
     readers.whole(1),
-    "a number. Executions have only multiples of it along the axis, for example because the "
-    "graph has strides. The limit and the gears must be multiples. Requests are padded to a "
-    "multiple; along an `equal` axis the size of a request must itself be a multiple",
+    "a number. The sizes of executions along the axis are multiples of it, for example because "
+    "the graph has strides. The limit and the gears must be multiples. Requests are padded to a "
+    "multiple. If the axis has `padding` `equal`, the sizes of requests must be multiples",
     "1",
 )
 AXIS_LENGTH: Final = Family(
@@ -356,9 +355,9 @@ AXIS_LENGTH: Final = Family(
 GEARS: Final = Family(
     "gears.<axes>",
     readers.text,
-    "sizes: `16, 32, 64` for `gears.tokens`; rows are the axis `batch`, as in `gears.batch`; "
-    "several axes together are `32x16, 8x64` for `gears.batch,tokens`. `auto 4` derives four "
-    "sizes at load. Executions have only these sizes",
+    "the sizes that executions may have, for example `16, 32, 64` for `gears.tokens`, or `32x16, "
+    "8x64` for `gears.batch,tokens`. The axis `batch` is the number of rows. `auto 4` derives four "
+    "sizes at load",
     "free: a batch is as large as its longest row",
 )
 MASK: Final = Family(
