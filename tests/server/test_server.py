@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import logging
 import sys
 import threading
@@ -135,19 +134,6 @@ def test_a_request_is_answered(tmp_path):
     )
 
 
-def test_each_step_is_counted_for_its_model(tmp_path):
-    write_model(tmp_path, "m")
-    write_ensemble(tmp_path, "e", CHAIN)
-
-    async def scenario(server, ports):
-        await asked(ports, post("/v2/models/e/infer", BODY))
-        return await asked(ports, get("/v2/models/stats"))
-
-    reply = serving(ServerOptions((tmp_path,)), scenario)
-    counted = json.loads(reply.partition(b"\r\n\r\n")[2])["model_stats"]
-    assert {entry["name"]: entry["inference_count"] for entry in counted} == {"e": 1, "m": 2}
-
-
 #: Counts its executions in its own metric.
 COUNTING = """
     import triton_python_backend_utils as pb_utils
@@ -180,18 +166,6 @@ def test_the_metrics_port_opens_first(tmp_path):
         return list(ports.factories)
 
     assert serving(ServerOptions((tmp_path,)), scenario) == [METRICS, HTTP]
-
-
-def test_models_may_count_without_a_metrics_port(tmp_path):
-    write_model(tmp_path, "m", source=COUNTING)
-
-    async def scenario(server, ports):
-        reply = await asked(ports, post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"')))
-        return reply, list(ports.factories)
-
-    reply, opened = serving(ServerOptions((tmp_path,), metrics=None), scenario)
-    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert opened == [HTTP]
 
 
 #: Answers after the test allows it.

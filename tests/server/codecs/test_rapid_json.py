@@ -129,7 +129,7 @@ def test_infinities_and_nan_have_names():
         (b"Inf.5", 0.5),
     ],
 )
-@pytest.mark.parametrize("spoil", [b"", b",NaN", b",Inf"])
+@pytest.mark.parametrize("spoil", [b"", b",Inf"])
 def test_numbers_beyond_64_bits_become_doubles(text, value, spoil):
     assert repr(loads(b"[" + text + spoil + b"]")[0]) == repr(value)
 
@@ -171,15 +171,6 @@ def test_brackets_in_strings_and_siblings_do_not_nest():
 
 
 # ------------------------------------------------------------------------------------------ access
-
-
-def test_as_double_converts_integers():
-    assert type(rapid_json.as_double(3)) is float
-
-
-def test_prefixed_keeps_the_code():
-    error = rapid_json.prefixed("reading x", ServerError(Code.INVALID_ARG, "bad"))
-    assert (error.code, error.message) == (Code.INVALID_ARG, "reading x: bad")
 
 
 @pytest.mark.parametrize(

@@ -84,19 +84,6 @@ def test_a_pattern_is_checked_once():
     assert again.batch_size == 2
 
 
-def test_other_requests_are_checked_again():
-    rules = RequestRules(PAIR)
-    rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2)))
-    for request in (
-        a_request(fp32("A", 1, 4), int32("B", 2, 1, 2)),
-        a_request(fp32("B", 2, 4), int32("A", 2, 1, 2)),
-        a_request(fp32("A", 2, 4), fp32("B", 2, 1, 2)),
-        a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), requested_outputs=("unknown",)),
-    ):
-        with pytest.raises(ServerError):
-            rules.admit(request)
-
-
 def admitted(signature, request):
     RequestRules(signature).admit(request)
     return request

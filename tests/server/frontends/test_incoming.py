@@ -54,19 +54,6 @@ def text_of(size):
     return bytes(at * 7 % 251 for at in range(size))
 
 
-def test_a_single_portion_is_handled_at_once():
-    scene = Scene(cost_s=1)
-    scene.receive(b"request")
-    assert (scene.portions, scene.turns, scene.is_reading) == ([b"request"], [], True)
-
-
-def test_cheap_bytes_are_handled_in_one_iteration():
-    scene = Scene()
-    scene.receive(text_of(10 * PORTION_BYTES + 1))
-    assert scene.received == text_of(10 * PORTION_BYTES + 1)
-    assert (scene.turns, scene.is_reading) == ([], True)
-
-
 def test_expensive_bytes_are_handled_in_shares_and_reading_pauses():
     scene = Scene(cost_s=SHARE_S / 2)
     scene.receive(text_of(5 * PORTION_BYTES))

@@ -44,7 +44,7 @@ def test_the_page(client, target):
     assert reply.body.endswith(b"nv_pinned_memory_pool_used_bytes 0\n")
 
 
-@pytest.mark.parametrize("target", ["/", "/x", "/metrics/x", "//metrics", "/metrics//", "/Metrics"])
+@pytest.mark.parametrize("target", ["/x", "/metrics/x", "//metrics", "/Metrics"])
 def test_other_paths_are_empty(client, target):
     reply = asked(client, get(target))
     assert reply.head == (
@@ -54,7 +54,7 @@ def test_other_paths_are_empty(client, target):
     )
 
 
-@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "OPTIONS", "FOO"])
+@pytest.mark.parametrize("method", ["POST", "HEAD", "FOO"])
 @pytest.mark.parametrize("target", ["/metrics", "/x"])
 def test_other_methods_are_rejected(client, method, target):
     reply = asked(client, get(target, method=method))

@@ -285,11 +285,6 @@ def test_a_malformed_or_abandoned_request_is_reported(pieces, reported):
     assert client.reported == reported
 
 
-def test_a_grpc_connection_error_is_reported_by_its_code(client):
-    client.say(frame(DATA, 0, 0, b"x"))
-    assert client.reported == ["protocol_error"]
-
-
 def test_an_idle_grpc_connection_is_reported_once(client):
     assert not is_aborted_after(client, 40)
     client.session.check_timeouts(0, 200.0)

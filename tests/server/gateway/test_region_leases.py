@@ -66,29 +66,6 @@ def test_a_region_that_cannot_be_opened_is_not_registered():
 # ------------------------------------------------------------------------------------ unregister
 
 
-def test_unregister_closes_the_memory():
-    manager, memories = managing(system("a"), system("b"))
-    manager.unregister(SystemRegion, "a")
-    assert memories["a"].closed
-    assert not memories["b"].closed
-    assert manager.regions(SystemRegion) == [system("b")]
-
-
-def test_a_region_in_use_stays_until_its_request_is_answered():
-    manager, memories = managing(system("r"), system("s"))
-    lease = manager.lease()
-    lease.read("r", 0, 1)
-    assert refused(manager.unregister, SystemRegion, "r") == (
-        Code.INTERNAL,
-        "Cannot unregister shared memory region 'r', it is currently in use.",
-    )
-    assert not memories["r"].closed
-    manager.unregister(SystemRegion, "s")
-    lease.release()
-    manager.unregister(SystemRegion, "r")
-    assert memories["r"].closed
-
-
 @pytest.mark.parametrize("kind", [SystemRegion, CudaRegion])
 def test_unregister_all_names_those_in_use(kind):
     make, said = (system, "system") if kind is SystemRegion else (cuda, "cuda")
@@ -122,12 +99,6 @@ def test_a_refused_part_uses_its_region_until_the_release():
     refused(lease.read, "r", 64, 1)
     lease.release()
     manager.unregister(SystemRegion, "r")
-
-
-def test_close_closes_all_regions():
-    manager, memories = managing(system("s"), cuda("c"))
-    manager.close()
-    assert all(memory.closed for memory in memories.values())
 
 
 # ------------------------------------------------------------ inputs and outputs at one place

@@ -99,12 +99,6 @@ def test_chunks_of_a_stream_are_joined(repository):
     assert reply.body.count(b"data: ") == 2
 
 
-def test_raw_bytes_are_sent_to_http(repository):
-    request = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
-    assert repository.http_raw(request * 2).count(b"HTTP/1.1 200 OK") == 2
-    assert repository.http_raw(b"nonsense") == b""
-
-
 def test_grpc_methods_are_called_by_name(repository):
     answer = repository.grpc("ModelInfer", infer_request("identity", 1, 2))
     assert isinstance(answer, pb.ModelInferResponse)
@@ -120,11 +114,6 @@ def test_grpc_streams_return_all_responses(repository):
     answers = repository.grpc_stream("ModelStreamInfer", requests)
     names = [answer.infer_response.model_name for answer in answers]
     assert sorted(names) == ["identity", "streaming", "streaming"]
-
-
-def test_metrics_need_no_port(repository):
-    repository.model("identity").infer({"X": [1]})
-    assert 'nv_inference_request_success{model="identity",version="1"}' in repository.metrics()
 
 
 def test_log_lines_of_models_are_in_the_tests_log(tmp_path, caplog):

@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
+@pytest.fixture(scope="module", params=["process"])
 def asking(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelRepository]:
     options = [f"--backend-config=python,host={request.param}"]
     with open_repository(models, models=["asking"], options=options) as opened:
@@ -59,12 +59,6 @@ def test_a_stub_answers_for_a_model(asking):
     assert report(asking) == [10, 20]
 
 
-def test_the_latest_stub_answers(asking):
-    for factor in (2, 3):
-        asking.stub("other", lambda inputs, factor=factor: {"Y": inputs["X"] * factor})
-    assert report(asking) == [3, 6]
-
-
 def test_a_stub_may_keep_its_inputs(asking):
     heard = []
 
@@ -77,11 +71,6 @@ def test_a_stub_may_keep_its_inputs(asking):
     report(asking)
     assert report(asking) == [2, 3]
     assert [(array.dtype, array.tolist()) for array in heard] == [(np.float32, [2, 3])] * 2
-
-
-def test_only_requested_outputs_are_returned(asking):
-    asking.stub("other", lambda inputs: {"Z": [9.0], "Y": inputs["X"]})
-    assert report(asking) == [1, 2]
 
 
 def test_a_missing_output_of_a_stub_is_an_error(asking):

@@ -27,25 +27,17 @@ def too_large(size):
     [
         INFER,
         "/v2/models/vector/generate",
-        "/v2/models/vector/generate_stream",
-        "/v2/repository/index",
         "/v2/repository/models/vector/load",
         "/v2/repository/models/vector/unload",
         "/v2/trace/setting",
-        "/v2/models/vector/trace/setting",
         "/v2/logging",
     ],
 )
-@pytest.mark.parametrize("size", [201, 100_000])
-def test_json_of_more_bytes_is_refused(small, path, size):
+def test_json_of_more_bytes_is_refused(small, path):
+    size = 201
     reply = small.http("POST", path, b"x" * size)
     assert (reply.status, reply.json()) == (400, too_large(size))
     assert reply.headers["Content-Type"] == "application/json"
-
-
-def test_an_unknown_model_is_reported_before_the_size(small):
-    assert small.http("POST", "/v2/models/none/infer", b"x" * 999).status == 404
-    assert small.http("GET", INFER, b"x" * 999).status == 405
 
 
 def test_json_at_the_limit_is_read(small):
@@ -77,7 +69,7 @@ def test_a_bomb_of_compressed_zeros_does_not_block_other_requests(newest):
 
 @pytest.mark.brute_force
 def test_long_json_does_not_block_other_requests(newest):
-    body = json.dumps(vector(3_000_000, [0.5] * 3_000_000)).encode()
+    body = json.dumps(vector(1_000_000, [0.5] * 1_000_000)).encode()
     reply, answers = bystander_answers_during(
         newest, lambda attacked: attacked.http("POST", INFER, body)
     )
@@ -137,15 +129,12 @@ def test_by_default_newest_accepts_64_mib_and_2_51_any_size(newest, proven):
 # ---------------------------------------------------------------------- header lengths
 
 
-@pytest.mark.parametrize("document", ["}", " ],", ",{}", "\n: 1"])
+@pytest.mark.parametrize("document", ["}", "\n: 1"])
 @pytest.mark.parametrize(
     "path",
     [
         INFER,
-        "/v2/models/vector/generate",
         "/v2/repository/index",
-        "/v2/repository/models/vector/load",
-        "/v2/trace/setting",
         "/v2/logging",
     ],
 )
@@ -173,15 +162,3 @@ def test_a_header_length_is_a_number(newest, value, expected):
     reply = newest.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": value})
     assert (reply.status, reply.json()["error"]) == (400, expected)
     assert reply.headers["Content-Type"] == "text/plain"
-
-
-def test_text_after_the_digits_is_ignored(newest):
-    body = json.dumps(vector(1, [1])).encode()
-    length = f"{len(body)}abc"
-    reply = newest.http("POST", INFER, body, {"Inference-Header-Content-Length": length})
-    assert reply.status == 200
-
-
-def test_in_2_51_a_length_that_is_not_a_number_is_0(proven):
-    reply = proven.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": "abc"})
-    assert reply.status == 200

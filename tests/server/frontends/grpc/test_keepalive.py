@@ -28,14 +28,6 @@ def test_a_silent_client_is_pinged_and_then_disconnected():
     assert asks.action(12, has_calls=True) is Action.GIVE_UP
 
 
-def test_an_answered_ping_resets_the_timer():
-    asks = keepalive()
-    asks.action(10, has_calls=True)
-    asks.heard(11)
-    assert asks.action(12, has_calls=True) is Action.NOTHING
-    assert asks.next_s(12) == 21
-
-
 def test_the_next_ping_does_not_wait_for_the_last_ones_timeout():
     asks = keepalive(keepalive_timeout_ms=60_000)
     assert asks.action(10, has_calls=True) is Action.PING

@@ -54,15 +54,6 @@ def test_reading_in_place_gives_the_same_messages(sent, reads):
     assert found == sent
 
 
-def test_a_message_in_pieces_is_gathered_in_place():
-    reader = MessageReader(None)
-    wire = memoryview(message(bytes(1_000)))
-    assert list(reader.feed(wire[:500])) == []
-    (whole,) = reader.feed(wire[500:])
-    assert isinstance(whole, memoryview)
-    assert whole == bytes(1_000)
-
-
 @pytest.mark.parametrize("length", [100, 1_001, 4_096])
 def test_the_end_of_a_message_in_pieces_is_aligned(length):
     reader = MessageReader(None)

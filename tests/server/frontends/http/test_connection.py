@@ -96,7 +96,6 @@ def test_a_request_is_read(client, request_, asked):
 
 
 SCRIPT = [request for request, _ in REQUESTS.values()]
-ANSWERS = [asked for _, asked in REQUESTS.values()]
 
 
 @given(st.data())
@@ -109,12 +108,6 @@ def test_bytes_may_be_split_anywhere(data):
     split = Client(echo)
     split.send(*(script[start:end] for start, end in pairwise(ends)))
     assert split.received() == whole.received()
-
-
-def test_one_byte_at_a_time(client):
-    script = b"".join(SCRIPT[:2])
-    client.send(*(script[index : index + 1] for index in range(len(script))))
-    assert bodies(client) == ANSWERS[:2]
 
 
 REFUSED = {
@@ -165,21 +158,6 @@ def test_a_large_body_is_received_in_place(held):
     client.send(body[100:])
     (request,) = held.requests
     assert address_of(request.body[100:]) == address_of(place)
-
-
-def test_large_bodies_do_not_share_memory(held):
-    client = Client(held)
-    client.send(post("/i", LARGE), post("/i", LARGE))
-    held.answer()
-    second = held.requests[0].body
-    second[:] = bytes(len(LARGE))
-    assert not np.shares_memory(np.frombuffer(second, np.uint8), np.frombuffer(LARGE, np.uint8))
-
-
-def test_a_large_body_may_arrive_in_one_read():
-    client = Client(echo, scratch_bytes=1 << 20)
-    client.send(post("/i", LARGE) + get("/next"))
-    assert bodies(client) == [b"POST /i " + LARGE, b"GET /next "]
 
 
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
@@ -238,22 +216,6 @@ def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
     assert bodies(waiting_client) == [b"one", b"two"]
 
 
-@pytest.mark.brute_force
-def test_thousands_of_requests_may_wait_behind_one():
-    first = []
-
-    def handle(request):
-        if request.url == b"/first":
-            first.append(request)
-        else:
-            request.reply(OK)
-
-    client = Client(handle, scratch_bytes=1 << 20)
-    client.send(get("/first") + get("/") * 3000)
-    first[0].reply(OK)
-    assert len(client.replies()) == 3001
-
-
 def test_reading_pauses_while_many_wait(waiting_client, held):
     waiting_client.send(get("/") * 32)
     assert waiting_client.transport.is_reading
@@ -278,15 +240,6 @@ def test_reading_pauses_while_a_megabyte_waits(held, scratch_bytes):
     held.answer()
     client.send(MEGABYTE)
     assert client.transport.is_reading
-
-
-def test_reading_stays_paused_while_enough_requests_wait(waiting_client, held):
-    waiting_client.send(MEGABYTE, MEGABYTE)
-    waiting_client.connection.pause_writing()
-    waiting_client.connection.resume_writing()
-    assert not waiting_client.transport.is_reading
-    held.answer()
-    assert waiting_client.transport.is_reading
 
 
 def test_a_lost_connection_frees_its_body(waiting_client, held):
@@ -449,25 +402,9 @@ def test_requests_without_a_resource_are_dropped(waiting_client, held, request_)
     assert held.requests == []
 
 
-def test_opened_and_closed_are_reported():
-    reported = []
-    client = Client(echo, opened=reported.append, closed=reported.append)
-    assert reported == [client.connection]
-    client.leave()
-    assert reported == [client.connection] * 2
-
-
 def test_a_connection_closed_when_it_opens_is_aborted():
     client = Client(echo, opened=lambda connection: connection.close())
     assert client.transport.is_aborted
-
-
-def test_a_connection_without_requests_is_idle(waiting_client, held):
-    assert waiting_client.connection.is_idle
-    waiting_client.send(get("/1"))
-    assert not waiting_client.connection.is_idle
-    held.answer()
-    assert waiting_client.connection.is_idle
 
 
 # --------------------------------------------------------------------- unknown to the parser
@@ -499,26 +436,6 @@ def test_a_body_of_unknown_length_is_sent_in_chunks(waiting_client, held):
     request.end_chunks()
     assert waiting_client.received() == b"0\r\n\r\n"
     assert [waiting.url for waiting in held.requests] == [b"/a", b"/b"]
-
-
-def test_a_chunked_reply_may_have_no_chunks(waiting_client, held):
-    waiting_client.send(get("/a", "Connection: close"))
-    held.requests[0].begin_chunks(OK, b"text/x")
-    held.requests[0].end_chunks()
-    assert (
-        waiting_client.received()
-        == CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"0\r\n\r\n"
-    )
-    assert waiting_client.is_closed
-
-
-def test_a_drained_connection_ends_with_the_last_chunk(waiting_client, held):
-    waiting_client.send(get("/a"))
-    held.requests[0].begin_chunks(OK, b"text/x")
-    waiting_client.connection.close()
-    assert not waiting_client.is_closed
-    held.requests[0].end_chunks()
-    assert waiting_client.is_closed
 
 
 def test_chunks_for_a_disconnected_client_are_dropped(waiting_client, held):

@@ -49,12 +49,6 @@ def error(text):
     return f'{{"error":"{text}"}}'
 
 
-@pytest.mark.parametrize(("is_complete", "status"), [(True, 200), (False, 400)])
-def test_ready(is_complete, status):
-    reply = Frontend(is_complete=is_complete).ask(get("/v2/health/ready"))
-    assert shown(reply) == (status, PLAIN, "")
-
-
 # ----------------------------------------------------------------------------------- rejections
 
 
@@ -141,14 +135,6 @@ def test_the_request_has_version_and_times():
     assert request.inputs["X"].array().tolist() == [1, 2]
 
 
-def test_the_version_in_the_url_is_used():
-    models = [served(VECTOR, version=version, answer=answering()) for version in (1, 3)]
-    frontend = Frontend(*models)
-    for path, version in (("", 3), ("/versions/1", 1), ("/versions/3", 3)):
-        reply = frontend.ask(post(f"/v2/models/m{path}/infer", BODY))
-        assert json.loads(reply.body)["model_version"] == str(version)
-
-
 def test_a_disconnected_client_cancels_its_request():
     model = served(VECTOR)
     waiting = replace(model, scheduler=HoldingScheduler())
@@ -182,11 +168,6 @@ def test_a_disconnected_client_does_not_cancel_answered_requests():
     frontend.client.leave()
     (request,) = model.scheduler.requests
     assert not request.cancellation.is_cancelled
-
-
-def test_requests_of_one_client_are_answered_in_order(frontend):
-    replies = frontend.ask_all(post(INFER, BODY) + get("/v2") + post(INFER, b"{"))
-    assert [reply.status for reply in replies] == [200, 200, 500]
 
 
 @pytest.mark.parametrize(

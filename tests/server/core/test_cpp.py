@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.core.cpp import arranged
+from reference_server.core.cpp import arranged, leading_integer
 
 NAMES = st.lists(st.text(max_size=24), unique=True, max_size=60).map(tuple)
 
@@ -43,3 +43,32 @@ def test_names_can_be_added_to_a_listing(names):
 @given(names=NAMES.filter(lambda names: len(names) <= 2))
 def test_two_names_keep_their_order_through_two_tables(names):
     assert arranged(arranged(names)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5", 5),
+        ("-5", -5),
+        ("+5", 5),
+        (" \t5 ", 5),
+        ("5x", 5),
+        ("1.5", 1),
+        ("1e3", 1),
+        ("0x10", 0),
+        ("007", 7),
+        ("0", 0),
+        ("", None),
+        (" ", None),
+        ("-", None),
+        ("x5", None),
+        ("- 5", None),
+        ("٣", None),
+    ],
+)
+def test_the_number_at_the_start_is_parsed(text, number):
+    assert leading_integer(text) == number
+
+
+def test_only_twenty_digits_are_used():
+    assert leading_integer("9" * 5000) == 10**20 - 1
