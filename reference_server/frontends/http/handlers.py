@@ -411,9 +411,9 @@ def _required_headers(
 ) -> dict[Operation, tuple[bytes, Restriction]]:
     """Return the header, in lower case, that each restricted operation requires."""
     return {
-        operation: (restrictions[category].key.lower().encode(), restrictions[category])
-        for operation, category in routes.CATEGORY.items()
-        if category in restrictions
+        operation: (restriction.key.lower().encode(), restriction)
+        for operation in Operation
+        if (restriction := restrictions.get(operation.category)) is not None
     }
 
 

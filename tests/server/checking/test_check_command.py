@@ -94,7 +94,6 @@ ALONE: Mapping[str, tuple[Mapping[str, str], str]] = {
 
 
 IMPORTS = "import triton_python_backend_utils as p\n"
-SENDS = MODEL.replace("return []", "[each.get_response_sender() for each in requests]")
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"
 USES = MODEL.replace(
     "return []", "return p.get_input_tensor_by_name(requests[0], {}), p.Tensor({})"
@@ -376,14 +375,6 @@ def test_a_fault_is_reported(capsys, tmp_path, case):
     code, lines = checked(capsys, repository(tmp_path, **files))
     assert (code, lines[1:]) == (1, ["1 model, 1 error, 0 warnings"])
     assert re.fullmatch(expected, lines[0]), lines[0]
-
-
-def test_execute_may_return_nothing_if_responses_are_sent(capsys, tmp_path):
-    nothing = MODEL.replace("return []", "pass")
-    decoupled = VALID + "model_transaction_policy { decoupled: true }"
-    folder = repository(tmp_path, m__1__model_py=SENDS, m__config=VALID)
-    repository(folder, n__1__model_py=nothing, n__config=decoupled)
-    assert checked(capsys, folder) == (0, ["2 models, 0 errors, 0 warnings"])
 
 
 def test_an_ensemble_of_models_that_complete_themselves_is_not_checked(capsys, tmp_path):

@@ -19,9 +19,6 @@ def opened(coding, body):
     return bytes(decompress(coding, memoryview(body)))
 
 
-# ----------------------------------------------------------------------------------- requests
-
-
 class _Watched:
     """A real unpacker that records the sizes of its inputs and outputs."""
 
@@ -73,9 +70,6 @@ def test_the_decompressed_size_is_bounded(monkeypatch):
         f"{32 * len(packed)} bytes"
     )
     assert opened("gzip", gzip.compress(bytes(1_000))) == bytes(1_000)
-
-
-# ----------------------------------------------------------------------------------- replies
 
 
 @pytest.mark.parametrize(

@@ -57,27 +57,11 @@ def y(name="Y", **parameters):
     return {"name": name, "parameters": parameters} if parameters else {"name": name}
 
 
-# --------------------------------------------------------------------------- where the JSON ends
-
-
-@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
-def test_a_strict_json_length_is_an_int32(number):
-    with pytest.raises(ServerError) as caught:
-        json_length(str(number), 2**32, strictly=True)
-    assert caught.value.message == (
-        "Unable to parse Inference-Header-Content-Length, value is out of range "
-        f"[ -2147483648, 2147483647 ], got: {number}"
-    )
-
-
 def test_the_greatest_strict_json_length():
     assert json_length(str(2**31 - 1), 2**32, strictly=True) == 2**31 - 1
     # An int32, but not within the body.
     with pytest.raises(ServerError, match="inference header size should be in range"):
         json_length(str(-(2**31)), 200, strictly=True)
-
-
-# --------------------------------------------------------------------------------------- inputs
 
 
 def test_data_may_be_nested_99_deep():
@@ -96,17 +80,6 @@ def test_data_may_be_nested_99_deep():
     with pytest.raises(ServerError) as caught:
         request(nested(100).replace('"data"', '"more"'))
     assert caught.value.message == too_deep
-
-
-def test_binary_inputs_are_views_of_the_body():
-    head = document(binary(8)).encode()
-    body = memoryview(bytearray(head + bytes(8)))
-    decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
-    body[len(head) :] = struct.pack("<2f", 3, 4)
-    assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
-
-
-# ------------------------------------------------------------------------- the same header again
 
 
 def twice(text, *tails, model=MODEL):
@@ -133,25 +106,10 @@ def test_repeated_json_with_data_of_another_size_is_parsed_again():
         decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink(), NO_REGIONS)
 
 
-def test_cached_json_serves_any_model():
-    decoder, head = InferRequestDecoder(), document(binary(8)).encode()
-    body = memoryview(head + bytes(8))
-    for name in ("m", "n"):
-        model = signature({"X": (DataType.FP32, [-1])}, name=name)
-        decoded, _ = decoder.decode(model, body, len(head), NullSink(), NO_REGIONS)
-        assert decoded.model_name == name
-
-
 def test_requests_from_the_cache_do_not_share_inputs():
     (one, _), (two, _) = twice(document(binary(8)), bytes(8), bytes(8))
     one.inputs.clear()
     assert list(two.inputs) == ["X"]
-
-
-def test_mixed_inputs_are_read_each_time():
-    text = document(binary(8), x(name="J"))
-    (one, _), (two, _) = twice(text, bytes(8), bytes(8))
-    assert not np.shares_memory(one.inputs["J"].array(), two.inputs["J"].array())
 
 
 def test_the_cache_is_bounded():
@@ -163,8 +121,6 @@ def test_the_cache_is_bounded():
             decoded, _ = decoder.decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
             assert decoded.id == str(number)
 
-
-# --------------------------------------------------------------------------------- shared memory
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
@@ -265,8 +221,6 @@ def encoded(*tensors, form=None, labels=None, max_batch_size=0, **fields):
     )
 
 
-# ----------------------------------------------------------------------------- one after the other
-
 FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
 TYPES = [np.int32, np.float32, np.float64, np.bool_, np.object_]
 
@@ -317,9 +271,6 @@ def test_long_outputs_are_not_joined():
         parts, _ = encoder.encode(*asked)
         assert b"".join(parts) == b"".join(encode(*asked).parts)
         assert len(parts) > 1
-
-
-# ---------------------------------------------------------------------------------------- binary
 
 
 def test_binary_data_is_not_copied():

@@ -208,17 +208,6 @@ def test_missing_data_is_refused_each_time():
         )
 
 
-def test_long_heads_are_not_cached():
-    decoder = InferMessageDecoder()
-    decoder.read(b"")
-    for letter in "ab":
-        data = message(parameters={letter * 5_000: Parameter(int64_param=1)}).SerializeToString()
-        received = decoder.read(data)
-        assert received.head is None
-        found, plain = both(decoder, data)
-        assert found == plain
-
-
 def test_the_cache_is_bounded():
     decoder = InferMessageDecoder()
     for number in range(1_100):

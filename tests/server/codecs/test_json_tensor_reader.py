@@ -16,13 +16,6 @@ from reference_server.core.tensor import DataType
 NUMERIC = [d for d in DataType if d not in (DataType.FP16, DataType.BF16, DataType.BYTES)]
 
 
-def read(text, datatype, *shape):
-    return read_tensor(loads(text.encode()), datatype, shape)
-
-
-# ------------------------------------------------------------------------------------------ values
-
-
 @pytest.mark.brute_force
 @pytest.mark.parametrize("datatype", NUMERIC)
 @settings(max_examples=30)
@@ -41,16 +34,6 @@ def test_written_strings_are_read_back(elements):
     array = np.array([*elements, None], dtype=object)[:-1]
     again = read_tensor(loads(write_array(array)), DataType.BYTES, (len(elements),))
     assert again.tolist() == elements
-
-
-def test_strings_are_read_to_a_flat_array():
-    array = read('["h\\u00e9",["",["\\u0000"]]]', DataType.BYTES, 7)
-    assert array.dtype == object
-    assert array.tolist() == ["hé".encode(), b"", b"\0"]
-    assert read("[]", DataType.BYTES, 2).shape == (0,)
-
-
-# ------------------------------------------------------------------------------------------ faults
 
 
 @pytest.mark.parametrize(

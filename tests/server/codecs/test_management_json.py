@@ -11,40 +11,9 @@ from tritonclient.grpc import service_pb2 as pb
 from reference_server.codecs import management_json, management_proto
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.profiles import V2_51
-from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
 
 HANDLE = bytes(range(100, 164))
 B64 = base64.b64encode(HANDLE).decode()
-
-
-def test_statistics():
-    snapshot = Snapshot(
-        "m",
-        3,
-        last_inference_ms=1795190437433,
-        inference_count=5,
-        execution_count=2,
-        success=Duration(1, 2),
-        fail=Duration(3, 4),
-        queue=Duration(5, 6),
-        compute_input=Duration(7, 8),
-        compute_infer=Duration(9, 10),
-        compute_output=Duration(11, 12),
-        cache_hit=Duration(13, 14),
-        cache_miss=Duration(15, 16),
-        batches={4: BatchStatistics(Duration(17, 18), Duration(19, 20), Duration(21, 22))},
-    )
-    assert management_json.statistics([snapshot]) == (
-        b'{"model_stats":[{"name":"m","version":"3","last_inference":1795190437433,'
-        b'"inference_count":5,"execution_count":2,"inference_stats":{'
-        b'"success":{"count":1,"ns":2},"fail":{"count":3,"ns":4},"queue":{"count":5,"ns":6},'
-        b'"compute_input":{"count":7,"ns":8},"compute_infer":{"count":9,"ns":10},'
-        b'"compute_output":{"count":11,"ns":12},'
-        b'"cache_hit":{"count":13,"ns":14},"cache_miss":{"count":15,"ns":16}},'
-        b'"response_stats":{},"batch_stats":[{"batch_size":4,'
-        b'"compute_input":{"count":17,"ns":18},"compute_infer":{"count":19,"ns":20},'
-        b'"compute_output":{"count":21,"ns":22}}],"memory_usage":[]}]}'
-    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 86), st.sampled_from("\n*-_=. \0é")), max_size=5))
@@ -76,31 +45,6 @@ def test_the_index_omits_unknown_values():
 def test_files_are_decoded_from_base64(text, content):
     body = f'{{"parameters":{{"file:x":"{text}","config":"c"}}}}'.encode()
     assert management_json.load_parameters(body) == {"file:x": content, "config": "c"}
-
-
-# ------------------------------------------------------------------------- log and trace settings
-
-
-def test_statistics_contain_empty_durations():
-    snapshot = Snapshot(
-        "m",
-        3,
-        last_inference_ms=7,
-        inference_count=5,
-        execution_count=2,
-        success=Duration(5, 100),
-        batches={4: BatchStatistics(compute_infer=Duration(1, 9))},
-    )
-    (model,) = management_proto.statistics([snapshot]).model_stats
-    assert (model.version, model.last_inference, model.inference_count) == ("3", 7, 5)
-    assert (model.inference_stats.success.count, model.inference_stats.success.ns) == (5, 100)
-    assert model.inference_stats.HasField("cache_miss")
-    (batch,) = model.batch_stats
-    assert (batch.batch_size, batch.compute_infer.ns, batch.HasField("compute_input")) == (
-        4,
-        9,
-        True,
-    )
 
 
 def test_the_index_message_omits_unknown_values():

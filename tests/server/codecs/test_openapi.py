@@ -68,11 +68,8 @@ def test_the_example_is_a_valid_request_and_the_response_fits_its_schema(client)
     "change",
     [
         {"name": "TXT"},
-        {"shape": [1]},
         {"shape": [1, 2]},
-        {"datatype": "INT8"},
         {"data": [1.5]},
-        {"data": [2**63]},
     ],
 )
 def test_the_schema_refuses_what_the_server_refuses(client, change):

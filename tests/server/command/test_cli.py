@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
-from reference_server import __version__
-from reference_server.codecs import IS_COMPILED
 from reference_server.command import cli
-from reference_server.core.profiles import NEWEST, V2_51
+from reference_server.core.profiles import NEWEST
 from reference_server.options import (
     Compression,
     ControlMode,
@@ -24,7 +22,6 @@ from reference_server.options import (
     MetricsOptions,
     RateLimit,
     Restriction,
-    ServerOptions,
     TimeLimits,
     TlsOptions,
     TraceOptions,
@@ -36,33 +33,6 @@ WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=fa
 HERE = ["--model-repository", "models"]
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
-
-
-# --------------------------------------------------------------------------------------- options
-
-
-def test_defaults_are_those_of_triton():
-    options, ignored = cli.parse(HERE)
-    assert options == ServerOptions((Path("models"),))
-    assert options.http == HttpOptions("0.0.0.0", 8000, reuse_port=False)
-    assert options.metrics == MetricsOptions("0.0.0.0", 8002, 2000, cpu=True)
-    assert options.log == LogOptions(0, True, True, True, False, "")
-    assert (options.server_id, options.exit_timeout_s, options.model_load_threads) == (
-        "triton",
-        30,
-        4,
-    )
-    assert options.exit_on_error
-    assert options.strict_readiness
-    assert options.auto_complete_config
-    assert ignored == []
-
-
-def test_options_override_the_defaults_of_a_version():
-    options, _ = cli.parse([*HERE, "--triton-version=2.51"])
-    assert (options.profile, options.client_shared_memory) == (V2_51, True)
-    options, _ = cli.parse([*HERE, "--triton-version=2.51", "--allow-client-shm=false"])
-    assert not options.client_shared_memory
 
 
 OPTIONS = {
@@ -187,12 +157,6 @@ def test_the_metrics_address_defaults_to_that_of_http():
     assert cli.parse(both)[0].metrics.address == "::2"
 
 
-@pytest.mark.parametrize("front", ["http", "metrics"])
-def test_a_disabled_service_may_have_the_port_of_another(front):
-    arguments = [*HERE, "--http-port=7", "--metrics-port=7", f"--allow-{front}=false"]
-    assert getattr(cli.parse(arguments)[0], front) is None
-
-
 def test_tls_of_grpc():
     files = ["--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r"]
     assert cli.parse([*HERE, *files])[0].grpc.tls is None
@@ -218,12 +182,6 @@ def test_options_of_grpc():
     ]
     expected = GrpcOptions("::1", 9, True, Compression.MEDIUM, 1, 2, True, 3, 4, 5, 6, 7)
     assert cli.parse([*HERE, *arguments])[0].grpc == expected
-
-
-def test_trace_settings_are_combined():
-    arguments = ["--trace-config=triton,file=t.json", "--trace-config", "level=TENSORS"]
-    expected = TraceOptions("t.json", frozenset({"TENSORS"}))
-    assert cli.parse([*HERE, *arguments])[0].trace == expected
 
 
 def test_options_without_effect_have_one_warning():
@@ -274,14 +232,6 @@ def test_the_deprecated_option_for_auto_completion(capsys, arguments, completes)
 def test_deprecated_trace_options(capsys, arguments, trace):
     assert cli.parse([*HERE, *arguments])[0].trace == trace
     assert "has been deprecated and will be removed" in capsys.readouterr().err
-
-
-def test_an_overridden_deprecated_option_has_a_warning(capsys):
-    cli.parse([*HERE, "--trace-rate=5", "--trace-config=rate=6"])
-    assert capsys.readouterr().err.splitlines()[1] == (
-        "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in "
-        "--trace-config!"
-    )
 
 
 def test_an_option_may_be_abbreviated_as_in_triton():
@@ -355,9 +305,6 @@ def test_a_log_file_that_cannot_be_written_is_reported(capsys, tmp_path):
     assert "/no/log': No such file or directory" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------ runs
-
-
 def ran(capsys, *arguments):
     """Run the server: return the exit code and the last line of stderr."""
     code = cli.main([*WITHOUT_PORTS, *arguments])
@@ -376,14 +323,6 @@ def test_a_missing_repository(capsys, tmp_path):
     assert ran(capsys, f"--model-repository={tmp_path / 'no'}") == (
         1,
         f"error: creating server: Internal - failed to stat file {tmp_path / 'no'}",
-    )
-
-
-def test_a_model_that_fails(capsys, tmp_path):
-    write_model(tmp_path, "m", source=BROKEN)
-    assert ran(capsys, f"--model-repository={tmp_path}") == (
-        1,
-        "error: creating server: Internal - failed to load all models",
     )
 
 
@@ -424,17 +363,6 @@ def test_the_process_ends_at_once_if_models_still_run_after_the_timeout(tmp_path
     monkeypatch.setattr(cli.os, "_exit", codes.append)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
     assert codes == ["flushed", 1]
-
-
-def test_version_names_this_server_and_the_emulated_tritonservers(capsys):
-    with pytest.raises(SystemExit) as exited:
-        cli.main(["--version"])
-    assert exited.value.code == 0
-    assert (
-        capsys.readouterr().out
-        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.75.0; "
-        f"{'compiled' if IS_COMPILED else 'not compiled'})\n"
-    )
 
 
 PRINTING = """

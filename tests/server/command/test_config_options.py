@@ -16,8 +16,6 @@ from reference_server.options import (
     TraceOptions,
 )
 
-# ------------------------------------------------------------------------------- --backend-config
-
 
 def test_the_last_value_of_each_python_backend_setting_takes_precedence():
     options, _ = parse(
@@ -30,14 +28,6 @@ def test_the_last_value_of_each_python_backend_setting_takes_precedence():
         ]
     )
     assert options.python_backend == {"host": "inline", "a,b": "c=d"}
-
-
-def test_a_setting_of_all_backends_is_not_a_python_backend_setting():
-    assert values.backend_setting("a=b") == ("", "a", "b")
-    assert values.python_backend([("", "a", "b")]) == {}
-
-
-# --------------------------------------------------------------------------------- --cache-config
 
 
 def byte_size(*texts):
@@ -95,9 +85,6 @@ def test_an_invalid_cache_has_tritons_error(texts, code, said):
     assert said in raised.value.message
 
 
-# ------------------------------------------------------------------------------- --metrics-config
-
-
 def latencies(*texts):
     return values.latency_metrics([values.metrics_setting(text) for text in texts])
 
@@ -135,8 +122,6 @@ def test_switches_change_only_at_their_exact_value(texts, expected):
 def test_malformed_quantiles_are_ignored(text, expected):
     assert latencies(f"summary_quantiles={text}").quantiles == expected
 
-
-# ------------------------------------------------------------------------------- unknown settings
 
 KNOWN = [
     "--backend-config=python,host=process",
@@ -283,9 +268,3 @@ def test_url_that_cannot_be_used_has_a_warning(url):
     )
     (warning,) = trace_config.warnings(given)
     assert f"url={url}: no spans are sent; expected" in warning
-
-
-def test_only_the_first_comma_ends_the_mode():
-    assert trace_config.trace_setting("triton,file=a,b=c") == ("triton,file", "a,b=c")
-    with pytest.raises(ArgumentTypeError, match="invalid value for trace mode option: rate=1"):
-        trace_config.trace_setting("rate=1,level=TIMESTAMPS")

@@ -21,12 +21,6 @@ def wire(*elements):
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
-@pytest.mark.brute_force
-@given(ELEMENTS)
-def test_split_undoes_serialize(elements):
-    assert byte_strings.split(memoryview(byte_strings.serialize(objects(elements)))) == elements
-
-
 @given(ELEMENTS)
 def test_byte_size_is_the_length_of_the_wire_form(elements):
     array = objects(elements)
@@ -81,16 +75,6 @@ def test_elements_become_bytes(element, stored):
 def test_serialize_takes_c_order():
     array = byte_strings.as_array([b"a", b"b", b"c", b"d"], (2, 2))
     assert byte_strings.serialize(array.T) == wire(b"a", b"c", b"b", b"d")
-
-
-def test_serialize_takes_fixed_width_strings():
-    assert byte_strings.serialize(np.array([b"abc", b"d"])) == wire(b"abc", b"d")
-
-
-def test_as_array_keeps_elements_of_equal_length_apart():
-    array = byte_strings.as_array([b"ab", b"cd"], (2, 1))
-    assert array.shape == (2, 1)
-    assert array.tolist() == [[b"ab"], [b"cd"]]
 
 
 LONGER_ELEMENTS = st.lists(st.one_of(st.binary(max_size=6), st.just(bytes(300))), max_size=8)

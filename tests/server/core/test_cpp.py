@@ -29,11 +29,6 @@ def test_names_have_the_order_of_the_table(inserted, listed):
 
 
 @given(names=NAMES)
-def test_every_name_is_listed_once(names):
-    assert sorted(arranged(names)) == sorted(names)
-
-
-@given(names=NAMES)
 def test_names_can_be_added_to_a_listing(names):
     """The result is that of one table into which all names are inserted."""
     half = len(names) // 2

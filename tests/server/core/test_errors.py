@@ -1,6 +1,5 @@
 """Errors: their codes and texts, and exceptions that are logged and suppressed."""
 
-import pytest
 from server.support.requests import Answers, BrokenSink, a_request
 from server.support.traces import NotedTrace
 
@@ -32,11 +31,6 @@ def test_an_exception_is_logged_and_the_next_block_runs(caplog):
             raise ValueError("a defect")
     assert [record.message for record in caplog.records] == ["nothing came of it"] * 2
     assert "ValueError: a defect" in caplog.text
-
-
-def test_a_keyboard_interrupt_is_not_suppressed():
-    with pytest.raises(KeyboardInterrupt), Contained("nothing came of it"):
-        raise KeyboardInterrupt
 
 
 def test_a_response_that_its_sink_refuses_is_logged(caplog):

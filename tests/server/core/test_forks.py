@@ -143,12 +143,6 @@ def test_a_fork_waits_for_a_lock_so_that_no_child_finds_it_held():
     assert not lock.locked()
 
 
-def test_a_child_has_another_generation():
-    before = forks.generation
-    assert in_child(lambda: forks.generation) == before + 1
-    assert forks.generation == before
-
-
 @pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("error", "code"),

@@ -5,7 +5,7 @@ import pytest
 
 from reference_server.core import byte_strings
 from reference_server.core.errors import ServerError
-from reference_server.core.tensor import DATATYPES, DataType, Tensor, check_rank, datatype_of
+from reference_server.core.tensor import DataType, Tensor, check_rank
 
 NUMBERS = [member for member in DataType if member is not DataType.BYTES]
 
@@ -24,9 +24,6 @@ def fp32(*values, shape=None):
 
 def of_bytes(raw, datatype=DataType.FP32, shape=(2,)):
     return Tensor("T", datatype, shape, raw=memoryview(raw))
-
-
-# ------------------------------------------------------------------------------- bytes to arrays
 
 
 def test_writable_aligned_bytes_are_viewed():
@@ -61,9 +58,6 @@ def test_every_number_type_keeps_its_bytes(datatype):
     assert bytes(again.raw()) == raw
 
 
-# ------------------------------------------------------------------------------- arrays to bytes
-
-
 def test_a_contiguous_array_is_viewed():
     array = np.zeros(2, np.float32)
     raw = Tensor("T", DataType.FP32, (2,), array=array).raw()
@@ -74,9 +68,6 @@ def test_strings_get_their_lengths():
     array = np.array([b"a", "é", 7], dtype=object)
     tensor = Tensor("T", DataType.BYTES, (3,), array=array)
     assert bytes(tensor.raw()) == b"\1\0\0\0a\2\0\0\0\xc3\xa9\1\0\0\x007"
-
-
-# ----------------------------------------------------------------------------------------- sizes
 
 
 @pytest.mark.parametrize(
@@ -121,23 +112,12 @@ def test_a_shape_has_at_most_a_thousand_dimensions():
         check_rank("X", 1025)
 
 
-def test_flat_strings_get_their_shape():
-    flat = np.array([b"a", b"b"], object)
-    assert Tensor("T", DataType.BYTES, (2, 1), array=flat).array().tolist() == [[b"a"], [b"b"]]
-
-
-# ------------------------------------------------------------------------------ other names
-
-
 def test_renamed_shares_the_elements():
     tensor = fp32(1, 2)
     other = tensor.renamed("U")
     assert (other.name, other.shape, other.datatype) == ("U", (2,), DataType.FP32)
     assert np.shares_memory(other.array(), tensor.array())
     assert tensor.name == "T"
-
-
-# ---------------------------------------------------------------------------------- other holders
 
 
 def test_protected_elements_cannot_be_written():
@@ -150,9 +130,6 @@ def test_the_array_of_protected_bytes_is_a_copy():
     raw = memory(8)
     of_bytes(raw).protected().array()[:] = 1
     assert bytes(raw) == bytes(8)
-
-
-# ----------------------------------------------------------------------------------------- frozen
 
 
 def test_frozen_elements_are_equal_and_immutable():
@@ -176,36 +153,3 @@ def test_frozen_bytes_are_a_copy():
 def test_a_slice_is_frozen_without_the_other_bytes():
     frozen = of_bytes(memoryview(bytes(16))[:8]).frozen()
     assert len(frozen.raw().obj) == 8
-
-
-# ------------------------------------------------------------------------------------------- repr
-
-NAMES_BY_SIZE = {
-    1: ["BOOL", "UINT8", "INT8"],
-    2: ["UINT16", "INT16", "FP16", "BF16"],
-    4: ["UINT32", "INT32", "FP32"],
-    8: ["UINT64", "INT64", "FP64"],
-}
-SIZES = {name: size for size, names in NAMES_BY_SIZE.items() for name in names}
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        *(
-            (name.lower().replace("fp", "float"), name)
-            for name in SIZES
-            if name not in ("BOOL", "BF16")
-        ),
-        ("bool", "BOOL"),
-        ("object", "BYTES"),
-        ("S3", "BYTES"),
-    ],
-)
-def test_an_array_has_the_data_type_of_its_dtype(dtype, name):
-    assert datatype_of(np.empty(2, dtype)) is DATATYPES[name]
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "U3", ">f4", "datetime64[s]"])
-def test_other_dtypes_have_no_data_type(dtype):
-    assert datatype_of(np.empty(2, dtype)) is None

@@ -93,9 +93,6 @@ def test_the_command_line_sets_the_defaults(make):
     assert shown(settings) == (["TIMESTAMPS"], ["2"], ["3"], ["2"])
 
 
-# -- log
-
-
 @pytest.fixture
 def applied():
     return []

@@ -50,9 +50,6 @@ def refused(call, *arguments):
     return caught.value.code, caught.value.message
 
 
-# ----------------------------------------------------------------------------------------- names
-
-
 def test_a_region_that_cannot_be_opened_is_not_registered():
     manager = SharedMemory()
 
@@ -61,9 +58,6 @@ def test_a_region_that_cannot_be_opened_is_not_registered():
 
     assert refused(manager.register, system("r"), fails) == (Code.INVALID_ARG, "no")
     assert manager.regions(SystemRegion) == []
-
-
-# ------------------------------------------------------------------------------------ unregister
 
 
 @pytest.mark.parametrize("kind", [SystemRegion, CudaRegion])
@@ -100,8 +94,6 @@ def test_a_refused_part_uses_its_region_until_the_release():
     lease.release()
     manager.unregister(SystemRegion, "r")
 
-
-# ------------------------------------------------------------ inputs and outputs at one place
 
 HALF = 1 << 20
 

@@ -12,8 +12,6 @@ from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.testing import Code, ServerError, open_repository
 
-# ---------------------------------------------------------------------- repository control
-
 
 @pytest.mark.parametrize("body", ['{"ready":1}', '{"ready":"x"}', '{"ready":null}'])
 def test_ready_of_the_index_must_be_a_boolean(newest, body):
@@ -117,9 +115,6 @@ def test_sizes_of_a_configuration_must_fit_64_bits(tmp_path, config, expected):
         pass
 
 
-# ---------------------------------------------------------------------- readiness
-
-
 def test_models_decide_whether_they_and_the_server_are_ready(newest, proven, models):
     mark = models / "moody" / "moody"
 
@@ -151,15 +146,10 @@ def answer_to(repository, text):
     return reply.json()["outputs"][0]["data"][0]
 
 
-# ---------------------------------------------------------------------- models that call others
-
-
 def test_models_receive_the_codes_of_errors(newest, proven):
     assert answer_to(newest, "ask fails") == "__ErrorCode.NOT_FOUND: no such thing"
     assert answer_to(proven, "ask fails") == "__ErrorCode.INTERNAL: no such thing"
 
-
-# ------------------------------------------------------------------- codes of called models
 
 ASKS_ON = """
     import triton_python_backend_utils as pb_utils
@@ -202,8 +192,6 @@ def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
             repository.load("asks").infer({"X": np.zeros(1, np.float32)})
         assert error.value.code is Code.CANCELLED
 
-
-# ------------------------------------------------------------- what the model API of 2.51 lacks
 
 NEWER_CALLS = """
     import numpy as np

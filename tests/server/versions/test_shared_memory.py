@@ -15,15 +15,11 @@ from reference_server.core.profiles import NEWEST
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.testing import Code, ServerError
 
-# ---------------------------------------------------------------------- metadata
-
 
 def test_the_metadata_names_the_release(newest, proven):
     versions = [each.http("GET", "/v2").json()["version"] for each in (newest, proven)]
     assert versions == ["2.75.0", "2.51.0"]
 
-
-# ---------------------------------------------------------------------- shared memory
 
 DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -44,9 +40,6 @@ def test_clients_may_not_register_over_grpc(newest, kind, verb):
     with pytest.raises(ServerError) as caught:
         newest.grpc(f"{kind}SharedMemory{verb}", request)
     assert (caught.value.code, caught.value.message) == (Code.UNSUPPORTED, DISABLED)
-
-
-# ---------------------------------------------------------------------- shared memory
 
 
 @pytest.mark.parametrize(

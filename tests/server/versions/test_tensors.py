@@ -113,15 +113,6 @@ def test_generate_reads_an_empty_list_as_a_tensor_without_a_shape(newest, model,
     assert (status, expected in error) == (400, True)
 
 
-def test_an_output_may_be_requested_only_once_over_grpc(newest, proven):
-    message = tensor_message("vector", "X", "FP32", 1)
-    message.outputs.add(name="Y")
-    message.outputs.add(name="Y")
-    with pytest.raises(ServerError, match="output 'Y' already exists in request"):
-        newest.grpc("ModelInfer", message)
-    assert proven.grpc("ModelInfer", message).outputs[0].name == "Y"
-
-
 @pytest.mark.parametrize(
     ("model", "sequence_id", "expected"),
     [
@@ -172,3 +163,12 @@ def test_the_number_of_classified_elements_is_limited(newest, elements, status):
     else:
         with pytest.raises(ServerError, match=r"^classification output tensor too large$"):
             newest.grpc("ModelInfer", message)
+
+
+def test_an_output_may_be_requested_only_once_over_grpc(newest, proven):
+    message = tensor_message("vector", "X", "FP32", 1)
+    message.outputs.add(name="Y")
+    message.outputs.add(name="Y")
+    with pytest.raises(ServerError, match="output 'Y' already exists in request"):
+        newest.grpc("ModelInfer", message)
+    assert proven.grpc("ModelInfer", message).outputs[0].name == "Y"

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from server.support.frontend import answering, served
-from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
+from server.support.grpc import GrpcFrontend, WaitingScheduler
 from server.support.regions import object_file, shared_object
 from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
@@ -37,20 +37,9 @@ def request(**fields):
     )
 
 
-def test_every_rpc_of_the_service_is_served(frontend):
-    names = {name.removeprefix(SERVICE) for name in frontend.table if name.startswith(SERVICE)}
-    assert names == RPCS
-
-
 def test_every_rpc_can_be_restricted():
     assert set(methods.CATEGORY) == RPCS | {"Check"}
     assert set(methods.CATEGORY.values()) == {operation.category for operation in routes.Operation}
-
-
-def test_health_of_a_server_that_is_not_ready():
-    frontend = GrpcFrontend(is_complete=False)
-    assert not pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
-    assert frontend.ask("/grpc.health.v1.Health/Check", b"") == b"\x08\x02"
 
 
 def test_a_defect_is_an_internal_error_and_logged(frontend, monkeypatch, caplog):

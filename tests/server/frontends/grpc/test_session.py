@@ -170,17 +170,6 @@ def test_a_long_piece_of_a_message_is_received_in_place():
     assert client.session.message_buffer() is None
 
 
-def test_a_short_piece_is_not_received_in_place():
-    client = Client()
-    client.say(client.headers(1), frame(DATA, 0, 1, message(bytes(100_000))[:20_000])[:-1])
-    assert client.session.opaque_bytes() == 1  # and more in another frame
-    assert client.session.message_buffer() is None
-    client.say(b"\0", frame(DATA, 0, 1, bytes(79_000))[:9])
-    assert client.session.message_buffer().nbytes == 79_000
-    client.say(bytes(79_000 - 60_000))
-    assert client.session.message_buffer() is None
-
-
 def test_a_message_of_an_ended_call_is_not_received_in_place():
     client = Client()
     headers = client.headers(1, [*REQUEST, ("grpc-timeout", "1S")])
@@ -188,12 +177,6 @@ def test_a_message_of_an_ended_call_is_not_received_in_place():
     assert client.session.message_buffer() is not None
     client.clock.turn(2)
     assert client.session.message_buffer() is None
-
-
-def test_the_method_starts_before_the_client_has_half_closed():
-    client = Client()
-    client.say(client.headers(1), frame(DATA, 0, 1, message(b"question") + message(b"another")))
-    assert client.received_events == [b"question"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0", message(b"1234")[:-1]])
@@ -284,18 +267,6 @@ def test_too_many_pings_end_the_connection():
     assert client.reported == ["pings"]
 
 
-def test_a_silent_client_is_pinged_and_then_disconnected():
-    client = Client(keepalive_time_ms=1_000, keepalive_timeout_ms=500)
-    client.say(client.headers(1))
-    client.clock.turn(1)
-    assert client.session.keep_alive() == 0.5
-    (ping,) = client.take()
-    assert (ping.kind, ping.flags) == (PING, 0)
-    client.clock.turn(0.5)
-    assert client.session.keep_alive() is None
-    assert client.reported == ["silent"]
-
-
 def test_an_old_connection_ends_after_its_calls():
     client = Client()
     client.say(client.headers(1))
@@ -325,9 +296,6 @@ def test_a_stopping_server_answers_the_calls_in_flight():
         call.send(b"answer")
         call.end()
     assert client.is_closed
-
-
-# -- memory
 
 
 class Answering:
@@ -486,9 +454,6 @@ def test_a_held_client_gets_no_window():
     assert allowed() == [1]
     client.say(*half)
     assert allowed() == [1]
-
-
-# --------------------------------------------- clients that send many requests, or read little
 
 
 def widened(client, stream=0):

@@ -44,18 +44,6 @@ def ids(call):
     return [message.infer_response.id for message in streamed(call)]
 
 
-def test_a_stream_ends_when_all_requests_are_answered(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request())
-    running.half_close()
-    assert not call.has_ended
-    scheduler.answer(0)
-    frontend.turn()
-    (message,) = streamed(call)
-    assert message.infer_response.parameters["triton_final_response"].bool_param
-    assert (call.has_ended, call.error) == (True, None)
-
-
 def test_responses_are_sent_in_the_order_of_the_requests(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for request_id in "abc":
@@ -124,8 +112,6 @@ def test_cancelling_a_stream_cancels_unanswered_requests(frontend, scheduler):
     frontend.turn()
 
 
-# -------------------------------------------------------------------------------- decoupled models
-
 ASKS = {"triton_enable_empty_final_response": True}
 ASKS_NOT = {"triton_enable_empty_final_response": False}
 
@@ -166,23 +152,6 @@ def test_decoupled_responses_do_not_wait(frontend, scheduler):
     scheduler.answer(0)
     frontend.turn()
     assert ids(call) == ["c", "b", "c", "a"]
-
-
-def test_a_rejected_decoupled_request_does_not_wait(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request("slow", "a"))
-    running.receive(request("many", "b", raw=b"x"))
-    running.half_close()
-    (message,) = streamed(call)
-    assert (message.infer_response.id, bool(message.error_message)) == ("b", True)
-    assert not call.has_ended
-    scheduler.answer(0)
-    frontend.turn()
-    assert ids(call) == ["b", "a"]
-    assert call.has_ended
-
-
-# -- memory
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", METHOD])

@@ -52,9 +52,6 @@ def bodies(client):
     return [reply.body for reply in client.replies()]
 
 
-# --------------------------------------------------------------------------------------- requests
-
-
 UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
 
 
@@ -132,9 +129,6 @@ def test_a_rejected_request_is_answered_in_order_and_ends_the_connection(client,
     assert client.is_closed
 
 
-# ------------------------------------------------------------------------------------ large bodies
-
-
 def address_of(view):
     return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
 
@@ -149,17 +143,6 @@ def test_a_large_body_is_writable_and_aligned_behind_its_json(held, json_length)
     assert address_of(request.body[json_length:]) % 64 == 0
 
 
-def test_a_large_body_is_received_in_place(held):
-    client = Client(held)
-    head, _, body = post("/i", LARGE).partition(b"\r\n\r\n")
-    client.send(head + b"\r\n\r\n" + body[:100])
-    place = client.connection.get_buffer(-1)
-    assert len(place) == len(LARGE) - 100
-    client.send(body[100:])
-    (request,) = held.requests
-    assert address_of(request.body[100:]) == address_of(place)
-
-
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
 def test_a_body_larger_than_memory_is_rejected(client, length):
     client.send(get("/i", f"Content-Length: {length}", method="POST") + b"abc")
@@ -170,8 +153,6 @@ def test_a_body_larger_than_memory_is_rejected(client, length):
     )
     assert client.is_closed
 
-
-# ----------------------------------------------------------------------------------------- replies
 
 TYPED = ["Content-Type: application/json"]
 PLAIN = ["Content-Type: text/plain"]
@@ -202,18 +183,6 @@ def test_the_head_of_a_reply(waiting_client, held, version, asked, body, typed, 
     request.reply(OK, [body] if body else [], content_type=content_type)
     head = "\r\n".join([f"HTTP/{version} 200 OK", *lines, "", ""])
     assert waiting_client.received() == head.encode() + body
-
-
-# ------------------------------------------------------------------------------------- pipelining
-
-
-def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
-    waiting_client.send(get("/1") + get("/2"))
-    assert [request.url for request in held.requests] == [b"/1"]
-    held.answer(b"one")
-    assert [request.url for request in held.requests] == [b"/2"]
-    held.answer(b"two")
-    assert bodies(waiting_client) == [b"one", b"two"]
 
 
 def test_reading_pauses_while_many_wait(waiting_client, held):
@@ -247,9 +216,6 @@ def test_a_lost_connection_frees_its_body(waiting_client, held):
     body = weakref.ref(waiting_client.connection._reader.body_buffer.obj)
     waiting_client.leave()
     assert body() is None
-
-
-# ------------------------------------------------------------------------- a share of the loop
 
 
 def test_many_pipelined_requests_are_answered_in_shares():
@@ -305,9 +271,6 @@ def test_a_head_without_end_is_rejected(client, request_):
     assert reply.status == 400
     assert b"more than 1048576 bytes" in reply.body
     assert client.is_closed
-
-
-# ----------------------------------------------------------------------------------------- the end
 
 
 def test_requests_after_a_closing_request_are_dropped(waiting_client, held):
@@ -376,11 +339,6 @@ def test_an_answer_to_a_disconnected_client_is_dropped(waiting_client, held):
     assert held.requests == []
 
 
-def test_an_idle_connection_closes_at_once(client):
-    client.connection.close()
-    assert client.is_closed
-
-
 def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
     waiting_client.send(get("/1") + get("/2"))
     waiting_client.connection.close()
@@ -407,19 +365,8 @@ def test_a_connection_closed_when_it_opens_is_aborted():
     assert client.transport.is_aborted
 
 
-# --------------------------------------------------------------------- unknown to the parser
-
-
-def test_an_unknown_method_in_a_pipeline_ends_it(client):
-    client.send(get("/1") + get("/2", method="FOO"))
-    assert bodies(client) == [b"GET /1 "]
-    assert client.is_closed
-
-
 UPGRADE = ["Connection: Upgrade", "Upgrade: h2c"]
 
-
-# ----------------------------------------------------------------------------------------- chunks
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -448,9 +395,6 @@ def test_chunks_for_a_disconnected_client_are_dropped(waiting_client, held):
     assert waiting_client.received() == b""
 
 
-# ------------------------------------------------------------------------------- bodies too large
-
-
 def limited(*pieces):
     """Return the sizes of kept and dropped bodies, for a limit of 10 bytes, and the client."""
     sizes = []
@@ -466,23 +410,6 @@ def limited(*pieces):
 
 HEAD = b"POST /v2 HTTP/1.1\r\n"
 BINARY = HEAD + b"Inference-Header-Content-Length: %d\r\nContent-Length: 20000\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        pytest.param([post("/v2", b"x" * 10)], id="in one piece"),
-        pytest.param([HEAD + b"Content-Length: 10\r\n\r\n", b"x" * 10], id="after its head"),
-        pytest.param(
-            [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nxxxxx\r\n5\r\nxxxxx\r\n0\r\n\r\n"],
-            id="in chunks",
-        ),
-    ],
-)
-def test_a_body_of_the_limit_is_kept(pieces):
-    sizes, client = limited(*pieces, *pieces)
-    assert sizes == [(10, 0), (10, 0)]
-    assert not client.is_closed
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ def error(text):
     return f'{{"error":"{text}"}}'
 
 
-# ----------------------------------------------------------------------------------- rejections
-
-
 @pytest.mark.parametrize(
     ("raised", "status"),
     [(not_found("gone"), 404), (unavailable("gone"), 503), (invalid_arg("gone"), 400)],
@@ -67,9 +64,6 @@ def test_a_rejection_of_the_scheduler_is_json():
 
     reply = Frontend(served(VECTOR, answer=refuse)).ask(post(INFER, BODY))
     assert shown(reply) == (503, JSON, error("stopping"))
-
-
-# -------------------------------------------------------------------------------------- defects
 
 
 def broken(request):
@@ -102,9 +96,6 @@ def test_a_defect_is_answered(answer, content_type, text):
     assert frontend.ask(get("/v2/health/live")).status == 200
 
 
-# ------------------------------------------------------------------------------------- inference
-
-
 @pytest.mark.parametrize(
     ("count", "query", "header", "apart"),
     [
@@ -124,15 +115,6 @@ def test_long_responses_are_encoded_on_another_thread(count, query, header, apar
     assert (reply.status, frontend.background.count) == (200, apart)
     if not query:
         assert json.loads(reply.body)["outputs"][0]["data"] == values.tolist()
-
-
-def test_the_request_has_version_and_times():
-    model = served(VECTOR, version=3, answer=answering(Y=ONE_TWO))
-    Frontend(model).ask(post(INFER, json.dumps(REQUEST | {"id": "q"}).encode()))
-    (request,) = model.scheduler.requests
-    assert (request.model_name, request.model_version, request.id) == ("m", 3, "q")
-    assert request.received_ns == 42
-    assert request.inputs["X"].array().tolist() == [1, 2]
 
 
 def test_a_disconnected_client_cancels_its_request():
@@ -159,15 +141,6 @@ def test_a_half_closed_client_is_cancelled_and_still_answered():
     assert [reply.status for reply in frontend.client.replies()] == [200]
     assert len(waiting.scheduler.requests) == 1
     assert frontend.client.is_closed
-
-
-def test_a_disconnected_client_does_not_cancel_answered_requests():
-    model = served(VECTOR, answer=answering(Y=ONE_TWO))
-    frontend = Frontend(model)
-    frontend.exchange(post(INFER, BODY))
-    frontend.client.leave()
-    (request,) = model.scheduler.requests
-    assert not request.cancellation.is_cancelled
 
 
 @pytest.mark.parametrize(

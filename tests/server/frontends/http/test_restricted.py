@@ -50,22 +50,6 @@ def test_the_form_for_requests_is_not_restricted(page):
     assert client.replies()[0].status == 403
 
 
-@pytest.mark.parametrize("page", [False, True])
-def test_browsers_get_a_page_of_links_at_the_root(page):
-    handlers = HttpHandlers(
-        gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
-        page=page, metrics_port=8002,
-    )  # fmt: skip
-    client = Client(handlers.handle)
-    html = "accept: text/html,application/xhtml+xml,*/*;q=0.8"
-    for sent in (get("/", html), get("/"), get("/", "accept: */*"), get("/", html, method="POST")):
-        client.send(sent)
-    first, *others = client.replies()
-    assert first.status == (200 if page else 404)
-    assert (b'href="/try"' in first.body and b'data-port="8002"' in first.body) is page
-    assert {(reply.status, reply.body) for reply in others} == {(404, b'{"error":"Not Found"}')}
-
-
 class Control:
     """Records its calls; models `bad` and `defect` fail."""
 

@@ -61,9 +61,6 @@ def test_every_reply_releases_the_regions(frontend, request_bytes, status):
     assert frontend.shared_memory.regions(SystemRegion) == []
 
 
-# ----------------------------------------------------------------------------- truncated objects
-
-
 def cut(key, then):
     """A model that lets the client truncate its object before the response."""
 

@@ -124,9 +124,6 @@ def joined_events(peer):
     return found
 
 
-# -- floods
-
-
 #: The allowance that is left after the SETTINGS of the greeting.
 IDLE = 10_000 - 10
 

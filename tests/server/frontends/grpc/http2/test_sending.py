@@ -45,10 +45,6 @@ def widen(stream, size):
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", size))
 
 
-def body(frames, stream=1):
-    return b"".join(one.payload for one in frames if (one.kind, one.stream) == (DATA, stream))
-
-
 def test_a_short_response_is_one_buffer():
     peer = asking(1)
     peer.connection.reply(1, HEAD, (b"abc", b"def"), TAIL)
@@ -104,20 +100,6 @@ def test_a_long_block_has_continuation_frames():
     assert b"".join(one.payload for one in frames) == block
 
 
-def test_a_full_transport_holds_responses_back():
-    peer = asking(1, 3, 5)
-    peer.connection.pause()
-    peer.connection.reply(1, HEAD, (b"abc",), TAIL)
-    peer.connection.finish(3, TAIL)
-    peer.connection.headers(5, HEAD)
-    peer.connection.data(5, b"def")
-    assert [one.kind for one in peer.take()] == [HEADERS, HEADERS]
-    peer.connection.resume()
-    frames = peer.take()
-    assert (body(frames, 1), body(frames, 5)) == (b"abc", b"def")
-    assert peer.connection.open_streams == 1
-
-
 def test_trailers_do_not_wait_behind_another_streams_data():
     peer = asking(1, 3)
     peer.connection.reply(1, HEAD, (bytes(WINDOW + 1),), TAIL)
@@ -126,15 +108,6 @@ def test_trailers_do_not_wait_behind_another_streams_data():
     peer.take()
     peer.connection.resume()
     assert [one.stream for one in peer.take()] == [3]
-
-
-def test_a_response_before_the_end_of_its_request_resets_the_stream():
-    peer = Peer()
-    peer.say(peer.headers(1))
-    peer.connection.finish(1, TAIL)
-    headers, reset = peer.take()
-    assert (headers.kind, reset.kind) == (HEADERS, RST_STREAM)
-    assert reset.payload == struct.pack(">I", ErrorCode.NO_ERROR)
 
 
 def test_nothing_is_sent_on_an_ended_stream():
@@ -147,9 +120,6 @@ def test_nothing_is_sent_on_an_ended_stream():
     peer.connection.finish(1, TAIL)
     peer.connection.reset(1, ErrorCode.CANCEL)
     assert peer.take() == []
-
-
-# -- receiving
 
 
 def test_windows_are_refilled_in_large_steps():
