@@ -151,12 +151,6 @@ def test_restrictions():
     assert options.grpc.restricted == {"health": Restriction("k", "w")}
 
 
-def test_the_metrics_address_defaults_to_that_of_http():
-    assert cli.parse([*HERE, "--http-address=::1"])[0].metrics.address == "::1"
-    both = [*HERE, "--http-address=::1", "--metrics-address=::2"]
-    assert cli.parse(both)[0].metrics.address == "::2"
-
-
 def test_tls_of_grpc():
     files = ["--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r"]
     assert cli.parse([*HERE, *files])[0].grpc.tls is None
@@ -234,10 +228,6 @@ def test_deprecated_trace_options(capsys, arguments, trace):
     assert "has been deprecated and will be removed" in capsys.readouterr().err
 
 
-def test_an_option_may_be_abbreviated_as_in_triton():
-    assert cli.parse(["--model-repo=m"])[0].model_repositories == (Path("m"),)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -310,13 +300,6 @@ def ran(capsys, *arguments):
     code = cli.main([*WITHOUT_PORTS, *arguments])
     lines = capsys.readouterr().err.splitlines()
     return code, lines[-1] if lines else ""
-
-
-def test_no_repository(capsys):
-    assert ran(capsys) == (
-        1,
-        "error: creating server: Invalid argument - --model-repository must be specified",
-    )
 
 
 def test_a_missing_repository(capsys, tmp_path):

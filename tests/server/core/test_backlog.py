@@ -167,14 +167,6 @@ def test_a_request_is_charged_until_its_last_view_is_freed():
     assert intake.held == 0
 
 
-def test_a_held_buffer_is_not_copied_and_stays_writable():
-    charge = Intake().charge()
-    data = np.zeros(4, np.uint8)
-    charge.hold(data)[0] = 7
-    assert data[0] == 7
-    assert charge.hold(b"abc").readonly
-
-
 def test_a_request_beyond_the_limit_is_refused_until_memory_is_freed():
     intake = Intake(2 * LONG)
     first = intake.keep(memoryview(bytes(LONG)))

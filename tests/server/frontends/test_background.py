@@ -149,13 +149,6 @@ def loop():
     return HandCrankedLoop()
 
 
-def test_one_wake_up_brings_many_items(loop):
-    mailbox = Mailbox(loop, lambda item: None)
-    for item in range(100):
-        mailbox.post(item)
-    assert len(loop.calls) == 1
-
-
 def test_a_failing_item_does_not_stop_the_others(loop, caplog):
     received = []
 

@@ -84,11 +84,6 @@ def later(*, ready):
 
 
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
-def test_a_model_without_is_ready_is_answered_at_once(frontend):
-    assert run(frontend) == (True, True)
-
-
-@pytest.mark.parametrize("frontend", [over_http, over_grpc])
 def test_a_slow_is_ready_does_not_block_the_loop(frontend):
     assert run(frontend, later(ready=True)) == (None, True)
     may_say.clear()

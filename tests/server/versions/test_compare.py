@@ -21,15 +21,6 @@ HTTP:
 """
 
 
-def test_flags_are_read_with_their_kinds_and_defaults():
-    assert versions.flags(USAGE) == {
-        "--help": {"takes": "nothing"},
-        "--http-port": {"takes": "integer", "default": "8000"},
-        "--grpc-keepalive-time": {"takes": "integer", "default": "7200000"},
-        "--log-format": {"takes": "string", "default": "default"},
-    }
-
-
 def test_the_table_has_added_removed_and_changed_rows(tmp_path, capsys):
     (tmp_path / "old.txt").write_text(USAGE)
     changed = USAGE.replace("8000", "9000").replace("--log-format", "--log-shape")

@@ -7,15 +7,12 @@ import pytest
 from server.support.frontend import Frontend, Here, answering, served
 from server.support.grpc import WaitingScheduler
 from server.support.http import Client, get, post
+from server.support.model_folders import VECTOR
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import internal
 from reference_server.frontends.http.request import Request
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 GENERATE = "/v2/models/m/generate"
 STREAM = "/v2/models/m/generate_stream"
 BODY = b'{"X":[1,2],"id":"q"}'

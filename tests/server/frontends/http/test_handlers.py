@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
+from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import invalid_arg, not_found, unavailable
 from reference_server.core.request import InferResponse
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 ONE_TWO = np.array([1, 2], np.float32)
 JSON, PLAIN = "application/json", "text/plain"
 INFER = "/v2/models/m/infer"

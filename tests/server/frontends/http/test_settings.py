@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
+from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import unavailable
 from reference_server.options import LogOptions, TraceOptions
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 INFER = "/v2/models/m/infer"
 X = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
 BODY = json.dumps({"inputs": [X]}).encode()
