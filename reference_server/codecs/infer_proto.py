@@ -11,11 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tritonclient.grpc.service_pb2 import (
-    InferParameter,
-    InferTensorContents,
-    ModelInferRequest,
-)
+from tritonclient.grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 
 from reference_server.codecs import proto_wire
 from reference_server.codecs.inference import (

@@ -42,11 +42,7 @@ _HANDLE_BYTES = 64
 def server_metadata(metadata: ServerMetadata) -> bytes:
     """Encode name, version and extensions of the server."""
     return orjson.dumps(
-        {
-            "name": metadata.name,
-            "version": metadata.version,
-            "extensions": metadata.extensions,
-        }
+        {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
     )
 
 

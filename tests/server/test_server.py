@@ -207,10 +207,7 @@ def test_the_shutdown_has_a_timeout(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("http", "metrics", "said"),
-    [
-        ("0.0.0.0", "0.0.0.0", ": HTTP 8000, metrics 8002."),
-        ("127.0.0.1", "::", ": metrics 8002."),
-    ],
+    [("0.0.0.0", "0.0.0.0", ": HTTP 8000, metrics 8002."), ("127.0.0.1", "::", ": metrics 8002.")],
 )
 def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, http, metrics, said):
     write_model(tmp_path, "m")
@@ -228,10 +225,7 @@ def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, h
 @pytest.mark.parametrize("taken", [HTTP, METRICS])
 def test_a_port_in_use_ends_the_start_and_unloads_the_models(tmp_path, caplog, taken):
     write_model(tmp_path, "m")
-    with (
-        caplog.at_level(logging.INFO, "reference_server"),
-        pytest.raises(ServerError) as caught,
-    ):
+    with caplog.at_level(logging.INFO, "reference_server"), pytest.raises(ServerError) as caught:
         serving(ServerOptions((tmp_path,)), None, faulty=taken)
     assert caught.value.code is Code.UNAVAILABLE
     assert caught.value.message == f"Socket '0.0.0.0:{taken}' already in use "

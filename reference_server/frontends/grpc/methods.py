@@ -184,9 +184,7 @@ def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[
         shared_memory.unregister(SystemRegion, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    def cuda_status(
-        request: pb.CudaSharedMemoryStatusRequest,
-    ) -> pb.CudaSharedMemoryStatusResponse:
+    def cuda_status(request: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
         return management_proto.cuda_status(shared_memory.regions(CudaRegion, request.name))
 
     def cuda_register(

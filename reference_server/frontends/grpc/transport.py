@@ -163,8 +163,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._session = Session(
-            *(table, options, loop, run, self._write, self._close),
-            *(limits, report, intake),
+            *(table, options, loop, run, self._write, self._close), *(limits, report, intake)
         )
         self._incoming = Incoming(
             *(self._session.receive, self._session.opaque_bytes, loop.call_soon),

@@ -73,10 +73,7 @@ class HttpHandlers:
         self._limit = limit
         self._pages = {}
         if page:
-            ports = {
-                "GRPC_PORT": str(grpc_port or ""),
-                "METRICS_PORT": str(metrics_port or ""),
-            }
+            ports = {"GRPC_PORT": str(grpc_port or ""), "METRICS_PORT": str(metrics_port or "")}
             self._pages = {
                 _FORM: Page("try.html", ports),
                 _DOCS: Page("docs.html"),

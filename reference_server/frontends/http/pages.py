@@ -134,8 +134,7 @@ class MetricsHandlers:
             self._page.reply(request)
         elif self._status is not None and path == _STATUS:
             self._shown.run(
-                lambda status: _reply_encoded(request, status),
-                lambda error: _fail(request, error),
+                lambda status: _reply_encoded(request, status), lambda error: _fail(request, error)
             )
         elif self._status is not None and path == _LOG:
             after = _AFTER.search(request.url)

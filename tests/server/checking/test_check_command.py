@@ -155,10 +155,7 @@ CURED: Mapping[str, tuple[Mapping[str, str], int, tuple[str, ...]]] = {
         ("m/1/model.py:1: error: ", "rename the class 'TritonModel' to 'TritonPythonModel'"),
     ),
     "a parameter that is no message": (
-        {
-            "m__1__model_py": MODEL,
-            "m__config": VALID + 'parameters {\n key: "x"\n value: "y"\n}',
-        },
+        {"m__1__model_py": MODEL, "m__config": VALID + 'parameters {\n key: "x"\n value: "y"\n}'},
         1,
         ("m/config.pbtxt:7:9: error: ", ' - write `value { string_value: "y" }`'),
     ),
@@ -642,10 +639,7 @@ def test_code_that_cannot_be_imported_has_a_fault(capsys, tmp_path, source, line
 
 @pytest.mark.parametrize(
     ("source", "level"),
-    [
-        ("import helper\n", "error"),
-        ("try: import helper\nexcept NameError: pass\n", "warning"),
-    ],
+    [("import helper\n", "error"), ("try: import helper\nexcept NameError: pass\n", "warning")],
 )
 def test_the_fault_of_an_imported_module_is_reported_in_its_file(capsys, tmp_path, source, level):
     folder = repository(tmp_path, m__1__model_py=source + MODEL, m__config=VALID)

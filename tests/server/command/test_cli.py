@@ -267,10 +267,7 @@ def test_deprecated_trace_options(capsys, arguments, trace):
         (["--grpc-max-response-pool-size=0"], "--grpc-max-response-pool-size must be greater"),
         (["--grpc-max-response-pool-size=2147483648"], "option value is out of bound. Got 21"),
         (["--allow-client-shm=maybe"], "invalid value for bool option: maybe"),
-        (
-            ["--triton-version=2.70"],
-            "expected one of '2.51', 'newest'",
-        ),
+        (["--triton-version=2.70"], "expected one of '2.51', 'newest'"),
         (["--nope"], "unrecognized option '--nope'"),
         (["--http-prot", "1"], "unrecognized option '--http-prot'; did you mean '--http-port'?"),
         (["--http=1"], "ambiguous option: --http=1 could match --http-address, --http-port"),

@@ -113,14 +113,7 @@ def test_by_default_newest_accepts_64_mib_and_2_51_any_size(newest, proven):
 
 
 @pytest.mark.parametrize("document", ["}", "\n: 1"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        INFER,
-        "/v2/repository/index",
-        "/v2/logging",
-    ],
-)
+@pytest.mark.parametrize("path", [INFER, "/v2/repository/index", "/v2/logging"])
 def test_a_document_without_a_value_is_reported_as_empty(newest, proven, path, document):
     at = len(document) - len(document.lstrip())
     for server, why in {newest: "The document is empty.", proven: "Invalid value."}.items():

@@ -34,14 +34,8 @@ def test_an_unload_request_must_be_json(newest, proven):
     [
         ("", "Model name cannot be empty. Please enter a valid name to deploy."),
         (" \t", "Model name cannot be empty. Please enter a valid name to deploy."),
-        (
-            "..",
-            "invalid model name '..', model name must not contain path traversal characters",
-        ),
-        (
-            "a/b",
-            "invalid model name 'a/b', model name must not contain path traversal characters",
-        ),
+        ("..", "invalid model name '..', model name must not contain path traversal characters"),
+        ("a/b", "invalid model name 'a/b', model name must not contain path traversal characters"),
         ("a..b", "failed to load 'a..b', failed to poll from model repository"),
     ],
 )

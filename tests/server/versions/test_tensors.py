@@ -59,10 +59,7 @@ def test_byte_sizes_beyond_an_int64_are_refused(newest):
     ("message", "expected"),
     [
         (("rows", "X", "FP32", 1, -2), "tensor 'X' contains an invalid dimension [1,-2]"),
-        (
-            ("text", "T", "BYTES", -2),
-            "tensor 'T' contains an invalid dimension in shape [-2]",
-        ),
+        (("text", "T", "BYTES", -2), "tensor 'T' contains an invalid dimension in shape [-2]"),
         (
             ("vector", "X", "FP32", 2**62),
             "byte size for tensor 'X' exceeds maximum size of 9223372036854775807",

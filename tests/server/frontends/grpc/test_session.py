@@ -74,10 +74,7 @@ class Client(Peer):
         self.clock = ManualTimers()
         self.calls, self.received_events, self.written = [], [], []
         self.is_closed = False
-        table = {
-            "/t.T/u": Method(self._start),
-            "/t.T/s": Method(self._start, streams=True),
-        }
+        table = {"/t.T/u": Method(self._start), "/t.T/s": Method(self._start, streams=True)}
         self.apart = []  # work for another thread
         self.reported = []
         self.session = Session(

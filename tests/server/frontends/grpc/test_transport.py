@@ -51,10 +51,7 @@ def talk(scenario, limits=None, most_connections=0, **options):
 
     async def run():
         script = Scripted()
-        table = {
-            "/t.T/u": Method(script.start),
-            "/t.T/s": Method(script.start, streams=True),
-        }
+        table = {"/t.T/u": Method(script.start), "/t.T/s": Method(script.start, streams=True)}
         (port,) = free_ports(1)
         listener = GrpcListener(
             GrpcOptions("127.0.0.1", port, **options),

@@ -72,10 +72,7 @@ def test_it_listens_on_the_given_address(reuse, passed, caplog):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (
-            OSError(errno.EADDRINUSE, "in use"),
-            "Socket '127.0.0.1:8123' already in use ",
-        ),
+        (OSError(errno.EADDRINUSE, "in use"), "Socket '127.0.0.1:8123' already in use "),
         (
             OSError(errno.EACCES, "not yours"),
             f"cannot listen on '127.0.0.1:8123': [Errno {errno.EACCES}] not yours",

@@ -96,11 +96,7 @@ def ask():
         ("models/m/load", b'{"parameters":{"config":"c"}}', ("m", {"config": "c"}, "")),
         ("r/models/m/load", b"", ("m", {}, "r")),
         ("models/m/unload", b"", ("m", False, "")),
-        (
-            "r/models/m/unload",
-            b'{"parameters":{"unload_dependents":true}}',
-            ("m", True, "r"),
-        ),
+        ("r/models/m/unload", b'{"parameters":{"unload_dependents":true}}', ("m", True, "r")),
     ],
 )
 def test_load_and_unload(ask, path, body, asked):
