@@ -340,7 +340,6 @@ def _text_faults(tree: ast.Module, file: Path) -> Iterator[CodeFault]:
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """Yield the literal texts in code."""
     for part in ast.walk(tree):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             yield part.value

@@ -279,7 +279,6 @@ def _read_form(
 def _read_inputs(
     model: str, received: ReceivedRequest, request: InferRequest, regions: Regions
 ) -> None:
-    """Add the data to all inputs of `request`."""
     raw = iter(received.raw)
     for tensor in gil.with_pauses(received.message.inputs):
         placed = request.inputs[tensor.name]

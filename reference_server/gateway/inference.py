@@ -401,7 +401,6 @@ class Inference:
             self._delivered()
 
     def _end(self, response: InferResponse) -> None:
-        """End the stream of responses."""
         self.release()
         assert self._call.end is not None
         self._call.end()

@@ -117,7 +117,6 @@ def _probed(
 
 
 def _core(gateway: Gateway, reading: Background, background: Background) -> Mapping[str, Method]:
-    """Return the RPCs of health, metadata, configuration and statistics."""
     version = management_proto.model_version
 
     def model_metadata(request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
@@ -165,7 +164,6 @@ def _core(gateway: Gateway, reading: Background, background: Background) -> Mapp
 
 
 def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[str, Method]:
-    """Return the shared memory RPCs."""
 
     def system_status(
         request: pb.SystemSharedMemoryStatusRequest,

@@ -145,7 +145,6 @@ class MetricsHandlers:
 
 
 def _fail(request: Request, error: Exception) -> None:
-    """Reply to an unexpected error."""
     log.error("%s", request.url, exc_info=error)
     text = f"{type(error).__name__}: {error}"
     request.reply_error(status_codes.STATUS[Code.INTERNAL], text, as_json=True)

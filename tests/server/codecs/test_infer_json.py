@@ -1,4 +1,4 @@
-"""Decoding of inference requests, beyond the requests of tests/recorded/test_http.py."""
+"""Inference requests and responses as JSON, beyond the rows of tests/recorded/test_http.py."""
 
 import json
 import struct

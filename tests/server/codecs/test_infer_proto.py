@@ -1,4 +1,4 @@
-"""Decoding of ModelInferRequest, beyond the rows of tests/recorded/test_grpc.py."""
+"""ModelInferRequest and its cached heads, beyond the rows of tests/recorded/test_grpc.py."""
 
 import numpy as np
 import pytest

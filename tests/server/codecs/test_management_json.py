@@ -1,4 +1,4 @@
-"""Management bodies over HTTP, beyond the rows of tests/recorded/test_http.py."""
+"""Management messages over both protocols, beyond the rows of tests/recorded."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The order of libstdc++'s hash table: the output of a C++ program, and general properties."""
+"""The order of hash tables of libstdc++, compared with a C++ program, and leading integers."""
 
 import pytest
 from hypothesis import given

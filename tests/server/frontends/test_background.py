@@ -1,4 +1,4 @@
-"""Work on other threads, answered on the loop's thread."""
+"""Work on other threads, answered on the loop's thread: in order, in shares, in few wake-ups."""
 
 import asyncio
 import threading
@@ -181,6 +181,24 @@ def test_many_threads_lose_nothing_and_keep_their_order(loop):
     loop.turn()
     for name in "abcd":
         assert [n for sender, n in received if sender == name] == list(range(200))
+
+
+def test_many_items_are_received_in_shares(loop):
+    now_s = [0.0]
+    received = []
+
+    def receive(item):
+        now_s[0] += SHARE_S / 2
+        received.append(item)
+
+    mailbox = Mailbox(loop, receive, lambda: now_s[0])
+    for item in range(5):
+        mailbox.post(item)
+    turns = []
+    while loop.calls:
+        loop.calls.pop(0)()
+        turns.append(len(received))
+    assert turns == [2, 4, 5]
 
 
 def test_items_posted_during_long_shares_do_not_add_calls(loop):
