@@ -153,3 +153,8 @@ def test_frozen_bytes_are_a_copy():
 def test_a_slice_is_frozen_without_the_other_bytes():
     frozen = of_bytes(memoryview(bytes(16))[:8]).frozen()
     assert len(frozen.raw().obj) == 8
+
+
+def test_repr_shows_the_form():
+    assert repr(fp32(1, 2)) == "Tensor('T', FP32, [2], held as array)"
+    assert repr(of_bytes(b"", None)) == "Tensor('T', <invalid>, [2], held as bytes)"

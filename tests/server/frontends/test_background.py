@@ -194,6 +194,7 @@ def test_many_items_are_received_in_shares(loop):
     mailbox = Mailbox(loop, receive, lambda: now_s[0])
     for item in range(5):
         mailbox.post(item)
+    assert len(loop.calls) == 1
     turns = []
     while loop.calls:
         loop.calls.pop(0)()
