@@ -93,6 +93,7 @@ def test_a_slow_is_ready_does_not_block_the_loop(frontend):
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
 def test_one_unready_instance_is_enough(frontend):
     assert run(frontend, lambda: True, later(ready=False)) == (None, False)
+    assert run(frontend) == (True, True), "without probes, it is answered at once"
 
 
 def test_a_failing_is_ready_is_answered_over_http():
