@@ -32,12 +32,7 @@ from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.gateway.status import StatusGateway
 from reference_server.observability.incidents import ENDED, LONG, ExecutionWatch, Incidents, LoopLag
-from reference_server.observability.logs import (
-    LogTail,
-    info_stream,
-    model_table,
-    terminal_width,
-)
+from reference_server.observability.logs import LogTail, info_stream, model_table, terminal_width
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
@@ -88,9 +83,7 @@ class Server:
         )
         self._lag = LoopLag(self._run_periodic_work, self._executions.executing_since)
         loader = ModelLoader(
-            self._clock,
-            self._registry,
-            *(options, self._turns, self._cache, self._executions),
+            self._clock, self._registry, *(options, self._turns, self._cache, self._executions)
         )
         self.model_calls = loader.calls
         self._portability = loader.portability

@@ -171,7 +171,6 @@ async def _wait_until_drained(listeners: Mapping[str, Listener]) -> None:
 
 
 async def _answered(models: Models) -> None:
-    """Return when no request is in flight."""
     while models.in_flight():
         await asyncio.sleep(_CHECK_INTERVAL_S)
 

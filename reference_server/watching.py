@@ -110,28 +110,17 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve the live page of a server with the v2 protocol, such as tritonserver. "
         "The page only reads from the server.",
     )
-    parser.add_argument(
-        *("--server", "-s"),
-        type=_address,
-        default="localhost:8000",
-        metavar="HOST:PORT",
-        help="the server's HTTP port (localhost:8000)",
-    )
-    parser.add_argument(
-        "--metrics",
-        type=_address,
-        metavar="HOST:PORT",
-        help=f"the server's metrics port (port {_METRICS_PORT} of the same host)",
-    )
-    parser.add_argument("--address", default="127.0.0.1", help="address of the page (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8003, help="port of the page (8003)")
-    parser.add_argument(
-        "--http-allowed-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="accept this name of the page in the header Host; may be repeated (local names)",
-    )
+    add = parser.add_argument
+    # fmt: off
+    add("--server", "-s", type=_address, default="localhost:8000", metavar="HOST:PORT",
+        help="the server's HTTP port (localhost:8000)")
+    add("--metrics", type=_address, metavar="HOST:PORT",
+        help=f"the server's metrics port (port {_METRICS_PORT} of the same host)")
+    add("--address", default="127.0.0.1", help="address of the page (127.0.0.1)")
+    add("--port", type=int, default=8003, help="port of the page (8003)")
+    add("--http-allowed-host", action="append", default=[], metavar="NAME",
+        help="accept this name of the page in the header Host; may be repeated (local names)")
+    # fmt: on
     return parser
 
 

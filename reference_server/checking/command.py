@@ -49,51 +49,26 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program, description="Find errors in model repositories without loading a model."
     )
-    parser.add_argument("--version", action="version", version=f"{program} {__version__}")
-    parser.add_argument("repositories", nargs="+", type=Path, metavar="DIR")
-    parser.add_argument(
-        "--format", choices=list(REPORTS), default="text", help="format of the report (text)"
-    )
-    parser.add_argument(
-        "--triton-version",
-        choices=list(PROFILES),
-        default=NEWEST.name,
-        help=f"the tritonserver release whose rules apply ({NEWEST.name})",
-    )
-    parser.add_argument(
-        "--backend-directory",
-        type=Path,
-        default=BACKEND_DIRECTORY,
-        metavar="DIR",
-        help="directory of Python-based backends, as for the server",
-    )
-    parser.add_argument(
-        "--model-config-name",
-        default="",
-        metavar="NAME",
-        help="prefer configs/NAME.pbtxt, as the server does",
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="report warnings as errors, with exit code 1"
-    )
-    parser.add_argument(
-        "--strict-portable",
-        action="store_true",
-        help="report what works here but not on tritonserver 2.51 as an error",
-    )
-    parser.add_argument(
-        "--here",
-        action="store_true",
-        help="report what the models need and this machine lacks, as errors",
-    )
-    parser.add_argument(
-        "--stub-model",
-        action="append",
-        default=[],
-        type=stub_model,
+    add = parser.add_argument
+    # fmt: off
+    add("--version", action="version", version=f"{program} {__version__}")
+    add("repositories", nargs="+", type=Path, metavar="DIR")
+    add("--format", choices=list(REPORTS), default="text", help="format of the report (text)")
+    add("--triton-version", choices=list(PROFILES), default=NEWEST.name,
+        help=f"the tritonserver release whose rules apply ({NEWEST.name})")
+    add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
+        help="directory of Python-based backends, as for the server")
+    add("--model-config-name", default="", metavar="NAME",
+        help="prefer configs/NAME.pbtxt, as the server does")
+    add("--strict", action="store_true", help="report warnings as errors, with exit code 1")
+    add("--strict-portable", action="store_true",
+        help="report what works here but not on tritonserver 2.51 as an error")
+    add("--here", action="store_true",
+        help="report what the models need and this machine lacks, as errors")
+    add("--stub-model", action="append", default=[], type=stub_model,
         metavar="NAME=MODULE:FUNCTION",
-        help="take a function for the model NAME, as the server does",
-    )
+        help="take a function for the model NAME, as the server does")
+    # fmt: on
     return parser
 
 
@@ -137,10 +112,7 @@ def as_sarif(result: Result) -> str:
         "name": "reference-server check",
         "version": __version__,
         "rules": [
-            {
-                "id": _RULE,
-                "shortDescription": {"text": "A fault that keeps a model from loading"},
-            }
+            {"id": _RULE, "shortDescription": {"text": "A fault that keeps a model from loading"}}
         ],
     }
     run = {

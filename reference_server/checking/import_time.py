@@ -316,11 +316,7 @@ class ImportTime(ast.NodeVisitor):
         return False
 
     def _follow(
-        self,
-        node: ast.Import | ast.ImportFrom,
-        file: Path,
-        module: str,
-        names: Sequence[str],
+        self, node: ast.Import | ast.ImportFrom, file: Path, module: str, names: Sequence[str]
     ) -> None:
         if file not in self._modules:
             self._modules[file] = None

@@ -119,7 +119,6 @@ class ModelCheck:
 
     @property
     def _stub(self) -> str | None:
-        """The function that replaces the model, or None."""
         return dict(self._rules.stubs).get(self.folder.name)
 
     @property
@@ -390,7 +389,6 @@ class ModelCheck:
         return found
 
     def _index(self, field: str, name: str) -> int:
-        """Return the index of an input or output by its name."""
         names = [entry.name for entry in getattr(self.proto, field)]
         return names.index(name)
 

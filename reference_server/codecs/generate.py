@@ -56,11 +56,7 @@ class _Reader:
     """
 
     def __init__(
-        self,
-        signature: Signature,
-        request: InferRequest,
-        profile: TritonProfile,
-        limit: InputLimit,
+        self, signature: Signature, request: InferRequest, profile: TritonProfile, limit: InputLimit
     ) -> None:
         self._profile = profile
         self._limit = limit

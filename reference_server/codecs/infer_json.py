@@ -12,11 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference_server.codecs import (
-    IS_COMPILED,
-    json_arrays,
-    rapid_json,
-)
+from reference_server.codecs import IS_COMPILED, json_arrays, rapid_json
 from reference_server.codecs.bodies import UNLIMITED, InputLimit
 from reference_server.codecs.infer_json_reader import RequestReader, Spans, decode_raw
 from reference_server.codecs.inference import (
@@ -286,12 +282,7 @@ class JsonTemplate:
         return cls(request, form, spans, sources, has_id=parts.request_id is not None)
 
     def fill(
-        self,
-        model: str,
-        parts: Skeleton,
-        data: memoryview,
-        sink: ResponseSink,
-        regions: Regions,
+        self, model: str, parts: Skeleton, data: memoryview, sink: ResponseSink, regions: Regions
     ) -> tuple[InferRequest, ResponseForm] | None:
         """Make a request with the same skeleton from its own arrays and binary `data`.
 

@@ -11,11 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tritonclient.grpc.service_pb2 import (
-    InferParameter,
-    InferTensorContents,
-    ModelInferRequest,
-)
+from tritonclient.grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 
 from reference_server.codecs import proto_wire
 from reference_server.codecs.inference import (
@@ -283,7 +279,6 @@ def _read_form(
 def _read_inputs(
     model: str, received: ReceivedRequest, request: InferRequest, regions: Regions
 ) -> None:
-    """Add the data to all inputs of `request`."""
     raw = iter(received.raw)
     for tensor in gil.with_pauses(received.message.inputs):
         placed = request.inputs[tensor.name]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tritonclient.grpc.service_pb2 import (
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
 
 from reference_server.codecs.inference import Labels, ResponseForm, formed, write
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
@@ -137,9 +134,7 @@ def encode_empty(received: ReceivedRequest) -> bytes:
 def _without_outputs(received: ReceivedRequest, *, final: bool) -> ModelInferResponse:
     message = received.message
     response = ModelInferResponse(
-        model_name=message.model_name,
-        model_version=message.model_version,
-        id=received.request_id,
+        model_name=message.model_name, model_version=message.model_version, id=received.request_id
     )
     response.parameters[_FINAL_RESPONSE].bool_param = final
     return response

@@ -10,13 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 
 from reference_server.core import gil
-from reference_server.core.errors import (
-    Code,
-    ServerError,
-    StringClasses,
-    internal,
-    invalid_arg,
-)
+from reference_server.core.errors import Code, ServerError, StringClasses, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
 from reference_server.core.request import (

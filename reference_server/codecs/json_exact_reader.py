@@ -91,7 +91,6 @@ class _Reader:
         self._at = 0
 
     def read(self) -> JsonValue:
-        """Return the value of the document."""
         # RapidJSON skips each byte of a byte order mark separately.
         for mark in (b"\xef", b"\xbb", b"\xbf"):
             self._at += self._text.startswith(mark, self._at)

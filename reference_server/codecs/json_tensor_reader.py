@@ -201,10 +201,7 @@ def _outside(numbers: npt.NDArray[np.integer[Any]], datatype: DataType) -> Serve
 
 
 def _first_fault(
-    context: str,
-    access: Callable[[JsonValue], object],
-    elements: list[JsonValue],
-    count: int,
+    context: str, access: Callable[[JsonValue], object], elements: list[JsonValue], count: int
 ) -> ServerError:
     """Return the error for the first element that `access` refuses, else for the count."""
     try:

@@ -32,7 +32,6 @@ LogValue = bool | int | str
 TraceChange = Sequence[str] | None
 
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
-_NOT_BASE64_BYTES = re.compile(rb"[^A-Za-z0-9+/]")
 #: The size of a `cudaIpcMemHandle_t`.
 _HANDLE_BYTES = 64
 
@@ -43,11 +42,7 @@ _HANDLE_BYTES = 64
 def server_metadata(metadata: ServerMetadata) -> bytes:
     """Encode name, version and extensions of the server."""
     return orjson.dumps(
-        {
-            "name": metadata.name,
-            "version": metadata.version,
-            "extensions": metadata.extensions,
-        }
+        {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
     )
 
 
@@ -155,9 +150,9 @@ def load_parameters(body: Buffer, profile: TritonProfile = V2_51) -> dict[str, s
 
 def _from_base64(text: str) -> bytes:
     """Decode base64. As in Triton, other characters and an incomplete last group are skipped."""
-    digits = _NOT_BASE64_BYTES.sub(b"", text.encode("utf-8", "surrogateescape"))
+    digits = _NOT_BASE64.sub("", text)
     digits = digits[:-1] if len(digits) % 4 == 1 else digits
-    return base64.b64decode(digits + b"=" * (-len(digits) % 4))
+    return base64.b64decode(digits + "=" * (-len(digits) % 4))
 
 
 def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
@@ -196,7 +191,7 @@ def read_log_settings(
 
     Raises ServerError.
     """
-    fields = _fields(rapid_json.loads(body, profile))
+    fields = rapid_json.fields(rapid_json.loads(body, profile))
     for name, read in _LOG_READERS.items():
         value = fields.get(name)
         if value is not None:
@@ -242,7 +237,7 @@ def read_trace_settings(
 
     Raises ServerError.
     """
-    fields = _fields(rapid_json.loads(body, profile))
+    fields = rapid_json.fields(rapid_json.loads(body, profile))
     for name, read in _TRACE_READERS.items():
         if name in fields:
             value = fields[name]
@@ -273,11 +268,6 @@ _TRACE_READERS: dict[str, Callable[[JsonValue], list[str]]] = {
     "trace_count": _read_count,
     "log_frequency": _read_text,
 }
-
-
-def _fields(value: JsonValue) -> dict[str, JsonValue]:
-    """Return the members of an object, and an empty dict for any other value."""
-    return value if isinstance(value, dict) else {}
 
 
 # -- shared memory regions
@@ -316,7 +306,7 @@ def cuda_registration(body: memoryview, profile: TritonProfile = V2_51) -> CudaR
     encoded = rapid_json.as_string(rapid_json.member(_field(document, "raw_handle"), "b64"))
     byte_size = rapid_json.as_uint64(rapid_json.member(document, "byte_size"))
     device_id = rapid_json.as_uint64(rapid_json.member(document, "device_id"))
-    handle = _decoded(encoded)
+    handle = _from_base64(encoded)
     if len(handle) != _HANDLE_BYTES:
         raise invalid_arg("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
     return CudaRegistration(handle, device_id, byte_size)
@@ -344,12 +334,3 @@ def _field(document: JsonValue, name: str) -> JsonValue:
     if isinstance(document, dict) and name in document:
         return document[name]
     raise invalid_arg(f"Shared memory register request has no '{name}' field")
-
-
-def _decoded(text: str) -> bytes:
-    """Decode base64 like the real server, which skips characters outside of the alphabet."""
-    digits = _NOT_BASE64.sub("", text)
-    whole = len(digits) // 4 * 4
-    rest = digits[whole:]
-    tail = base64.b64decode(rest + "=" * (4 - len(rest))) if len(rest) > 1 else b""
-    return base64.b64decode(digits[:whole]) + tail

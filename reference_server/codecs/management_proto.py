@@ -219,10 +219,7 @@ def system_status(regions: Sequence[SystemRegion]) -> SystemSharedMemoryStatusRe
     return SystemSharedMemoryStatusResponse(
         regions={
             region.name: SystemSharedMemoryStatusResponse.RegionStatus(
-                name=region.name,
-                key=region.key,
-                offset=region.offset,
-                byte_size=region.byte_size,
+                name=region.name, key=region.key, offset=region.offset, byte_size=region.byte_size
             )
             for region in regions
         }

@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TypeVar
 
 try:
@@ -117,6 +117,46 @@ def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None
     return values.cache_byte_size(settings, given.cache_directory or values.CACHE_DIRECTORY)
 
 
+def _http_options(parser: CommandParser, given: argparse.Namespace) -> HttpOptions:
+    profile = PROFILES[given.triton_version]
+    return HttpOptions(
+        given.http_address,
+        given.http_port,
+        given.reuse_http_port,
+        _restrictions(parser, "--http-restricted-api", "api", given.http_restricted_api),
+        given.http_header_forward_pattern,
+        _given_or(given.http_max_input_size, profile.http_max_input_size),
+        given.allow_page,
+    )
+
+
+def _metrics_options(given: argparse.Namespace, restricted: Set[str]) -> MetricsOptions:
+    address = given.http_address if given.metrics_address is None else given.metrics_address
+    return MetricsOptions(
+        address,
+        given.metrics_port,
+        given.metrics_interval_ms,
+        given.allow_cpu_metrics,
+        values.latency_metrics(given.metrics_config),
+        # The page shows the same data as these operations, so it is off where they are restricted.
+        given.allow_page and not {"model-repository", "statistics"} & restricted,
+        # Log lines may contain what models print about requests: other machines see them only if
+        # the option says so.
+        _given_or(given.allow_page_log, is_loopback(address)) and "logging" not in restricted,
+    )
+
+
+def _log_options(given: argparse.Namespace) -> LogOptions:
+    return LogOptions(
+        given.log_verbose,
+        given.log_info,
+        given.log_warning,
+        given.log_error,
+        given.log_format == "ISO8601",
+        given.log_file,
+    )
+
+
 def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
     """Parse the command line.
 
@@ -137,35 +177,13 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         parser.error(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )
-    http = HttpOptions(
-        given.http_address,
-        given.http_port,
-        given.reuse_http_port,
-        _restrictions(parser, "--http-restricted-api", "api", given.http_restricted_api),
-        given.http_header_forward_pattern,
-        _given_or(given.http_max_input_size, profile.http_max_input_size),
-        given.allow_page,
-    )
+    http = _http_options(parser, given)
     grpc = _grpc_options(parser, given)
     try:
         limits = parse_resources(given.rate_limit_resource)
     except ValueError as error:
         parser.error(f"argument --rate-limit-resource: {error}")
-    metrics_address = given.http_address if given.metrics_address is None else given.metrics_address
-    restricted = http.restricted.keys() | grpc.restricted.keys()
-    metrics = MetricsOptions(
-        metrics_address,
-        given.metrics_port,
-        given.metrics_interval_ms,
-        given.allow_cpu_metrics,
-        values.latency_metrics(given.metrics_config),
-        # The page shows the same data as these operations, so it is off where they are restricted.
-        given.allow_page and not {"model-repository", "statistics"} & restricted,
-        # Log lines may contain what models print about requests: other machines see them only if
-        # the option says so.
-        _given_or(given.allow_page_log, is_loopback(metrics_address))
-        and "logging" not in restricted,
-    )
+    metrics = _metrics_options(given, http.restricted.keys() | grpc.restricted.keys())
     served = [
         ("HTTP", given.allow_http, f"{http.address}:{http.port}"),
         ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
@@ -188,14 +206,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         grpc=grpc if given.allow_grpc else None,
         metrics=metrics if given.allow_metrics else None,
         web=WebOptions(tuple(given.http_allowed_host), given.http_allow_cross_site),
-        log=LogOptions(
-            given.log_verbose,
-            given.log_info,
-            given.log_warning,
-            given.log_error,
-            given.log_format == "ISO8601",
-            given.log_file,
-        ),
+        log=_log_options(given),
         trace=trace_config.trace_options(trace_config.trace_settings(given)),
         exit_on_error=given.exit_on_error,
         strict_readiness=given.strict_readiness,

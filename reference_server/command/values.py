@@ -18,12 +18,7 @@ from reference_server.backends.hosts import PYTHON_SETTINGS
 from reference_server.core.cpp import leading_integer
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.gateway.forwarding import HeaderForwarding
-from reference_server.options import (
-    DEFAULT_QUANTILES,
-    MAX_BATCH_SIZE,
-    LatencyMetrics,
-    Quantile,
-)
+from reference_server.options import DEFAULT_QUANTILES, MAX_BATCH_SIZE, LatencyMetrics, Quantile
 
 # C++ parses the number at the begin of a text and ignores the rest.
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")

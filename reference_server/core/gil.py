@@ -93,7 +93,6 @@ class _GarbageCollector:
         self._since_s = 0.0
 
     def pause(self) -> None:
-        """Disable the collector."""
         with self._lock:
             self._users += 1
             if gc.isenabled():

@@ -203,8 +203,7 @@ class RequestRules:
                 return 1
             # Triton's Python backend reads the batch size from the first input.
             raise BackendError(
-                Code.INVALID_ARG,
-                f"{request.label} out of bounds index 0: request has 0 inputs",
+                Code.INVALID_ARG, f"{request.label} out of bounds index 0: request has 0 inputs"
             )
         if size > self._signature.max_batch_size or (size < 0 and self._checks_sizes):
             raise invalid_arg(

@@ -113,12 +113,7 @@ class Phase(enum.Enum):
         return _REASONS[self]
 
 
-_REASONS = {
-    Phase.REQUEST: "idle",
-    Phase.HEAD: "head",
-    Phase.BODY: "body",
-    Phase.READING: "unread",
-}
+_REASONS = {Phase.REQUEST: "idle", Phase.HEAD: "head", Phase.BODY: "body", Phase.READING: "unread"}
 
 
 class Wait(NamedTuple):

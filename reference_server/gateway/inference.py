@@ -22,12 +22,7 @@ from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, StringClasses, internal, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
-from reference_server.core.request import (
-    Cancellation,
-    InferRequest,
-    InferResponse,
-    RequestTrace,
-)
+from reference_server.core.request import Cancellation, InferRequest, InferResponse, RequestTrace
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import RegionLease, SharedMemory
@@ -406,7 +401,6 @@ class Inference:
             self._delivered()
 
     def _end(self, response: InferResponse) -> None:
-        """End the stream of responses."""
         self.release()
         assert self._call.end is not None
         self._call.end()

@@ -180,7 +180,6 @@ class TraceSettings:
             raise invalid_arg(f"Request for unknown model : {model}")
 
     def _replace(self, model: str, own: _Own) -> None:
-        """Replace the tracers that depend on `own`."""
         settings = self._own | {model: own}
         tracers: dict[str, Tracer] = {}
         if not model:

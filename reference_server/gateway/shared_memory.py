@@ -120,8 +120,7 @@ class SharedMemory:
         with self._lock:
             if region.name in self._entries:
                 raise ServerError(
-                    Code.ALREADY_EXISTS,
-                    f"shared memory region '{region.name}' already in manager",
+                    Code.ALREADY_EXISTS, f"shared memory region '{region.name}' already in manager"
                 )
             # Under the lock: only one of two registrations of the same name may map memory.
             self._entries[region.name] = _Entry(region, open_memory())
@@ -144,8 +143,7 @@ class SharedMemory:
                     f"{wanted} shared memory"
                 )
         return sorted(
-            (region for region in found if isinstance(region, kind)),
-            key=lambda region: region.name,
+            (region for region in found if isinstance(region, kind)), key=lambda region: region.name
         )
 
     def unregister(self, kind: type[_R], name: str = "") -> None:

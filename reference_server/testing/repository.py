@@ -106,11 +106,7 @@ class ModelRepository:
         return self._metrics.request("GET", "/metrics", b"", {}).body.decode()
 
     def http(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> HttpReply:
         """Send an HTTP request, such as `POST /v2/models/bert/infer`, and wait for the reply.
 

@@ -80,47 +80,24 @@ def _parser() -> argparse.ArgumentParser:
         "is not changed.",
     )
     add = parser.add_argument
+    # fmt: off
     add("directory", type=Path, metavar="DIR", help="a folder or an archive with models")
-    add(
-        "--root",
-        default="",
-        metavar="PATH",
-        help="the model repository in DIR, if there are several",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="NAME=VALUE",
-        dest="values",
-        help="the value of a placeholder such as ${NAME}",
-    )
-    add(
-        "--map",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="PATH=DIR",
-        dest="maps",
-        help="replace an absolute path in code and parameters",
-    )
-    add(
-        "--gpu-groups",
-        choices=["cpu", "refuse"],
-        default="cpu",
-        help="run GPU instances on the CPU, or refuse them (cpu)",
-    )
+    add("--root", default="", metavar="PATH",
+        help="the model repository in DIR, if there are several")
+    add("--set", action="append", default=[], type=_pair, metavar="NAME=VALUE", dest="values",
+        help="the value of a placeholder such as ${NAME}")
+    add("--map", action="append", default=[], type=_pair, metavar="PATH=DIR", dest="maps",
+        help="replace an absolute path in code and parameters")
+    add("--gpu-groups", choices=["cpu", "refuse"], default="cpu",
+        help="run GPU instances on the CPU, or refuse them (cpu)")
     add("--no-stand-ins", action="store_true", help="do not replace models that cannot run here")
-    add(
-        "--install",
-        action="store_true",
-        help="install missing Python packages into a temporary folder",
-    )
+    add("--install", action="store_true",
+        help="install missing Python packages into a temporary folder")
     add("--once", action="store_true", help="stop the server after the table")
+    # fmt: on
     for kind, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         add(f"--{kind}-port", type=int, default=port, metavar="PORT", help=f"({port})")
-    return parser  # fmt: skip
+    return parser
 
 
 def _pair(text: str) -> tuple[str, str]:

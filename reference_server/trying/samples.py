@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reference_server.core import byte_strings
 from reference_server.core.tensor import CONFIG_DATATYPES, DataType, datatype_of
 from reference_server.trying.templates import scripts
 
@@ -148,9 +149,7 @@ def _array(entry: Mapping[str, Any]) -> npt.NDArray[Any]:
     if datatype is not DataType.BYTES:
         return np.array(entry["data"], datatype.numpy).reshape(entry["shape"])
     flat = [str(each).encode() for each in np.array(entry["data"], np.object_).reshape(-1)]
-    array = np.empty(len(flat), np.object_)
-    array[:] = flat
-    return array.reshape(entry["shape"])
+    return byte_strings.as_array(flat, tuple(entry["shape"]))
 
 
 def _read(path: Path, magic: bytes) -> bytes:
@@ -182,9 +181,8 @@ def body(inputs: Inputs, config: Mapping[str, Any]) -> tuple[bytes, int]:
             flat = array.reshape(-1).tolist()
             entry["data"] = [each.decode() if isinstance(each, bytes) else each for each in flat]
         else:
-            data = array.tobytes()
-            if array.dtype == object:
-                data = b"".join(len(each).to_bytes(4, "little") + each for each in array.flat)
+            is_text = array.dtype == object
+            data = byte_strings.serialize(array) if is_text else array.tobytes()
             binary.append(data)
             entry["parameters"] = {"binary_data_size": len(data)}
         entries.append(entry)

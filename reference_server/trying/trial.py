@@ -213,7 +213,6 @@ class Trial:
         return ordered
 
     def _failures(self, server: Server) -> dict[str, str]:
-        """Return the reasons why models are not ready."""
         found: dict[str, str] = {}
         ready = set()
         for status in server.repository.statuses():

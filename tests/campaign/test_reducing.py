@@ -1,8 +1,16 @@
 """Reduction of failing inputs, and the folder of saved inputs."""
 
+import asyncio
+import random
+import struct
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.attack.handles import forged
+from benchmarks.attack.loop_callbacks import CALLBACK_S, ITERATION_S, MARK, install
+from benchmarks.attack.neighbours import _lie
 from benchmarks.attack.reducing import keep, kept, reduced
 
 
@@ -30,3 +38,68 @@ def test_saved_inputs_are_found_by_kind(tmp_path):
     assert path.parent == tmp_path / "http"
     assert kept("http", tmp_path) == [b"bad"]
     assert kept("frames", tmp_path) == []
+
+
+def test_a_forged_handle_is_never_valid():
+    dice = random.Random(1)
+    own = [[7, place, dice.getrandbits(64), dice.getrandbits(64)] for place in range(3)]
+    stale = [[0] * 4, [7, 1, 2, 3]]
+    made = [forged(dice, own, stale) for _ in range(500)]
+    assert all(len(each) == 4 and each not in own for each in made)
+    assert all(0 <= word < 2**64 for each in made for word in each)
+    keys = {tuple(each[2:]): tuple(each[:2]) for each in own}
+    assert [7, 1, 2, 3] in made  # read before
+    assert any(keys.get(tuple(each[2:])) not in (None, tuple(each[:2])) for each in made)  # crossed
+    assert len({tuple(each) for each in made}) > 100
+    assert forged(dice, [], stale)
+
+
+def frames(sent):
+    while sent:
+        text, data = struct.unpack_from("<Ii", sent)
+        end = 8 + text + max(0, data)
+        assert len(sent) >= end, "incomplete frame"
+        yield sent[8:end]
+        sent = sent[end:]
+
+
+def test_every_frame_is_complete():
+    dice = random.Random(1)
+    packets = [list(frames(_lie(dice)[1:])) for _ in range(500)]
+    assert all(packets)
+    assert len({one for packet in packets for one in packet}) > 100
+
+
+@pytest.fixture
+def measured():
+    """Return a function that runs callbacks of these CPU times and returns the reported lines."""
+    now_s, lines = [0.0], []
+    remove = install(lines.append, lambda: now_s[0])
+
+    def spend(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def run(*callbacks: float) -> list[str]:
+        async def main() -> None:
+            for seconds in callbacks:
+                asyncio.get_running_loop().call_soon(spend, seconds)
+            await asyncio.sleep(0)
+
+        asyncio.run(main())
+        return lines
+
+    yield run
+    remove()
+
+
+def test_one_long_callback_is_reported_by_name(measured):
+    (line,) = measured(0.001, CALLBACK_S + 0.001, CALLBACK_S - 0.001)
+    assert line.startswith(f"{MARK}: 21 ms in <Handle")
+    assert "spend" in line
+
+
+def test_many_callbacks_of_one_iteration_are_reported(measured):
+    count = int(ITERATION_S / 0.01) + 1
+    assert measured(*[0.01] * (count - 2)) == []
+    (line,) = measured(*[0.01] * count)
+    assert line == f"{MARK}: 110 ms in all callbacks of one iteration"

@@ -27,7 +27,7 @@ REFUSED_HERE = {
     **dict.fromkeys(
         ("a state without a type", "a state without dims", "a state without a name"),
         "the real server uses wrong memory (docs/schedulers.md)",
-    ),
+    )
 }
 #: Faults whose texts differ, by the reason.
 OTHER_TEXTS = {

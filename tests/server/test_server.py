@@ -2,9 +2,7 @@
 
 import asyncio
 import errno
-import json
 import logging
-import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,21 +14,11 @@ from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_m
 from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import HttpOptions, MetricsOptions, ServerOptions
 from reference_server.server import ExitTimeout, Server
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
 BODY = b'{"inputs":[{"name":"I","datatype":"FP32","shape":[2],"data":[1,2]}]}'
-
-
-HANGING = """
-    import released_by_test
-
-    class TritonPythonModel:
-        def finalize(self):
-            released_by_test.wait()
-"""
 
 
 HTTP, METRICS = 8000, 8002
@@ -135,19 +123,6 @@ def test_a_request_is_answered(tmp_path):
     )
 
 
-def test_each_step_is_counted_for_its_model(tmp_path):
-    write_model(tmp_path, "m")
-    write_ensemble(tmp_path, "e", CHAIN)
-
-    async def scenario(server, ports):
-        await asked(ports, post("/v2/models/e/infer", BODY))
-        return await asked(ports, get("/v2/models/stats"))
-
-    reply = serving(ServerOptions((tmp_path,)), scenario)
-    counted = json.loads(reply.partition(b"\r\n\r\n")[2])["model_stats"]
-    assert {entry["name"]: entry["inference_count"] for entry in counted} == {"e": 1, "m": 2}
-
-
 #: Counts its executions in its own metric.
 COUNTING = """
     import triton_python_backend_utils as pb_utils
@@ -173,25 +148,6 @@ def test_the_metrics_have_the_servers_and_the_models_counters(tmp_path):
     page = serving(ServerOptions((tmp_path,)), scenario)
     assert b'\nnv_inference_count{model="m",version="1"} 1\n' in page
     assert b'\n# TYPE calls counter\ncalls{model="m"} 1\n# HELP nv_inference_pending' in page
-
-
-def test_the_metrics_port_opens_first(tmp_path):
-    async def scenario(server, ports):
-        return list(ports.factories)
-
-    assert serving(ServerOptions((tmp_path,)), scenario) == [METRICS, HTTP]
-
-
-def test_models_may_count_without_a_metrics_port(tmp_path):
-    write_model(tmp_path, "m", source=COUNTING)
-
-    async def scenario(server, ports):
-        reply = await asked(ports, post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"')))
-        return reply, list(ports.factories)
-
-    reply, opened = serving(ServerOptions((tmp_path,), metrics=None), scenario)
-    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert opened == [HTTP]
 
 
 #: Answers after the test allows it.
@@ -251,10 +207,7 @@ def test_the_shutdown_has_a_timeout(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("http", "metrics", "said"),
-    [
-        ("0.0.0.0", "0.0.0.0", ": HTTP 8000, metrics 8002."),
-        ("127.0.0.1", "::", ": metrics 8002."),
-    ],
+    [("0.0.0.0", "0.0.0.0", ": HTTP 8000, metrics 8002."), ("127.0.0.1", "::", ": metrics 8002.")],
 )
 def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, http, metrics, said):
     write_model(tmp_path, "m")
@@ -269,36 +222,10 @@ def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, h
     assert said in warning
 
 
-@pytest.mark.parametrize(
-    ("profile", "said"),
-    [
-        (
-            NEWEST,
-            ["Pages: live page http://localhost:8002/, request form http://[::1]:8000/try, "
-             "API http://[::1]:8000/docs"],
-        ),
-        (V2_51, []),
-    ],
-)  # fmt: skip
-def test_a_start_names_the_pages_for_browsers(tmp_path, caplog, profile, said):
-    write_model(tmp_path, "m")
-    options = ServerOptions((tmp_path,), http=HttpOptions("::1"), profile=profile)
-
-    async def scenario(server, ports):
-        server.stop()
-
-    with caplog.at_level(logging.INFO, "reference_server"):
-        serving(options, scenario)
-    assert [text for text in caplog.messages if text.startswith("Pages:")] == said
-
-
 @pytest.mark.parametrize("taken", [HTTP, METRICS])
 def test_a_port_in_use_ends_the_start_and_unloads_the_models(tmp_path, caplog, taken):
     write_model(tmp_path, "m")
-    with (
-        caplog.at_level(logging.INFO, "reference_server"),
-        pytest.raises(ServerError) as caught,
-    ):
+    with caplog.at_level(logging.INFO, "reference_server"), pytest.raises(ServerError) as caught:
         serving(ServerOptions((tmp_path,)), None, faulty=taken)
     assert caught.value.code is Code.UNAVAILABLE
     assert caught.value.message == f"Socket '0.0.0.0:{taken}' already in use "
@@ -314,43 +241,3 @@ def test_a_model_that_fails_ends_a_strict_start_before_the_port(tmp_path, caplog
     ):
         serving(ServerOptions((tmp_path,)), None)
     assert "successfully unloaded 'm' version 1" in caplog.messages
-
-
-def test_the_table_has_the_state_of_each_model(tmp_path, caplog):
-    write_model(tmp_path, "good", VECTOR + "version_policy { all { } }", versions=(1, 10))
-    write_model(tmp_path, "typo", "max_batch_sise: 8")
-
-    async def nothing(server, ports):
-        return None
-
-    with caplog.at_level(logging.INFO, "reference_server"):
-        serving(ServerOptions((tmp_path,), exit_on_error=False), nothing)
-    (table,) = [record for record in caplog.records if getattr(record, "verbatim", False)]
-    rows = [line.split("|")[1:4] for line in table.getMessage().splitlines() if "|" in line]
-    shown = [[cell.strip() for cell in row] for row in rows]
-    assert shown[:3] == [
-        ["Model", "Version", "Status"],
-        ["good", "1", "READY"],
-        ["good", "10", "READY"],
-    ]
-    assert shown[3][:2] == ["typo", "-"]
-    assert shown[3][2].startswith("UNAVAILABLE: Internal: failed to read text proto from")
-
-
-def test_a_hanging_finalize_does_not_keep_the_server(tmp_path, monkeypatch, caplog):
-    released = threading.Event()
-    monkeypatch.setitem(sys.modules, "released_by_test", released)
-    write_model(tmp_path, "m", source=HANGING)
-
-    async def scenario(server, ports):
-        return None
-
-    try:
-        with pytest.raises(ExitTimeout):
-            serving(ServerOptions((tmp_path,), exit_timeout_s=0), scenario)
-    finally:
-        released.set()
-    assert (
-        "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
-        in caplog.messages
-    )

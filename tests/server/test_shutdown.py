@@ -110,21 +110,6 @@ def test_models_are_unloaded_although_a_request_is_in_flight():
     assert told == ["port refuses", "models refuse", "models are unloaded", "port is closed"]
 
 
-def test_without_models_only_the_ports_are_drained(caplog):
-    told = []
-
-    async def run():
-        ports = [Port(told, "one"), Port(told, "two")]
-        for port in ports:
-            port.answer()
-        await shut_down({"one": ports[0]}, None, {"two": ports[1]}, LONG_S)
-
-    with caplog.at_level(logging.INFO, "reference_server.shutdown"):
-        asyncio.run(run())
-    assert set(told) == {"one refuses", "two refuses", "one is closed", "two is closed"}
-    assert logged(caplog) == []
-
-
 def test_an_unanswered_request_raises_exit_timeout():
     told = []
 

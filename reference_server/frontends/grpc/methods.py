@@ -117,7 +117,6 @@ def _probed(
 
 
 def _core(gateway: Gateway, reading: Background, background: Background) -> Mapping[str, Method]:
-    """Return the RPCs of health, metadata, configuration and statistics."""
     version = management_proto.model_version
 
     def model_metadata(request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
@@ -165,7 +164,6 @@ def _core(gateway: Gateway, reading: Background, background: Background) -> Mapp
 
 
 def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[str, Method]:
-    """Return the shared memory RPCs."""
 
     def system_status(
         request: pb.SystemSharedMemoryStatusRequest,
@@ -184,9 +182,7 @@ def _shared_memory(shared_memory: SharedMemory, reading: Background) -> Mapping[
         shared_memory.unregister(SystemRegion, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    def cuda_status(
-        request: pb.CudaSharedMemoryStatusRequest,
-    ) -> pb.CudaSharedMemoryStatusResponse:
+    def cuda_status(request: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
         return management_proto.cuda_status(shared_memory.regions(CudaRegion, request.name))
 
     def cuda_register(

@@ -7,12 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from reference_server.codecs import (
-    infer_proto,
-    infer_proto_response,
-    management_proto,
-    proto_wire,
-)
+from reference_server.codecs import infer_proto, infer_proto_response, management_proto, proto_wire
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.inference import ResponseForm
 from reference_server.codecs.proto_fields import Data

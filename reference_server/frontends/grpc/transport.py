@@ -163,8 +163,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._session = Session(
-            *(table, options, loop, run, self._write, self._close),
-            *(limits, report, intake),
+            *(table, options, loop, run, self._write, self._close), *(limits, report, intake)
         )
         self._incoming = Incoming(
             *(self._session.receive, self._session.opaque_bytes, loop.call_soon),
@@ -193,14 +192,12 @@ class _Connection(asyncio.BufferedProtocol):
                 self.abort()
 
     def abort(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the session and its timers."""
         self._transport = cast(asyncio.Transport, transport)
         self._incoming.begin(self._transport)
         self._keep_alive()
@@ -212,7 +209,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session and its timers."""
         self._transport = None
         self._incoming.end()
         for timer in (self._watch, self._age, self._linger):
@@ -228,7 +224,6 @@ class _Connection(asyncio.BufferedProtocol):
         return self._scratch_part if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass the bytes that were read to the session."""
         # Found again: a reference to the buffer would keep the message of an ended call alive.
         buffer = self._session.message_buffer() if self._is_in_place else None
         room = self._scratch_part if buffer is None else buffer
@@ -239,11 +234,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._incoming.receive(room[:nbytes], len(room))
 
     def pause_writing(self) -> None:
-        """The transport's write buffer is full."""
         self._session.pause()
 
     def resume_writing(self) -> None:
-        """The transport's write buffer has room again."""
         self._session.resume()
 
     # -- called by the session

@@ -73,10 +73,7 @@ class HttpHandlers:
         self._limit = limit
         self._pages = {}
         if page:
-            ports = {
-                "GRPC_PORT": str(grpc_port or ""),
-                "METRICS_PORT": str(metrics_port or ""),
-            }
+            ports = {"GRPC_PORT": str(grpc_port or ""), "METRICS_PORT": str(metrics_port or "")}
             self._pages = {
                 _FORM: Page("try.html", ports),
                 _DOCS: Page("docs.html"),
@@ -98,7 +95,30 @@ class HttpHandlers:
             ),
             *(profile, limit, intake or Intake()),
         )
-        self._handlers: dict[Operation, _Handler] = {
+        self._handlers = self._by_operation()
+
+    def handle(self, request: Request) -> None:
+        """Answer `request`, now or when its model has answered."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("HTTP request: %s", _request_line(request))
+        known: tuple[_Handler, Route] | None = request.notes.get(self)
+        if known is None:
+            known = self._route(request)
+            if known is None:
+                return
+            request.notes[self] = known
+        handler, route = known
+        try:
+            handler(request, route)
+        except ServerError as error:
+            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
+        except Exception as error:  # a defect must not leave the client waiting
+            log.exception("%s %s", request.method, request.url.decode("latin-1"))
+            message = f"{type(error).__name__}: {error}"
+            request.reply_error(status_codes.STATUS[Code.INTERNAL], message, as_json=True)
+
+    def _by_operation(self) -> dict[Operation, _Handler]:
+        return {
             Operation.LIVE: self._live,
             Operation.READY: self._ready,
             Operation.SERVER_METADATA: self._server_metadata,
@@ -123,26 +143,6 @@ class HttpHandlers:
             Operation.REPOSITORY_LOAD: self._repository_load,
             Operation.REPOSITORY_UNLOAD: self._repository_unload,
         }
-
-    def handle(self, request: Request) -> None:
-        """Answer `request`, now or when its model has answered."""
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("HTTP request: %s", _request_line(request))
-        known: tuple[_Handler, Route] | None = request.notes.get(self)
-        if known is None:
-            known = self._route(request)
-            if known is None:
-                return
-            request.notes[self] = known
-        handler, route = known
-        try:
-            handler(request, route)
-        except ServerError as error:
-            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
-        except Exception as error:  # a defect must not leave the client waiting
-            log.exception("%s %s", request.method, request.url.decode("latin-1"))
-            message = f"{type(error).__name__}: {error}"
-            request.reply_error(status_codes.STATUS[Code.INTERNAL], message, as_json=True)
 
     def _route(self, request: Request) -> tuple[_Handler, Route] | None:
         """Return the handler by the request's head. None if it was answered with an error."""
@@ -411,9 +411,9 @@ def _required_headers(
 ) -> dict[Operation, tuple[bytes, Restriction]]:
     """Return the header, in lower case, that each restricted operation requires."""
     return {
-        operation: (restrictions[category].key.lower().encode(), restrictions[category])
-        for operation, category in routes.CATEGORY.items()
-        if category in restrictions
+        operation: (restriction.key.lower().encode(), restriction)
+        for operation in Operation
+        if (restriction := restrictions.get(operation.category)) is not None
     }
 
 

@@ -11,10 +11,7 @@ from typing import NamedTuple
 from reference_server.codecs import bodies, generate, infer_json
 from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder
-from reference_server.codecs.inference import (
-    Labels,
-    ResponseForm,
-)
+from reference_server.codecs.inference import Labels, ResponseForm
 from reference_server.codecs.json_writer import EncodedResponse, InferResponseEncoder
 from reference_server.core import gil
 from reference_server.core.backlog import Backlog, Backlogs, Intake
@@ -54,11 +51,7 @@ class InferenceHandlers:
     """
 
     def __init__(
-        self,
-        inferences: Inferences,
-        profile: TritonProfile,
-        limit: InputLimit,
-        intake: Intake,
+        self, inferences: Inferences, profile: TritonProfile, limit: InputLimit, intake: Intake
     ) -> None:
         self._inferences = inferences
         self._profile = profile

@@ -134,8 +134,7 @@ class MetricsHandlers:
             self._page.reply(request)
         elif self._status is not None and path == _STATUS:
             self._shown.run(
-                lambda status: _reply_encoded(request, status),
-                lambda error: _fail(request, error),
+                lambda status: _reply_encoded(request, status), lambda error: _fail(request, error)
             )
         elif self._status is not None and path == _LOG:
             after = _AFTER.search(request.url)
@@ -146,7 +145,6 @@ class MetricsHandlers:
 
 
 def _fail(request: Request, error: Exception) -> None:
-    """Reply to an unexpected error."""
     log.error("%s", request.url, exc_info=error)
     text = f"{type(error).__name__}: {error}"
     request.reply_error(status_codes.STATUS[Code.INTERNAL], text, as_json=True)

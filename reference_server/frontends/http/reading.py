@@ -23,12 +23,7 @@ import httptools
 from reference_server.codecs.inference import LONGEST_KEY, RequestCache
 from reference_server.core.backlog import Intake
 from reference_server.frontends.connections import Phase, Wait
-from reference_server.frontends.http.request import (
-    Body,
-    Request,
-    RequestHead,
-    RequestRejected,
-)
+from reference_server.frontends.http.request import Body, Request, RequestHead, RequestRejected
 
 # Local names, because Python 3.11 takes 0.1 us to look up a member of an enum.
 _REQUEST, _HEAD, _BODY = Phase.REQUEST, Phase.HEAD, Phase.BODY

@@ -13,66 +13,41 @@ _MAX_VERSION = 2**63 - 1
 
 
 class Operation(enum.Enum):
-    """An operation over HTTP: its method, its subject, and other accepted methods."""
+    """An operation over HTTP: its category for `--http-restricted-api`, and its methods.
+
+    Category and subject together are unique.
+    """
 
     # Each request looks its operation up three times, and Enum's hash is a Python function.
     __hash__ = object.__hash__
 
-    LIVE = ("GET", "live")
-    READY = ("GET", "ready")
-    SERVER_METADATA = ("GET", "metadata")
-    OPENAPI = ("GET", "openapi")
-    MODEL_METADATA = ("GET", "model metadata")
-    MODEL_READY = ("GET", "model ready")
-    MODEL_CONFIG = ("GET", "model config")
-    MODEL_STATISTICS = ("GET", "model statistics")
-    ALL_STATISTICS = ("GET", "statistics")
-    INFER = ("POST", "infer")
-    GENERATE = ("POST", "generate")
-    GENERATE_STREAM = ("POST", "generate stream")
-    LOG_SETTINGS = ("POST", "log settings", "GET")
-    TRACE_SETTINGS = ("POST", "trace settings", "GET")
-    SYSTEM_REGION_STATUS = ("GET", "system region status")
-    SYSTEM_REGION_REGISTER = ("POST", "system region register")
-    SYSTEM_REGION_UNREGISTER = ("POST", "system region unregister")
-    CUDA_REGION_STATUS = ("GET", "cuda region status")
-    CUDA_REGION_REGISTER = ("POST", "cuda region register")
-    CUDA_REGION_UNREGISTER = ("POST", "cuda region unregister")
-    REPOSITORY_INDEX = ("POST", "repository index")
-    REPOSITORY_LOAD = ("POST", "repository load")
-    REPOSITORY_UNLOAD = ("POST", "repository unload")
+    LIVE = ("health", "live", "GET")
+    READY = ("health", "ready", "GET")
+    MODEL_READY = ("health", "model ready", "GET")
+    SERVER_METADATA = ("metadata", "server", "GET")
+    OPENAPI = ("metadata", "openapi", "GET")
+    MODEL_METADATA = ("metadata", "model", "GET")
+    MODEL_CONFIG = ("model-config", "", "GET")
+    MODEL_STATISTICS = ("statistics", "model", "GET")
+    ALL_STATISTICS = ("statistics", "all", "GET")
+    INFER = ("inference", "infer", "POST")
+    GENERATE = ("inference", "generate", "POST")
+    GENERATE_STREAM = ("inference", "generate stream", "POST")
+    LOG_SETTINGS = ("logging", "", "POST", "GET")
+    TRACE_SETTINGS = ("trace", "", "POST", "GET")
+    SYSTEM_REGION_STATUS = ("shared-memory", "system status", "GET")
+    SYSTEM_REGION_REGISTER = ("shared-memory", "system register", "POST")
+    SYSTEM_REGION_UNREGISTER = ("shared-memory", "system unregister", "POST")
+    CUDA_REGION_STATUS = ("shared-memory", "cuda status", "GET")
+    CUDA_REGION_REGISTER = ("shared-memory", "cuda register", "POST")
+    CUDA_REGION_UNREGISTER = ("shared-memory", "cuda unregister", "POST")
+    REPOSITORY_INDEX = ("model-repository", "index", "POST")
+    REPOSITORY_LOAD = ("model-repository", "load", "POST")
+    REPOSITORY_UNLOAD = ("model-repository", "unload", "POST")
 
-    def __init__(self, method: str, subject: str, *more: str) -> None:
-        self.method = method
-        self.methods = frozenset((method, *more))
-
-
-_CATEGORIES: dict[str, tuple[Operation, ...]] = {
-    "health": (Operation.LIVE, Operation.READY, Operation.MODEL_READY),
-    "metadata": (Operation.SERVER_METADATA, Operation.OPENAPI, Operation.MODEL_METADATA),
-    "inference": (Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM),
-    "shared-memory": (
-        Operation.SYSTEM_REGION_STATUS,
-        Operation.SYSTEM_REGION_REGISTER,
-        Operation.SYSTEM_REGION_UNREGISTER,
-        Operation.CUDA_REGION_STATUS,
-        Operation.CUDA_REGION_REGISTER,
-        Operation.CUDA_REGION_UNREGISTER,
-    ),
-    "model-config": (Operation.MODEL_CONFIG,),
-    "model-repository": (
-        Operation.REPOSITORY_INDEX,
-        Operation.REPOSITORY_LOAD,
-        Operation.REPOSITORY_UNLOAD,
-    ),
-    "statistics": (Operation.MODEL_STATISTICS, Operation.ALL_STATISTICS),
-    "trace": (Operation.TRACE_SETTINGS,),
-    "logging": (Operation.LOG_SETTINGS,),
-}
-#: The category of each operation, for `--http-restricted-api`.
-CATEGORY = {
-    operation: category for category, operations in _CATEGORIES.items() for operation in operations
-}
+    def __init__(self, category: str, subject: str, *methods: str) -> None:
+        self.category = category
+        self.methods = frozenset(methods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,6 @@ def test_inputs_may_be_nested_99_deep():
         generate.decode(model, memoryview(b"[" * 101), NullSink())
 
 
-@pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
-def test_half_floats_have_no_json(datatype):
-    assert refusal({"X": [1]}, signature({"X": (datatype, [-1])})) == (
-        Code.INVALID_ARG,
-        f"receiving {datatype.value} data via JSON is not supported. Please use the binary data "
-        "format for input X",
-    )
-
-
 def test_an_input_cannot_be_called_parameters():
     assert refusal({"parameters": "x"}, signature({"parameters": (DataType.BYTES, [1])})) == (
         Code.INVALID_ARG,

@@ -1,17 +1,22 @@
-"""Decoding of inference requests, beyond the requests of tests/recorded/test_http.py."""
+"""Inference requests and responses as JSON, beyond the rows of tests/recorded/test_http.py."""
 
 import json
 import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
-from server.support.requests import NullSink, signature
+from server.support.requests import NullSink, array_tensor, raw_tensor, signature
 
 from reference_server.codecs.bodies import InputLimit
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
+from reference_server.codecs.inference import OutputForm, ResponseForm, classify
+from reference_server.codecs.json_writer import InferResponseEncoder, encode
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.profiles import NEWEST
+from reference_server.core.request import InferResponse
 from reference_server.core.tensor import DataType
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
@@ -52,27 +57,11 @@ def y(name="Y", **parameters):
     return {"name": name, "parameters": parameters} if parameters else {"name": name}
 
 
-# --------------------------------------------------------------------------- where the JSON ends
-
-
-@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
-def test_a_strict_json_length_is_an_int32(number):
-    with pytest.raises(ServerError) as caught:
-        json_length(str(number), 2**32, strictly=True)
-    assert caught.value.message == (
-        "Unable to parse Inference-Header-Content-Length, value is out of range "
-        f"[ -2147483648, 2147483647 ], got: {number}"
-    )
-
-
 def test_the_greatest_strict_json_length():
     assert json_length(str(2**31 - 1), 2**32, strictly=True) == 2**31 - 1
     # An int32, but not within the body.
     with pytest.raises(ServerError, match="inference header size should be in range"):
         json_length(str(-(2**31)), 200, strictly=True)
-
-
-# --------------------------------------------------------------------------------------- inputs
 
 
 def test_data_may_be_nested_99_deep():
@@ -93,17 +82,6 @@ def test_data_may_be_nested_99_deep():
     assert caught.value.message == too_deep
 
 
-def test_binary_inputs_are_views_of_the_body():
-    head = document(binary(8)).encode()
-    body = memoryview(bytearray(head + bytes(8)))
-    decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
-    body[len(head) :] = struct.pack("<2f", 3, 4)
-    assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
-
-
-# ------------------------------------------------------------------------- the same header again
-
-
 def twice(text, *tails, model=MODEL):
     """Two requests with the same JSON through one decoder."""
     decoder, head = InferRequestDecoder(), text.encode()
@@ -119,29 +97,6 @@ def test_repeated_json_has_new_data():
         assert values == expected
 
 
-def test_repeated_json_gives_the_same_request():
-    text = document(
-        binary(8),
-        id="q",
-        parameters={
-            "sequence_id": "s",
-            "sequence_start": True,
-            "priority": 1,
-            "timeout": 2,
-            "a": 3,
-            "binary_data_output": True,
-        },
-        outputs=[y(classification=1)],
-    )
-    (one, one_form), (two, two_form) = twice(text, bytes(8), bytes(8))
-    assert one_form == two_form
-    for name in (
-        *("id", "requested_outputs", "parameters", "correlation_id", "flags", "priority"),
-        *("timeout_us", "batch_size", "batch_key", "model_version"),
-    ):
-        assert getattr(one, name) == getattr(two, name), name
-
-
 def test_repeated_json_with_data_of_another_size_is_parsed_again():
     decoder, head = InferRequestDecoder(), document(binary(8)).encode()
     decoder.decode(MODEL, memoryview(head + bytes(8)), len(head), NullSink(), NO_REGIONS)
@@ -151,25 +106,10 @@ def test_repeated_json_with_data_of_another_size_is_parsed_again():
         decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink(), NO_REGIONS)
 
 
-def test_cached_json_serves_any_model():
-    decoder, head = InferRequestDecoder(), document(binary(8)).encode()
-    body = memoryview(head + bytes(8))
-    for name in ("m", "n"):
-        model = signature({"X": (DataType.FP32, [-1])}, name=name)
-        decoded, _ = decoder.decode(model, body, len(head), NullSink(), NO_REGIONS)
-        assert decoded.model_name == name
-
-
 def test_requests_from_the_cache_do_not_share_inputs():
     (one, _), (two, _) = twice(document(binary(8)), bytes(8), bytes(8))
     one.inputs.clear()
     assert list(two.inputs) == ["X"]
-
-
-def test_mixed_inputs_are_read_each_time():
-    text = document(binary(8), x(name="J"))
-    (one, _), (two, _) = twice(text, bytes(8), bytes(8))
-    assert not np.shares_memory(one.inputs["J"].array(), two.inputs["J"].array())
 
 
 def test_the_cache_is_bounded():
@@ -181,8 +121,6 @@ def test_the_cache_is_bounded():
             decoded, _ = decoder.decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
             assert decoded.id == str(number)
 
-
-# --------------------------------------------------------------------------------- shared memory
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
@@ -269,3 +207,104 @@ def test_a_shape_of_more_bytes_than_the_limit_is_refused_before_its_data_is_read
     decoder = InferRequestDecoder(NEWEST, InputLimit(199))
     with pytest.raises(ServerError, match=r"JSON input 'X' has a byte_size \(200 bytes\) that"):
         decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)
+
+
+BINARY = OutputForm(binary=True)
+NUMBERS = array_tensor("Y", [[1, 2.5]], np.float32)
+INTS = array_tensor("Z", [3], np.int32)
+
+
+def encoded(*tensors, form=None, labels=None, max_batch_size=0, **fields):
+    response = InferResponse("m", 1, fields.pop("id", ""), tensors, **fields)
+    return encode(
+        response, form or ResponseForm(), signature(max_batch_size=max_batch_size), labels or {}
+    )
+
+
+FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
+TYPES = [np.int32, np.float32, np.float64, np.bool_, np.object_]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "id", 'i"d']),
+            st.lists(
+                st.tuples(
+                    *(st.sampled_from("YZ"), st.integers(0, 3), st.sampled_from(TYPES)),
+                    st.sampled_from(FORMS),
+                ),
+                max_size=2,
+                unique_by=lambda output: output[0],
+            ),
+            st.sampled_from([(), (("key", 1),)]),
+        ),
+        max_size=6,
+    )
+)
+def test_the_cache_changes_no_response(responses):
+    encoder = InferResponseEncoder()
+    for place, (id, outputs, parameters) in enumerate([*responses, *responses]):
+        numbers = place + np.arange(3) / 2
+        tensors = [
+            array_tensor(name, numbers[:count].astype(dtype), dtype)
+            for name, count, dtype, _ in outputs
+        ]
+        form = ResponseForm(outputs={name: form for name, _, _, form in outputs})
+        asked = InferResponse("m", 1, id, tensors, parameters), form, signature(), {}
+        assert answered(encoder.encode, asked) == answered(encode, asked)
+
+
+def answered(encode, asked):
+    """Return the encoded body or the error, in a form that can be compared."""
+    try:
+        return encode(*asked)
+    except ServerError as error:
+        return error.code, error.message
+
+
+def test_long_outputs_are_not_joined():
+    long = array_tensor("Y", np.zeros(1 << 16, np.float32))
+    encoder = InferResponseEncoder()
+    asked = InferResponse("m", 1, "", [NUMBERS, long, INTS]), ResponseForm(), signature(), {}
+    for _ in range(2):
+        parts, _ = encoder.encode(*asked)
+        assert b"".join(parts) == b"".join(encode(*asked).parts)
+        assert len(parts) > 1
+
+
+def test_binary_data_is_not_copied():
+    array = np.zeros(4, np.float32)
+    result = encoded(array_tensor("Y", array), form=ResponseForm(BINARY))
+    assert np.shares_memory(np.frombuffer(result.parts[1], np.uint8), array)
+
+
+def classes(values, count, *, dtype=np.float32, labels=(), batches=False):
+    """Shape and texts of the classes."""
+    result = classify(array_tensor("Y", values, dtype), count, labels, batches=batches)
+    assert (result.name, result.datatype) == ("Y", DataType.BYTES)
+    assert result.array().shape == result.shape
+    return result.shape, [text.decode() for text in result.array().ravel()]
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8), st.integers(1, 10))
+def test_the_order_is_that_of_a_stable_sort(values, count):
+    expected = sorted(range(len(values)), key=lambda index: -values[index])[:count]
+    assert classes(values, count, dtype=np.int32)[1] == [
+        f"{values[index]}:{index}" for index in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "form", "is_large"),
+    [
+        (array_tensor("Y", np.zeros(8192, np.float32)), OutputForm(classes=1), False),
+        (array_tensor("Y", np.zeros((2, 4097), np.float32)), OutputForm(classes=1), True),
+        (array_tensor("Y", np.zeros(100_000, np.float32)), OutputForm(binary=True), False),
+        (array_tensor("Y", np.array([b"x"] * 8193, object)), OutputForm(binary=True), True),
+        (raw_tensor("Y", DataType.BYTES, (8193,), bytes(4 * 8193)), OutputForm(), False),
+    ],
+    ids=["few", "many", "numbers", "strings", "bytes"],
+)
+def test_large_responses(tensor, form, is_large):
+    assert ResponseForm(form).is_large_response([tensor]) is is_large

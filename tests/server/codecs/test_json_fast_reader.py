@@ -1,13 +1,12 @@
 """The fast JSON reader: it returns what the exact reader returns, or gives up."""
 
 import json
-import math
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reference_server.codecs import json_exact_reader, json_fast_reader, rapid_json
+from reference_server.codecs import json_exact_reader, json_fast_reader
 from reference_server.codecs.json_exact_reader import DEEPEST
 from reference_server.codecs.json_fast_reader import Unusual
 from reference_server.codecs.rapid_json import LONG
@@ -73,7 +72,7 @@ def exact(document):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(DOCUMENTS)
 @example(b'{"a":1,"\\u0061":[1,NaN]}')
 @example(b"[01]")
@@ -112,18 +111,18 @@ def test_ordinary_documents_are_read_fast(value, separators):
 
 
 LONG_DOCUMENTS = {
-    "numbers": json.dumps({"data": list(range(60_000))}),
-    "rows": json.dumps({"data": [[number, 0.5] for number in range(30_000)], "id": "x"}),
-    "escapes": json.dumps(["é\n", "x"] * 30_000),
-    "images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 10_000),
-    "spaced images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 5_000, indent=1),
-    "strings": json.dumps(['a\\",:[' * 3] * 20_000),
-    "numbers and strings": json.dumps([1, "]"] * 30_000),
+    "numbers": json.dumps({"data": list(range(25_000))}),
+    "rows": json.dumps({"data": [[number, 0.5] for number in range(12_000)], "id": "x"}),
+    "escapes": json.dumps(["é\n", "x"] * 10_000),
+    "images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 5_000),
+    "spaced images": json.dumps([[[0, 1], [2, 3]], [[4.5], []]] * 2_500, indent=1),
+    "strings": json.dumps(['a\\",:[' * 3] * 7_000),
+    "numbers and strings": json.dumps([1, "]"] * 18_000),
     "one string": json.dumps(["x" * (LONG + 1), ","]),
-    "objects": json.dumps([{"a": number, "b": [{}]} for number in range(20_000)]),
+    "objects": json.dumps([{"a": number, "b": [{}]} for number in range(7_000)]),
     "spaces": "[" + " " * LONG + "1," + " " * LONG + "2" + "\n" * LONG + "]" + "\t" * LONG,
-    "NaN": "[" + "1.5,NaN," * LONG + "NaN]",
-    "repeated names": '{"a":[' + "1.5," * LONG + '1],"a":null}',
+    "NaN": "[" + "1.5,NaN," * (LONG // 4) + "NaN]",
+    "repeated names": '{"a":[' + "1.5," * (LONG // 2) + '1],"a":null}',
 }
 
 
@@ -149,19 +148,6 @@ def test_a_long_document_pauses_between_pieces(monkeypatch):
     pauses.clear()
     json_fast_reader.read(b"[1,2]", DEEPEST)
     assert not pauses
-
-
-@pytest.mark.brute_force
-def test_a_long_document_is_refused_like_a_short_one():
-    with pytest.raises(ServerError, match="Missing a comma or '\\]' after an array element"):
-        rapid_json.loads(b"[" + b"1.5," * LONG + b"1 2]")
-
-
-@pytest.mark.parametrize("words", [b"NaN", b"Infinity", b"-Infinity"])
-def test_named_numbers_are_read_fast(words):
-    (found,) = json_fast_reader.read(b"[%b]" % words, DEEPEST)
-    assert repr(found) == repr(float(words))
-    assert math.isnan(found) or math.isinf(found)
 
 
 def test_depth_is_limited():

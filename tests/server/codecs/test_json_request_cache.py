@@ -11,7 +11,7 @@ from server.support.requests import NullSink, signature
 
 from reference_server.codecs import IS_COMPILED, infer_json
 from reference_server.codecs.bodies import InputLimit
-from reference_server.codecs.infer_json import InferRequestDecoder, read_elements
+from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.core.errors import ServerError
 from reference_server.core.tensor import DataType
 
@@ -107,16 +107,6 @@ def test_a_skeleton_is_parsed_once(monkeypatch):
     assert bytes(request.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
 
 
-@NEEDS_COMPILED
-def test_strings_are_read_without_parsing_the_skeleton(monkeypatch):
-    decoder = InferRequestDecoder()
-    asked = [text(each).replace(b"FP32", b"BYTES") for each in (("a", "b"), ("c]", ""))]
-    outcome(decoder.decode, asked[0])
-    monkeypatch.setattr(infer_json, "RequestReader", None)
-    request, _ = decoder.decode(MODEL, memoryview(asked[1]), len(asked[1]), NullSink(), REGIONS)
-    assert request.inputs["X"].array().tolist() == [b"c]", b""]
-
-
 def test_too_many_bytes_of_strings_for_the_limit_are_refused_each_time():
     decoder = InferRequestDecoder(limit=InputLimit(120))
     for each in (("a", "b"), ("c", "d"), ("e" * 60, "")):
@@ -133,30 +123,3 @@ def test_requests_of_one_skeleton_have_one_pattern():
     ]
     assert found[0] is None
     assert found[1] is found[2] is not None
-
-
-def test_too_many_numbers_for_the_limit_are_refused_each_time():
-    decoder = InferRequestDecoder(limit=InputLimit(len(text())))
-    assert outcome(decoder.decode, text()) == outcome(decoder.decode, text())
-    longer = text((1.25, 2.0))
-    assert outcome(decoder.decode, longer) == outcome(decoder.decode_uncached, longer)
-
-
-@pytest.mark.parametrize(
-    ("datatype", "written", "packed"),
-    [
-        (DataType.FP32, b"[1, 2.5]", struct.pack("<2f", 1, 2.5)),
-        (DataType.FP64, b"[[0.1], [2]]", struct.pack("<2d", 0.1, 2)),
-        (DataType.BOOL, b"[true, false]", b"\1\0"),
-        (DataType.INT8, b"[-128, 127]", b"\x80\x7f"),
-        (DataType.INT8, b"[-128, 128]", None),
-        (DataType.UINT64, b"[18446744073709551615, 0]", struct.pack("<2Q", 2**64 - 1, 0)),
-        (DataType.INT64, b"[1.0, 2]", None),
-        (DataType.FP32, b"[true, 2]", None),
-        (DataType.FP32, b"[1]", None),
-        (DataType.FP32, b"[1,]", None),
-    ],
-)
-def test_an_array_is_read_only_if_it_fits_the_datatype(datatype, written, packed):
-    found = read_elements(written, datatype, 2)
-    assert (found if found is None else bytes(found)) == packed

@@ -80,17 +80,6 @@ def test_each_byte_is_escaped_like_rapidjson():
 @pytest.mark.parametrize(
     "text",
     [
-        *(b'["a","b"]', b' [ "a" ,\n"b" ]', b'[["a"],["b"]]', b'[["a","b"]]', b'["a",["b"]]'),
-        b'[[[[[[[["a","b"]]]]]]]]',
-    ],
-)
-def test_arrays_are_read_depth_first(text):
-    assert read_strings(text, len(text), 2) == [b"a", b"b"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         *(b"", b"[]", b'["a"]', b'["a","b","c"]', b'["a","b"', b'"a","b"]', b'["a","b"] '),
         *(b'["a","b",]', b'["a" "b"]', b'["a",1]', b'["a","b"]]', b'["a","\\n"]', b'["a","\n"]'),
         *(b'["a","b', b'["a",b"]', b'[[[[[[[[["a","b"]]]]]]]]]'),

@@ -14,20 +14,6 @@ from reference_server.core.errors import ServerError
 from reference_server.core.tensor import DataType
 
 NUMERIC = [d for d in DataType if d not in (DataType.FP16, DataType.BF16, DataType.BYTES)]
-INTEGERS = [d for d in NUMERIC if d.value.startswith(("INT", "UINT"))]
-
-
-def read(text, datatype, *shape):
-    return read_tensor(loads(text.encode()), datatype, shape)
-
-
-def fault(text, datatype, *shape):
-    with pytest.raises(ServerError) as caught:
-        read(text, datatype, *shape)
-    return caught.value
-
-
-# ------------------------------------------------------------------------------------------ values
 
 
 @pytest.mark.brute_force
@@ -48,44 +34,6 @@ def test_written_strings_are_read_back(elements):
     array = np.array([*elements, None], dtype=object)[:-1]
     again = read_tensor(loads(write_array(array)), DataType.BYTES, (len(elements),))
     assert again.tolist() == elements
-
-
-@pytest.mark.brute_force
-def test_any_nesting_of_a_long_row_is_accepted():
-    flat = np.arange(60_000, dtype=np.float64)
-    for shape in [(60_000,), (300, 200), (60_000, 1), (2, 30_000)]:
-        data = flat.reshape(shape).tolist()
-        np.testing.assert_array_equal(read_tensor(data, DataType.FP64, (60_000,)), flat)
-
-
-def test_doubles_beyond_fp32_become_infinities():
-    array = read("[1e39,-1e39,16777217,NaN,Infinity]", DataType.FP32, 5)
-    np.testing.assert_array_equal(array, np.array([np.inf, -np.inf, 2**24, np.nan, np.inf], "f4"))
-
-
-def test_fp64_accepts_the_largest_integers():
-    assert read("[18446744073709551615,-9223372036854775808]", DataType.FP64, 2).tolist() == [
-        2.0**64,
-        -(2.0**63),
-    ]
-
-
-@pytest.mark.parametrize("datatype", INTEGERS)
-def test_integers_up_to_their_limits_are_read(datatype):
-    limits = np.iinfo(datatype.numpy)
-    array = read(f"[{limits.min},{limits.max},-0]", datatype, 3)
-    assert array.dtype == datatype.numpy
-    assert array.tolist() == [limits.min, limits.max, 0]
-
-
-def test_strings_are_read_to_a_flat_array():
-    array = read('["h\\u00e9",["",["\\u0000"]]]', DataType.BYTES, 7)
-    assert array.dtype == object
-    assert array.tolist() == ["hé".encode(), b"", b"\0"]
-    assert read("[]", DataType.BYTES, 2).shape == (0,)
-
-
-# ------------------------------------------------------------------------------------------ faults
 
 
 @pytest.mark.parametrize(

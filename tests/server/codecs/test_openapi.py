@@ -64,17 +64,7 @@ def test_the_example_is_a_valid_request_and_the_response_fits_its_schema(client)
     jsonschema.validate(found, schema["schema"])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "TXT"},
-        {"shape": [1]},
-        {"shape": [1, 2]},
-        {"datatype": "INT8"},
-        {"data": [1.5]},
-        {"data": [2**63]},
-    ],
-)
+@pytest.mark.parametrize("change", [{"name": "TXT"}, {"shape": [1, 2]}, {"data": [1.5]}])
 def test_the_schema_refuses_what_the_server_refuses(client, change):
     body = operation(client, "/v2/models/m/infer")["requestBody"]["content"]["application/json"]
     place = 1 if "data" in change else 0

@@ -36,9 +36,6 @@ MESSAGES = st.builds(
     parameters=st.dictionaries(TEXT, PARAMETER, max_size=5),
     raw_input_contents=st.lists(st.binary(max_size=50), max_size=5),
 )
-UNPACKED = st.lists(st.integers(0, 2**64 - 1), max_size=20).map(
-    lambda numbers: b"".join(b"\x18" + varint(number) for number in numbers)
-)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -88,12 +85,6 @@ def test_damaged_messages_are_parsed_or_refused_like_in_protobuf(message, data):
         if sent:
             sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
     assert in_pieces(bytes(sent)) == whole(bytes(sent))
-
-
-@given(UNPACKED)
-def test_unpacked_numbers_are_parsed(numbers):
-    sent = field(5, field(1, b"a") + numbers)
-    assert in_pieces(sent) == whole(sent)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,20 @@
 """The options `--*-config`: parsing, errors, and warnings."""
 
+import argparse
 from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server.command import cli, values
+from reference_server.command import cli, trace_config, values
 from reference_server.command.cli import parse
 from reference_server.core.errors import ServerError
-from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
-
-# ------------------------------------------------------------------------------- --backend-config
+from reference_server.options import (
+    DEFAULT_QUANTILES,
+    LatencyMetrics,
+    OpenTelemetryOptions,
+    Quantile,
+    TraceOptions,
+)
 
 
 def test_the_last_value_of_each_python_backend_setting_takes_precedence():
@@ -23,38 +28,6 @@ def test_the_last_value_of_each_python_backend_setting_takes_precedence():
         ]
     )
     assert options.python_backend == {"host": "inline", "a,b": "c=d"}
-
-
-FORM = "--backend-config option format is '<backend name>,<setting>=<value>'. Got "
-NO_BACKEND = (
-    "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or "
-    "<setting>=<value>. Got "
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "refusal"),
-    [
-        ("python", FORM),
-        ("python,foo", FORM),
-        ("python,=x", FORM),
-        ("python,name=", FORM),
-        (",a=b", NO_BACKEND),
-    ],
-)
-def test_a_malformed_backend_setting_exits_with_1(capsys, text, refusal):
-    with pytest.raises(SystemExit) as caught:
-        parse([f"--backend-config={text}"])
-    assert caught.value.code == 1
-    assert refusal + text in capsys.readouterr().err
-
-
-def test_a_setting_of_all_backends_is_not_a_python_backend_setting():
-    assert values.backend_setting("a=b") == ("", "a", "b")
-    assert values.python_backend([("", "a", "b")]) == {}
-
-
-# --------------------------------------------------------------------------------- --cache-config
 
 
 def byte_size(*texts):
@@ -76,25 +49,6 @@ def byte_size(*texts):
 )
 def test_the_size_of_the_cache(texts, expected):
     assert byte_size(*texts) == expected
-
-
-@pytest.mark.parametrize("text", ["local", "", ",size=1", "size=1"])
-def test_a_cache_setting_without_a_cache_is_rejected(text):
-    with pytest.raises(ArgumentTypeError) as raised:
-        values.cache_setting(text)
-    assert str(raised.value) == (
-        "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. "
-        f"Got {text}"
-    )
-
-
-@pytest.mark.parametrize("text", ["local,size", "local,size=", "local,=5"])
-def test_a_cache_setting_without_a_value_is_rejected(text):
-    with pytest.raises(ArgumentTypeError) as raised:
-        values.cache_setting(text)
-    assert str(raised.value) == (
-        f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +83,6 @@ def test_an_invalid_cache_has_tritons_error(texts, code, said):
         byte_size(*texts)
     assert raised.value.code.value == code
     assert said in raised.value.message
-
-
-# ------------------------------------------------------------------------------- --metrics-config
 
 
 def latencies(*texts):
@@ -171,15 +122,6 @@ def test_switches_change_only_at_their_exact_value(texts, expected):
 def test_malformed_quantiles_are_ignored(text, expected):
     assert latencies(f"summary_quantiles={text}").quantiles == expected
 
-
-@pytest.mark.parametrize("text", ["", "a", "a=", "=b", "local,a=b", ",a=b"])
-def test_a_metrics_setting_needs_a_name_and_a_value(text):
-    with pytest.raises(ArgumentTypeError) as raised:
-        values.metrics_setting(text)
-    assert str(raised.value) == (f"--metrics-config option format is <setting>=<value>. Got {text}")
-
-
-# ------------------------------------------------------------------------------- unknown settings
 
 KNOWN = [
     "--backend-config=python,host=process",
@@ -255,3 +197,74 @@ def test_an_unknown_cache_setting_has_a_warning():
 def test_the_warning_is_logged(capsys, tmp_path):
     assert cli.main(["--backend-config=python,hots=process"]) == 1
     assert "did you mean 'python,host'?" in capsys.readouterr().err
+
+
+def options(*texts):
+    return trace_config.trace_options([trace_config.trace_setting(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], TraceOptions()),
+        (["triton,file=/a=b"], TraceOptions(file="/a=b")),
+        (["level=timestamps"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (
+            ["level=TIMESTAMPS", "level=OFF", "level=TENSORS"],
+            TraceOptions(levels=frozenset({"TIMESTAMPS", "TENSORS"})),
+        ),
+        (["level=MIN"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["level=MAX", "triton,level=X"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["rate=5", "rate=6"], TraceOptions(rate=6)),
+        (["rate=-1"], TraceOptions(rate=2**32 - 1)),
+        (["count=7x"], TraceOptions(count=7)),
+        (["triton,log-frequency=3"], TraceOptions(log_frequency=3)),
+        (["mode=TRITON", "other=1", "triton,rate=5"], TraceOptions()),
+    ],
+)
+def test_settings_are_combined(texts, expected):
+    assert options(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("opentelemetry,bsp_schedule_delay=x", "Invalid option value. Got x"),
+        ("opentelemetry,bsp_schedule_delay=-1", "'bsp_schedule_delay' must be at least 0. Got -1"),
+        ("opentelemetry,bsp_max_queue_size=0", "'bsp_max_queue_size' must be at least 1. Got 0"),
+    ],
+)
+def test_invalid_settings_are_rejected(text, said):
+    with pytest.raises(ArgumentTypeError) as caught:
+        trace_config.trace_setting(text)
+    assert said in str(caught.value)
+
+
+def test_the_mode_opentelemetry_has_its_own_settings():
+    assert options("opentelemetry,url=u").opentelemetry is None  # as in Triton: the mode decides
+    assert options("mode=OpenTelemetry").opentelemetry == OpenTelemetryOptions()
+    given = options(
+        *("OpenTelemetry,url=first", "mode=opentelemetry", "opentelemetry,url=last:1/v1"),
+        *("opentelemetry,resource=a=b=c", "opentelemetry,resource=d"),
+        *("opentelemetry,bsp_max_queue_size=9", "opentelemetry,file=f", "rate=5"),
+    ).opentelemetry
+    assert given == OpenTelemetryOptions(
+        url="http://last:1/v1",
+        resource={"a": "b=c", "d": ""},
+        max_queue_size=9,
+        given=(
+            *(("url", "first"), ("url", "last:1/v1"), ("resource", "a=b=c"), ("resource", "d")),
+            ("bsp_max_queue_size", "9"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/v1", "http://host:port/v1", "http:///v1", "127.0.0.1:1,mode=x"]
+)
+def test_url_that_cannot_be_used_has_a_warning(url):
+    given = argparse.Namespace(
+        trace_config=[trace_config.trace_setting(f"opentelemetry,url={url}")]
+    )
+    (warning,) = trace_config.warnings(given)
+    assert f"url={url}: no spans are sent; expected" in warning

@@ -27,13 +27,6 @@ def test_a_new_model_has_no_faults_and_its_test_passes(tmp_path, capsys):
     assert ran.returncode == 0, ran.stdout
 
 
-def test_the_page_shows_what_the_command_prints(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    new.main(["squares"])
-    page = (Path(__file__).parents[3] / "docs" / "quick-start.md").read_text()
-    assert f"$ reference-server new squares\n{capsys.readouterr().out}```" in page
-
-
 def test_existing_files_are_kept(tmp_path, capsys):
     test = tmp_path / "test_m.py"
     test.write_text("mine")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import PATIENCE_S, array_tensor, raw_tensor
 
-from reference_server.core.backlog import MOST_RESPONSES, Backlog, Backlogs
+from reference_server.core.backlog import MOST_RESPONSES, Backlog, Backlogs, Intake
+from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import DataType
 
 LIMIT, TOTAL_LIMIT, REDUCED_LIMIT = 10_000, 25_000, 1_000
@@ -141,3 +142,47 @@ def test_responses_are_counted_until_the_client_has_read_them():
     assert (backlog.responses, backlog.is_full) == (1, False)
     backlog.close()
     assert backlog.responses == 0
+
+
+LONG = 100_000
+
+
+def test_a_request_is_charged_until_its_last_view_is_freed():
+    intake = Intake()
+    charge = intake.charge()
+    assert charge.grow(600)
+    assert charge.grow(400)
+    view = charge.hold(np.zeros(1000, np.uint8))
+    del charge
+    assert intake.held == 1000
+    part = view[10:20]
+    array = np.ndarray((10,), np.uint8, part)
+    del view, part
+    assert intake.held == 1000
+    thread = threading.Thread(target=lambda held: held.clear(), args=([array],))
+    del array
+    thread.start()
+    thread.join()
+    del thread
+    assert intake.held == 0
+
+
+def test_a_request_beyond_the_limit_is_refused_until_memory_is_freed():
+    intake = Intake(2 * LONG)
+    first = intake.keep(memoryview(bytes(LONG)))
+    second = intake.keep(memoryview(bytes(LONG)))
+    with pytest.raises(ServerError, match="100000 bytes rejected: the limit of") as caught:
+        intake.keep(memoryview(bytes(LONG)))
+    assert caught.value.code is Code.UNAVAILABLE
+    assert not intake.charge().grow(1)
+    assert intake.held == 2 * LONG
+    del first
+    assert intake.keep(memoryview(bytes(LONG))).nbytes == LONG
+    assert intake.held == LONG
+    assert second.nbytes == LONG
+
+
+def test_small_requests_are_not_charged():
+    intake = Intake(1)
+    kept = intake.keep(memoryview(bytes(65_536)))
+    assert (kept.nbytes, intake.held) == (65_536, 0)

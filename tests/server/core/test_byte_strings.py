@@ -1,5 +1,7 @@
 """Length-prefixed strings: packed, unpacked and truncated."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,31 +21,10 @@ def wire(*elements):
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
-@pytest.mark.brute_force
-@given(ELEMENTS)
-def test_split_undoes_serialize(elements):
-    assert byte_strings.split(memoryview(byte_strings.serialize(objects(elements)))) == elements
-
-
 @given(ELEMENTS)
 def test_byte_size_is_the_length_of_the_wire_form(elements):
     array = objects(elements)
     assert byte_strings.byte_size(array) == len(byte_strings.serialize(array))
-
-
-@pytest.mark.brute_force
-@given(ELEMENTS, st.data())
-def test_a_truncated_element_is_found_after_the_complete_ones(elements, data):
-    whole = wire(*elements)
-    cut = whole[: data.draw(st.integers(0, len(whole)))]
-    ends = [len(wire(*elements[:count])) for count in range(len(elements) + 1)]
-    kept = sum(end <= len(cut) for end in ends) - 1
-    if len(cut) == ends[kept]:
-        assert byte_strings.split(memoryview(cut)) == elements[:kept]
-        return
-    with pytest.raises(Malformed) as caught:
-        byte_strings.split(memoryview(cut))
-    assert caught.value.elements == kept
 
 
 @given(ELEMENTS, st.data())
@@ -96,11 +77,32 @@ def test_serialize_takes_c_order():
     assert byte_strings.serialize(array.T) == wire(b"a", b"c", b"b", b"d")
 
 
-def test_serialize_takes_fixed_width_strings():
-    assert byte_strings.serialize(np.array([b"abc", b"d"])) == wire(b"abc", b"d")
+LONGER_ELEMENTS = st.lists(st.one_of(st.binary(max_size=6), st.just(bytes(300))), max_size=8)
 
 
-def test_as_array_keeps_elements_of_equal_length_apart():
-    array = byte_strings.as_array([b"ab", b"cd"], (2, 1))
-    assert array.shape == (2, 1)
-    assert array.tolist() == [[b"ab"], [b"cd"]]
+def wire_of(elements):
+    return b"".join(struct.pack("<I", len(each)) + each for each in elements)
+
+
+@given(elements=LONGER_ELEMENTS)
+def test_strings_are_packed_with_their_lengths(elements):
+    assert byte_strings.pack(elements) == wire_of(elements)
+
+
+@pytest.mark.parametrize(
+    "other", ["text", 1, None, bytearray(b"x"), type("Own", (bytes,), {})(b"")]
+)
+def test_elements_that_are_not_bytes_are_refused(other):
+    assert byte_strings.pack([b"a", other]) is None
+
+
+@given(elements=LONGER_ELEMENTS, most=st.integers(1, 9), cut=st.integers(0, 3))
+def test_whole_elements_are_unpacked(elements, most, cut):
+    wire = wire_of(elements)
+    whole = len(wire)
+    for data in (wire + b"\xff\0\0\0rest"[: cut * 2 + 1], wire + b"\xff" * 4):
+        found, position = [], 0
+        while len(found) % most == 0 and position < whole:
+            position = byte_strings.unpack(data, len(data), position, most, found)
+        assert byte_strings.unpack(data, len(data), position, most, found) == position == whole
+        assert found == elements

@@ -1,53 +1,17 @@
 """Errors: their codes and texts, and exceptions that are logged and suppressed."""
 
-import pytest
 from server.support.requests import Answers, BrokenSink, a_request
 from server.support.traces import NotedTrace
 
 from reference_server.core import errors
-from reference_server.core.errors import Code, Contained, ServerError, internal
+from reference_server.core.errors import Contained, internal
 from reference_server.core.request import InferResponse, answer, deliver
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        (Code.UNKNOWN, "Unknown"),
-        (Code.INTERNAL, "Internal"),
-        (Code.NOT_FOUND, "Not found"),
-        (Code.INVALID_ARG, "Invalid argument"),
-        (Code.UNAVAILABLE, "Unavailable"),
-        (Code.UNSUPPORTED, "Unsupported"),
-        (Code.ALREADY_EXISTS, "Already exists"),
-        (Code.CANCELLED, "Cancelled"),
-    ],
-)
-def test_described_puts_the_name_of_the_code_first(code, name):
-    assert ServerError(code, "why").described() == f"{name}: why"
-
-
-def test_str_is_the_bare_message():
-    assert str(errors.internal("why")) == "why"
 
 
 def test_very_long_texts_are_shortened():
     error = errors.internal("x" * 10_000_000)
     assert len(str(error)) < 300_000
     assert error.message.endswith("... (10000000 characters)")
-
-
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [
-        (errors.invalid_arg, Code.INVALID_ARG),
-        (errors.internal, Code.INTERNAL),
-        (errors.not_found, Code.NOT_FOUND),
-        (errors.unavailable, Code.UNAVAILABLE),
-        (errors.unsupported, Code.UNSUPPORTED),
-    ],
-)
-def test_each_function_makes_an_error_of_its_code(make, code):
-    assert make("why").code is code
 
 
 RESPONSE = InferResponse("m", 3, "q")
@@ -67,11 +31,6 @@ def test_an_exception_is_logged_and_the_next_block_runs(caplog):
             raise ValueError("a defect")
     assert [record.message for record in caplog.records] == ["nothing came of it"] * 2
     assert "ValueError: a defect" in caplog.text
-
-
-def test_a_keyboard_interrupt_is_not_suppressed():
-    with pytest.raises(KeyboardInterrupt), Contained("nothing came of it"):
-        raise KeyboardInterrupt
 
 
 def test_a_response_that_its_sink_refuses_is_logged(caplog):

@@ -80,10 +80,6 @@ def test_a_signal_sent_before_the_child_runs_ends_it(handled):
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_a_child_is_interrupted_as_any_program(handled):
-    assert in_child(lambda: signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-
-
 def test_a_handler_that_was_set_later_stays_in_the_child(handled):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert in_child(lambda: signal.getsignal(signal.SIGTERM)) == signal.SIG_IGN
@@ -118,26 +114,6 @@ def test_a_child_has_neither_the_ports_nor_their_connections():
             assert all(map(is_socket, ends))
 
 
-def test_a_connection_ends_although_a_child_still_runs():
-    release, held = os.pipe()
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        client = socket.create_connection(port.getsockname())
-        accepted, _ = port.accept()
-        forks.close_port_in_forks(port.getsockname()[1])
-        pid = os.fork()
-        if pid == 0:
-            os.close(held)
-            os.read(release, 1)
-            os._exit(0)
-        accepted.close()
-        client.settimeout(30)
-        assert client.recv(1) == b""
-        client.close()
-    os.close(held)
-    os.waitpid(pid, 0)
-    os.close(release)
-
-
 def test_a_child_does_not_have_registered_descriptors():
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -165,19 +141,6 @@ def test_a_fork_waits_for_a_lock_so_that_no_child_finds_it_held():
         stop.set()
         thread.join()
     assert not lock.locked()
-
-
-def test_callbacks_run_in_children_only():
-    called = []
-    forks.call_in_forks(lambda: called.append(os.getpid()))
-    assert in_child(lambda: called == [os.getpid()])
-    assert not called
-
-
-def test_a_child_has_another_generation():
-    before = forks.generation
-    assert in_child(lambda: forks.generation) == before + 1
-    assert forks.generation == before
 
 
 @pytest.mark.brute_force
@@ -249,3 +212,10 @@ os._exit(7 if child.exitcode else 0)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as running:
         assert running.wait(PATIENCE_S) == 7
+
+
+def test_callbacks_run_in_children_only():
+    called = []
+    forks.call_in_forks(lambda: called.append(os.getpid()))
+    assert in_child(lambda: called == [os.getpid()])
+    assert not called

@@ -15,19 +15,6 @@ def test_a_model_is_unhealthy_while_an_instance_is():
     assert health.reason == ""
 
 
-def test_a_new_reason_replaces_the_old_one():
-    health = Health()
-    health.mark_unhealthy("a", "first")
-    health.mark_unhealthy("a", "second")
-    assert repr(health) == "Health(second)"
-
-
-def test_a_healthy_instance_may_be_marked_healthy():
-    health = Health()
-    health.mark_healthy("a")
-    assert repr(health) == "Health(well)"
-
-
 def test_an_ensemble_is_unhealthy_with_one_of_its_models():
     parts = [Health(), Health()]
     ensemble = Health(parts)

@@ -34,8 +34,6 @@ def wire(*elements):
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
-# ---------------------------------------------------------------------------------------- patterns
-
 TRIPLE = signature(
     {"A": (FP32, [-1]), "B": (FP32, [-1], {"optional": True}), "C": (FP32, [-1])}, max_batch_size=4
 )
@@ -84,25 +82,10 @@ def test_a_pattern_is_checked_once():
     assert again.batch_size == 2
 
 
-def test_other_requests_are_checked_again():
-    rules = RequestRules(PAIR)
-    rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2)))
-    for request in (
-        a_request(fp32("A", 1, 4), int32("B", 2, 1, 2)),
-        a_request(fp32("B", 2, 4), int32("A", 2, 1, 2)),
-        a_request(fp32("A", 2, 4), fp32("B", 2, 1, 2)),
-        a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), requested_outputs=("unknown",)),
-    ):
-        with pytest.raises(ServerError):
-            rules.admit(request)
-
-
 def admitted(signature, request):
     RequestRules(signature).admit(request)
     return request
 
-
-# ----------------------------------------------------------------------- truncated strings
 
 CUT_LENGTH = wire(b"a") + b"\1\0"
 CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
@@ -128,10 +111,6 @@ def test_a_model_that_batches_fails_without_inputs_unlike_an_ensemble():
     assert request.batch_size == 1
 
 
-def test_rules_that_do_not_read_strings_admit_truncated_ones():
-    RequestRules(WORDS, reads_strings=False).admit(a_request(words(CUT_CONTENT, 2)))
-
-
 @pytest.mark.parametrize(
     ("raw", "count", "text"),
     [
@@ -144,8 +123,6 @@ def test_rules_that_do_not_read_strings_still_count_them(raw, count, text):
     with pytest.raises(ServerError, match=text):
         RequestRules(WORDS, reads_strings=False).admit(a_request(words(raw, count)))
 
-
-# ------------------------------------------------------------------------------------ batch keys
 
 FREE = signature({"X": (FP32, [-1]), "N": (FP32, [2])}, max_batch_size=8)
 RAGGED = signature({"X": (FP32, [-1], {"ragged": True})}, max_batch_size=8)
@@ -195,9 +172,6 @@ def test_requests_with_equal_keys_share_a_batch(model, one, other, together):
         return admitted(model, a_request(*tensors))
 
     assert (completed(one).batch_key == completed(other).batch_key) is together
-
-
-# -------------------------------------------------------------------------------------- reshape
 
 
 #: Two layouts of the same elements: the products of sizes between free dimensions are equal.

@@ -54,29 +54,6 @@ def text_of(size):
     return bytes(at * 7 % 251 for at in range(size))
 
 
-def test_a_single_portion_is_handled_at_once():
-    scene = Scene(cost_s=1)
-    scene.receive(b"request")
-    assert (scene.portions, scene.turns, scene.is_reading) == ([b"request"], [], True)
-
-
-def test_cheap_bytes_are_handled_in_one_iteration():
-    scene = Scene()
-    scene.receive(text_of(10 * PORTION_BYTES + 1))
-    assert scene.received == text_of(10 * PORTION_BYTES + 1)
-    assert (scene.turns, scene.is_reading) == ([], True)
-
-
-def test_expensive_bytes_are_handled_in_shares_and_reading_pauses():
-    scene = Scene(cost_s=SHARE_S / 2)
-    scene.receive(text_of(5 * PORTION_BYTES))
-    assert (len(scene.portions), scene.is_reading) == (2, False)
-    assert (len(scene.turn()), scene.is_reading) == (2, False)
-    assert (len(scene.turn()), scene.is_reading) == (1, True)
-    assert scene.turns == []
-    assert scene.received == text_of(5 * PORTION_BYTES)
-
-
 def test_reads_that_fill_the_buffer_have_one_share_together():
     scene = Scene(cost_s=SHARE_S / 3, plain=lambda: SCRATCH_BYTES)
     for expected in (True, True, False):
@@ -103,16 +80,6 @@ def test_reading_in_place_counts_for_the_share():
         scene.now_s += 0.6 * SHARE_S
         scene.incoming.receive(place, len(place))
         assert scene.is_reading is expected
-
-
-def test_reads_that_do_not_fill_their_own_buffer_do_not_pause():
-    scene = Scene(plain=lambda: SCRATCH_BYTES)
-    place = memoryview(bytearray(SCRATCH_BYTES))
-    for size in (SCRATCH_BYTES, SCRATCH_BYTES, SCRATCH_BYTES - 1) * 2:
-        scene.incoming.buffer(lambda: place)
-        scene.now_s += SHARE_S / 3
-        scene.incoming.receive(place[:size], len(place))
-        assert scene.is_reading
 
 
 def test_nothing_is_read_in_place_while_bytes_wait_before_it():
@@ -157,13 +124,6 @@ def test_holding_while_bytes_are_handled_keeps_what_follows():
     assert scene.turn() == []
     scene.incoming.release()
     assert len(scene.turn()) == 1
-
-
-def test_nothing_is_passed_on_after_the_end():
-    scene = Scene(cost_s=SHARE_S)
-    scene.receive(text_of(3 * PORTION_BYTES))
-    scene.incoming.end()
-    assert scene.turn() == []
 
 
 @given(

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import http.client
 import json
-import queue
 import socket
 from collections.abc import Iterator
 
@@ -55,14 +54,6 @@ def answered(
     return found
 
 
-@pytest.mark.brute_force
-def test_requests_within_the_budget_are_served(server: Server):
-    for _ in range(20):
-        assert answered(server, *body(10_000))[0] == 200
-    for _ in range(20):  # whose memory is released
-        assert answered(server, *body(100_000))[0] == 200
-
-
 @pytest.mark.parametrize("way", ["in place", "in chunks", "packed"])
 def test_a_request_beyond_the_budget_is_rejected_over_http(server: Server, way: str):
     sent, headers = body(COUNT)
@@ -92,19 +83,6 @@ def test_a_request_beyond_the_budget_is_rejected_over_grpc(server: Server, compr
             ) as caught:
                 client.infer("vector", [x], **ask)
             assert "RESOURCE_EXHAUSTED" in str(caught.value.status())
-
-
-@pytest.mark.brute_force
-def test_answered_requests_of_a_stream_are_released(server: Server):
-    answers: queue.Queue = queue.Queue()
-    with grpc.InferenceServerClient(server.grpc) as client:
-        client.start_stream(lambda result, error: answers.put(error or result))
-        x = grpc.InferInput("X", [100_000], "FP32")
-        x.set_data_from_numpy(np.zeros(100_000, np.float32))
-        for _ in range(10):
-            client.async_stream_infer("vector", [x])
-            assert answers.get(timeout=SECONDS).as_numpy("Y").size == 100_000
-        client.stop_stream()
 
 
 @pytest.mark.brute_force

@@ -77,12 +77,6 @@ def test_the_page_is_one_file_and_runs_only_its_own_script(client):
     assert len(re.findall("'sha256-[^']+'", policy)) == 2
 
 
-def test_the_page_works_on_phones_and_with_screen_readers(client):
-    page = asked(client, "/").body.decode()
-    for needed in ('lang="en"', 'name="viewport"', "<main", "<h1 ", 'role="status"', "aria-live"):
-        assert needed in page
-
-
 def test_the_status_has_loaded_and_failed_models(client):
     reply = asked(client, "/status.json")
     assert "Cache-Control: no-store" in reply.head

@@ -44,17 +44,7 @@ def test_the_page(client, target):
     assert reply.body.endswith(b"nv_pinned_memory_pool_used_bytes 0\n")
 
 
-@pytest.mark.parametrize("target", ["/", "/x", "/metrics/x", "//metrics", "/metrics//", "/Metrics"])
-def test_other_paths_are_empty(client, target):
-    reply = asked(client, get(target))
-    assert reply.head == (
-        "HTTP/1.1 200 OK",
-        "Content-Type: text/plain; charset=utf-8",
-        "Content-Length: 0",
-    )
-
-
-@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "OPTIONS", "FOO"])
+@pytest.mark.parametrize("method", ["POST", "HEAD", "FOO"])
 @pytest.mark.parametrize("target", ["/metrics", "/x"])
 def test_other_methods_are_rejected(client, method, target):
     reply = asked(client, get(target, method=method))

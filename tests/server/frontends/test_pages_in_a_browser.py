@@ -142,21 +142,6 @@ def test_the_root_of_the_http_port_links_to_both_pages(opened):
 OPEN = "[...document.querySelectorAll('tbody button')].find((b) => b.textContent === {!r}).click()"
 
 
-def test_the_details_of_a_model_link_to_the_form_at_the_http_port(live, opened):
-    live.evaluate(OPEN.format("spell"))
-    link = live.evaluate("[...document.links].find((link) => link.text.includes('spell')).href")
-    assert link == f"http://{opened[0].http}/try#spell"
-
-
-def test_an_answered_request_is_counted_on_the_live_page(form, opened):
-    sent(form("square_root"), values0="2")
-    server, page = opened
-    page.open(f"http://{server.metrics}/")
-    page.wait_for("rows.size")
-    page.evaluate(OPEN.format("square_root"))
-    page.wait_for("document.body.innerText.includes('Time of a request')")
-
-
 def test_numbers_change_and_the_focus_stays(live, opened, form):
     live.evaluate("[...document.querySelectorAll('tbody button')].at(-1).focus()")
     live.evaluate("rows.get('spell 1').cells[3].textContent = 'old'")
@@ -276,14 +261,6 @@ def test_the_page_of_the_api_shows_tensors_and_requests(opened):
     assert '/v2/models/spell/generate_stream\' -d \'{"WORD":"text"}\'' in page.text
 
 
-def test_numbers_are_sent_with_a_matching_shape(form):
-    page = form("distance")
-    assert page.evaluate("by('shape0').value") == "-1"
-    answer = sent(page, values0="[3, 4]")
-    assert "DISTANCE: FP32 [1]\n\n5\n" in answer
-    assert page.complaints == []
-
-
 def test_the_form_works_with_the_keyboard_only(form):
     page = form("distance")
     page.evaluate("by('model').focus()")
@@ -296,20 +273,6 @@ def test_the_form_works_with_the_keyboard_only(form):
     assert page.evaluate("document.activeElement.id") == "send"
     page.press("Enter")
     page.wait_for("by('answer').innerText.includes('DISTANCE: FP32 [1]')")
-
-
-def test_random_values_have_the_shape(form):
-    page = form("turns")
-    page.evaluate("[...document.querySelectorAll('button')][0].click()")
-    assert page.evaluate("by('shape0').value") == "1, 8, 8"
-    assert "Y: UINT8 [1, 8, 8]" in sent(page)
-
-
-def test_the_responses_of_a_stream_are_listed(form):
-    page = form("spell")
-    assert "decoupled" in page.text
-    answer = sent(page, values0="hi")
-    assert answer.index('"LETTER":"h"') < answer.index('"LETTER":"i"')
 
 
 def test_the_text_of_a_stream_is_joined_and_the_request_can_be_sent_again(form):
@@ -370,14 +333,6 @@ def test_a_request_can_be_copied_for_grpcurl(form):
     assert list(text.bytes_contents) == [b"it's", b"$HOME true"]
     assert list(count.int64_contents) == [9223372036854775807]
     assert list(flag.bool_contents) == [True, False]
-
-
-def test_long_rows_are_a_list_and_further_rows_can_be_opened(form):
-    page = form("echo")
-    answer = sent(page, values1=" ".join(map(str, range(120))), shape1="10, 12", values2="true")
-    assert "Row 8 of 10\n\n84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95" in answer
-    page.evaluate("by('answer').querySelector('details').open = true")
-    page.wait_for("by('answer').innerText.includes('108, 109, 110')")
 
 
 def test_all_rows_are_shown_in_order_or_by_size(form):

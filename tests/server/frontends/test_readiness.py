@@ -84,11 +84,6 @@ def later(*, ready):
 
 
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
-def test_a_model_without_is_ready_is_answered_at_once(frontend):
-    assert run(frontend) == (True, True)
-
-
-@pytest.mark.parametrize("frontend", [over_http, over_grpc])
 def test_a_slow_is_ready_does_not_block_the_loop(frontend):
     assert run(frontend, later(ready=True)) == (None, True)
     may_say.clear()
@@ -98,6 +93,7 @@ def test_a_slow_is_ready_does_not_block_the_loop(frontend):
 @pytest.mark.parametrize("frontend", [over_http, over_grpc])
 def test_one_unready_instance_is_enough(frontend):
     assert run(frontend, lambda: True, later(ready=False)) == (None, False)
+    assert run(frontend) == (True, True), "without probes, it is answered at once"
 
 
 def test_a_failing_is_ready_is_answered_over_http():

@@ -37,9 +37,6 @@ LIMIT_S = {Phase.REQUEST: 40, Phase.HEAD: 10, Phase.BODY: 20, Phase.READING: 30}
 ENOUGH = 20 * 1024  # bytes of a body in its limit
 
 
-# -------------------------------------------------------------------------------- the wait's age
-
-
 @given(
     st.sampled_from(Phase),
     st.lists(st.tuples(st.floats(0, 15), st.integers(0, 2), st.sampled_from((0, 1, ENOUGH)))),
@@ -113,9 +110,6 @@ def test_a_sweep_checks_all_connections_in_shares_of_the_loop():
     assert loop.later == []
 
 
-# ------------------------------------------------------------------------------------------- HTTP
-
-
 def ends_after(client, seconds):
     """Return True if a second check, `seconds` after the first one, ends the connection."""
     client.connection.check_timeouts(100.0)
@@ -167,14 +161,6 @@ def test_a_client_that_has_left_does_not_keep_its_connection_for_ever():
     assert client.reported == ["idle"]
 
 
-def test_a_new_request_starts_a_new_wait():
-    client = Client(lambda request: request.reply(OK), limits=LIMITS)
-    for now_s in range(0, 1000, 39):
-        client.send(get("/"))
-        client.connection.check_timeouts(float(now_s))
-    assert not client.is_closed
-
-
 @pytest.mark.parametrize(("left", "ended"), [(5000, True), (4999, False)])
 def test_a_client_that_reads_nothing_for_too_long_is_disconnected(left, ended):
     client = Client(lambda request: request.reply(OK), limits=LIMITS)
@@ -183,9 +169,6 @@ def test_a_client_that_reads_nothing_for_too_long_is_disconnected(left, ended):
     client.transport.unread = left
     client.connection.check_timeouts(30.0)
     assert client.transport.is_aborted is ended
-
-
-# ------------------------------------------------------------------------------------------- gRPC
 
 
 @pytest.fixture
@@ -266,9 +249,6 @@ def test_a_connection_that_takes_no_bytes_is_aborted(client):
     assert is_aborted_after(client, 30, unread=100)
 
 
-# ----------------------------------------------------------------------------- what is reported
-
-
 @pytest.mark.parametrize(
     ("pieces", "reported"),
     [
@@ -283,11 +263,6 @@ def test_a_malformed_or_abandoned_request_is_reported(pieces, reported):
     client.send(*pieces)
     client.connection.connection_lost(None)
     assert client.reported == reported
-
-
-def test_a_grpc_connection_error_is_reported_by_its_code(client):
-    client.say(frame(DATA, 0, 0, b"x"))
-    assert client.reported == ["protocol_error"]
 
 
 def test_an_idle_grpc_connection_is_reported_once(client):

@@ -59,10 +59,6 @@ def test_without_a_file_nothing_can_be_traced(make):
     assert make(file="", levels=frozenset({"TENSORS"}), rate=1).sample("m", tuple) is None
 
 
-def test_nothing_is_traced_at_start(settings):
-    assert samples(settings, "m", 3) == [False] * 3
-
-
 def test_every_nth_request_is_traced_and_a_change_restarts(settings):
     settings.update(ON | {"trace_rate": ["3"]})
     assert samples(settings, "m", 7) == [False, False, True] * 2 + [False]
@@ -97,9 +93,6 @@ def test_the_command_line_sets_the_defaults(make):
     assert shown(settings) == (["TIMESTAMPS"], ["2"], ["3"], ["2"])
 
 
-# -- log
-
-
 @pytest.fixture
 def applied():
     return []
@@ -110,15 +103,6 @@ def log_settings(applied):
     return LogSettings(LogOptions(), applied.append)
 
 
-def test_the_file_of_the_log_is_read(applied):
-    assert LogSettings(LogOptions(file="f"), applied.append).read()["log_file"] == "f"
-
-
 def test_each_change_is_applied(log_settings, applied):
     log_settings.update({"log_info": False, "log_format": "ISO8601"})
     assert applied == [LogOptions(info=False), LogOptions(info=False, iso8601=True)]
-
-
-def test_unchanged_settings_are_not_applied(log_settings, applied):
-    log_settings.update({"log_info": True, "other": 1})
-    assert applied == []

@@ -50,9 +50,6 @@ def refused(call, *arguments):
     return caught.value.code, caught.value.message
 
 
-# ----------------------------------------------------------------------------------------- names
-
-
 def test_a_region_that_cannot_be_opened_is_not_registered():
     manager = SharedMemory()
 
@@ -61,32 +58,6 @@ def test_a_region_that_cannot_be_opened_is_not_registered():
 
     assert refused(manager.register, system("r"), fails) == (Code.INVALID_ARG, "no")
     assert manager.regions(SystemRegion) == []
-
-
-# ------------------------------------------------------------------------------------ unregister
-
-
-def test_unregister_closes_the_memory():
-    manager, memories = managing(system("a"), system("b"))
-    manager.unregister(SystemRegion, "a")
-    assert memories["a"].closed
-    assert not memories["b"].closed
-    assert manager.regions(SystemRegion) == [system("b")]
-
-
-def test_a_region_in_use_stays_until_its_request_is_answered():
-    manager, memories = managing(system("r"), system("s"))
-    lease = manager.lease()
-    lease.read("r", 0, 1)
-    assert refused(manager.unregister, SystemRegion, "r") == (
-        Code.INTERNAL,
-        "Cannot unregister shared memory region 'r', it is currently in use.",
-    )
-    assert not memories["r"].closed
-    manager.unregister(SystemRegion, "s")
-    lease.release()
-    manager.unregister(SystemRegion, "r")
-    assert memories["r"].closed
 
 
 @pytest.mark.parametrize("kind", [SystemRegion, CudaRegion])
@@ -123,14 +94,6 @@ def test_a_refused_part_uses_its_region_until_the_release():
     lease.release()
     manager.unregister(SystemRegion, "r")
 
-
-def test_close_closes_all_regions():
-    manager, memories = managing(system("s"), cuda("c"))
-    manager.close()
-    assert all(memory.closed for memory in memories.values())
-
-
-# ------------------------------------------------------------ inputs and outputs at one place
 
 HALF = 1 << 20
 

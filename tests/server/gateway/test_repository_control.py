@@ -67,17 +67,6 @@ def test_the_files_of_a_load_are_limited(control, asked):
     assert len(asked.calls) == 1
 
 
-def test_an_unload(control, asked):
-    control.unload("m", unload_dependents=True)
-    control.unload("../x")
-    assert asked.calls == [("unload", "m", True), ("unload", "../x", False)]
-
-
-def test_an_index(control, asked):
-    control.index(ready_only=True)
-    assert asked.calls == [("index", True, False)]
-
-
 @pytest.mark.parametrize("mode", ControlMode)
 def test_the_index_explains_failed_loads_of_poll_mode(asked, mode):
     RepositoryControl(asked, mode).index()
@@ -89,21 +78,6 @@ def test_a_model_name_is_a_folder_in_the_repository(control, asked, name):
     with pytest.raises(ServerError) as caught:
         control.load(name)
     assert caught.value.code is Code.INTERNAL
-    assert asked.calls == []
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"x": "1"}, "unrecognized load parameter 'x'."),
-        ({"config": 1}, "invalid value type for load parameter 'config', expected string_param."),
-        ({"config": None}, "invalid value type for load parameter 'config', expected string_param"),
-        ({"file:a": "x"}, "invalid value type for load parameter 'file:a', expected bytes_param."),
-    ],
-)
-def test_parameters_have_types(control, asked, parameters, message):
-    with pytest.raises(ServerError, match=message):
-        control.load("m", parameters)
     assert asked.calls == []
 
 
@@ -119,6 +93,21 @@ def test_other_modes_refuse_loads_and_unloads(asked, operation, mode):
     with pytest.raises(ServerError) as caught:
         operation(RepositoryControl(asked, mode))
     assert caught.value.code is Code.UNAVAILABLE
+    assert asked.calls == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"x": "1"}, "unrecognized load parameter 'x'."),
+        ({"config": 1}, "invalid value type for load parameter 'config', expected string_param."),
+        ({"config": None}, "invalid value type for load parameter 'config', expected string_param"),
+        ({"file:a": "x"}, "invalid value type for load parameter 'file:a', expected bytes_param."),
+    ],
+)
+def test_parameters_have_types(control, asked, parameters, message):
+    with pytest.raises(ServerError, match=message):
+        control.load("m", parameters)
     assert asked.calls == []
 
 

@@ -124,11 +124,7 @@ class Frontend:
     """One client of an HTTP frontend over these models."""
 
     def __init__(
-        self,
-        *models: ServedModel,
-        is_complete: bool = True,
-        page: bool = False,
-        **options: object,
+        self, *models: ServedModel, is_complete: bool = True, page: bool = False, **options: object
     ) -> None:
         self._loop = HandCrankedLoop()
         self.gateway = gateway(*models, is_complete=is_complete, **options)

@@ -8,10 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import triton_python_backend_utils as pb_utils
 from server.support.model_folders import write_model
 
-from reference_server.backends.python_host import triton_python_backend_utils as served
 from reference_server.testing import open_model
 
 ROOT = Path(__file__).parents[3]
@@ -57,11 +55,6 @@ def run(*command, folder, typed=""):
 def pytest_in(folder, *options, typed=""):
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", *options)
     return run(*command, folder=folder, typed=typed)
-
-
-def test_the_module_can_be_imported_without_a_server():
-    assert pb_utils.__all__ == served.__all__
-    assert all(getattr(pb_utils, name) is getattr(served, name) for name in served.__all__)
 
 
 @pytest.mark.brute_force

@@ -27,12 +27,6 @@ def loaded(repository, name):
     return repository.http("GET", f"/v2/models/{name}/ready").status == 200
 
 
-def test_only_the_named_models_are_loaded(folder):
-    with open_repository(folder, models=["identity"]) as repository:
-        assert loaded(repository, "identity")
-        assert not loaded(repository, "report")
-
-
 def test_a_model_loads_the_models_that_it_uses(folder):
     with open_model(folder / "pair") as pair:
         assert pair.infer({"I": [1]}).outputs["O"].tolist() == [1]
@@ -76,12 +70,6 @@ def test_options_are_those_of_the_command_line(tmp_path):
         assert not loaded(repository, "broken")
 
 
-@pytest.mark.brute_force
-def test_models_may_run_in_processes(folder):
-    with open_model(folder / "identity", options=["--backend-config=python,host=process"]) as model:
-        assert model.infer({"X": [1, 2]}).outputs["Y"].tolist() == [1, 2]
-
-
 def test_http_requests_need_no_port(repository):
     reply = repository.http("POST", "/v2/models/identity/infer", BODY, {"Accept-Encoding": "gzip"})
     assert (reply.status, reply.headers["content-encoding"]) == (200, "gzip")
@@ -99,12 +87,6 @@ def test_chunks_of_a_stream_are_joined(repository):
     assert reply.body.count(b"data: ") == 2
 
 
-def test_raw_bytes_are_sent_to_http(repository):
-    request = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
-    assert repository.http_raw(request * 2).count(b"HTTP/1.1 200 OK") == 2
-    assert repository.http_raw(b"nonsense") == b""
-
-
 def test_grpc_methods_are_called_by_name(repository):
     answer = repository.grpc("ModelInfer", infer_request("identity", 1, 2))
     assert isinstance(answer, pb.ModelInferResponse)
@@ -113,18 +95,6 @@ def test_grpc_methods_are_called_by_name(repository):
     with pytest.raises(ServerError) as caught:
         repository.grpc("ModelInfer", infer_request("missing", 1))
     assert caught.value.code is Code.NOT_FOUND
-
-
-def test_grpc_streams_return_all_responses(repository):
-    requests = [infer_request("identity", 1), infer_request("streaming", 1, 2)]
-    answers = repository.grpc_stream("ModelStreamInfer", requests)
-    names = [answer.infer_response.model_name for answer in answers]
-    assert sorted(names) == ["identity", "streaming", "streaming"]
-
-
-def test_metrics_need_no_port(repository):
-    repository.model("identity").infer({"X": [1]})
-    assert 'nv_inference_request_success{model="identity",version="1"}' in repository.metrics()
 
 
 def test_log_lines_of_models_are_in_the_tests_log(tmp_path, caplog):
@@ -154,3 +124,10 @@ def test_a_failed_load_reports_a_stub_without_a_model(tmp_path):
         open_repository(tmp_path, options=[option]),
     ):
         pass
+
+
+def test_grpc_streams_return_all_responses(repository):
+    requests = [infer_request("identity", 1), infer_request("streaming", 1, 2)]
+    answers = repository.grpc_stream("ModelStreamInfer", requests)
+    names = [answer.infer_response.model_name for answer in answers]
+    assert sorted(names) == ["identity", "streaming", "streaming"]

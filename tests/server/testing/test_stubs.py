@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from server.support.model_folders import write_model
 
-from reference_server.testing import Code, ModelRepository, ServerError, open_repository
+from reference_server.testing import ModelRepository, ServerError, open_repository
 
 pytestmark = pytest.mark.brute_force
 
@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
+@pytest.fixture(scope="module", params=["process"])
 def asking(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelRepository]:
     options = [f"--backend-config=python,host={request.param}"]
     with open_repository(models, models=["asking"], options=options) as opened:
@@ -52,17 +52,6 @@ def asking(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelReposi
 
 def report(repository, **options):
     return repository.model("asking").infer({"X": [1, 2]}, **options).outputs["Y"].tolist()
-
-
-def test_a_stub_answers_for_a_model(asking):
-    asking.stub("other", lambda inputs: {"Y": inputs["X"] * 10})
-    assert report(asking) == [10, 20]
-
-
-def test_the_latest_stub_answers(asking):
-    for factor in (2, 3):
-        asking.stub("other", lambda inputs, factor=factor: {"Y": inputs["X"] * factor})
-    assert report(asking) == [3, 6]
 
 
 def test_a_stub_may_keep_its_inputs(asking):
@@ -79,23 +68,9 @@ def test_a_stub_may_keep_its_inputs(asking):
     assert [(array.dtype, array.tolist()) for array in heard] == [(np.float32, [2, 3])] * 2
 
 
-def test_only_requested_outputs_are_returned(asking):
-    asking.stub("other", lambda inputs: {"Z": [9.0], "Y": inputs["X"]})
-    assert report(asking) == [1, 2]
-
-
 def test_a_missing_output_of_a_stub_is_an_error(asking):
     asking.stub("other", lambda inputs: {"Z": inputs["X"]})
     with pytest.raises(ServerError, match="unexpected inference output 'Y' for model 'other'"):
-        report(asking)
-
-
-def test_an_error_of_a_stub_is_raised_in_the_model(asking):
-    def other(inputs):
-        raise ServerError(Code.UNAVAILABLE, "come back later")
-
-    asking.stub("other", other)
-    with pytest.raises(ServerError, match=r"^come back later$"):
         report(asking)
 
 

@@ -194,18 +194,6 @@ def test_stand_ins_are_marked_in_the_index_and_by_a_header(tmp_path):
         assert found.json()["outputs"] == [output]
 
 
-def test_the_body_of_a_printed_request_is_answered(tmp_path):
-    prepared = overlay(tmp_path, CLONE)
-    with open_repository(prepared.root, models=["gpu"]) as repository:
-        config = repository.model("gpu").config()
-        for inputs in Samples(tmp_path).requests(config):
-            content, length = body(inputs, config)
-            headers = {"Inference-Header-Content-Length": str(length)} if length else {}
-            reply = repository.http("POST", "/v2/models/gpu/infer", content, headers)
-            assert reply.status == 200
-            assert reply.json()["outputs"][0]["data"] == inputs["X"].tolist()
-
-
 def test_missing_packages_are_installed_into_a_folder_of_the_run(tmp_path, monkeypatch):
     prepared = overlay(tmp_path, CLONE)
     commands = []
@@ -224,13 +212,6 @@ def test_missing_packages_are_installed_into_a_folder_of_the_run(tmp_path, monke
     assert sys.path[-1] == target
     needs = prepared.models["needs"]
     assert (needs.packages, needs.cure) == ([], "")
-
-
-def test_only_chosen_changes_are_made(tmp_path):
-    gpu = {name: text for name, text in CLONE.items() if "/gpu/" in name or "/net/" in name}
-    prepared = overlay(tmp_path, gpu, gpu_to_cpu=False, stand_ins=False)
-    assert "kind: KIND_GPU" in (prepared.root / "gpu/config.pbtxt").read_text()
-    assert not any(model.stand_in for model in prepared.models.values())
 
 
 def test_an_absolute_path_is_mapped_to_the_given_folder(tmp_path):
@@ -397,3 +378,10 @@ def test_a_folder_without_models_exits_with_2(capsys, tmp_path):
         command.main([str(tmp_path)])
     assert ended.value.code == 2
     assert "found no models; expected folders with config.pbtxt" in capsys.readouterr().err
+
+
+def test_only_chosen_changes_are_made(tmp_path):
+    gpu = {name: text for name, text in CLONE.items() if "/gpu/" in name or "/net/" in name}
+    prepared = overlay(tmp_path, gpu, gpu_to_cpu=False, stand_ins=False)
+    assert "kind: KIND_GPU" in (prepared.root / "gpu/config.pbtxt").read_text()
+    assert not any(model.stand_in for model in prepared.models.values())

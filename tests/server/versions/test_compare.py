@@ -21,15 +21,6 @@ HTTP:
 """
 
 
-def test_flags_are_read_with_their_kinds_and_defaults():
-    assert versions.flags(USAGE) == {
-        "--help": {"takes": "nothing"},
-        "--http-port": {"takes": "integer", "default": "8000"},
-        "--grpc-keepalive-time": {"takes": "integer", "default": "7200000"},
-        "--log-format": {"takes": "string", "default": "default"},
-    }
-
-
 def test_the_table_has_added_removed_and_changed_rows(tmp_path, capsys):
     (tmp_path / "old.txt").write_text(USAGE)
     changed = USAGE.replace("8000", "9000").replace("--log-format", "--log-shape")
@@ -41,23 +32,6 @@ def test_the_table_has_added_removed_and_changed_rows(tmp_path, capsys):
         "  --log-format  takes string, default default  -\n"
         "  --log-shape   -                              takes string, default default\n"
     )
-
-
-def test_a_part_that_only_one_side_has_is_not_compared():
-    before = {"flags": {"--a": {"takes": "integer", "default": "1"}}, "metrics": {}}
-    after = {"flags": {"--a": {"default": "1"}}, "schema": {}}
-    assert versions.table(before, after) == (
-        "flags: 0 of 1 differ\n"
-        "metrics: reported by only one of the two\n"
-        "schema: reported by only one of the two"
-    )
-
-
-def test_each_field_of_a_profile_is_a_row():
-    before, after = ({"profile": versions.profile(name)} for name in ("2.51", "newest"))
-    rows = {row.name: (row.before, row.after) for row in versions.differences(before, after)}
-    assert rows["http_max_input_size"] == ("None", "67108864")
-    assert rows["name"] == ("2.51", "newest")
 
 
 def test_the_schema_has_fields_values_of_enums_and_calls():

@@ -10,8 +10,6 @@ import zlib
 import pytest
 from server.support.versions import INFER, bystander_answers_during, named, post, vector
 
-# ---------------------------------------------------------------------- --http-max-input-size
-
 CURE = "Use --http-max-input-size to increase the limit."
 
 
@@ -27,25 +25,17 @@ def too_large(size):
     [
         INFER,
         "/v2/models/vector/generate",
-        "/v2/models/vector/generate_stream",
-        "/v2/repository/index",
         "/v2/repository/models/vector/load",
         "/v2/repository/models/vector/unload",
         "/v2/trace/setting",
-        "/v2/models/vector/trace/setting",
         "/v2/logging",
     ],
 )
-@pytest.mark.parametrize("size", [201, 100_000])
-def test_json_of_more_bytes_is_refused(small, path, size):
+def test_json_of_more_bytes_is_refused(small, path):
+    size = 201
     reply = small.http("POST", path, b"x" * size)
     assert (reply.status, reply.json()) == (400, too_large(size))
     assert reply.headers["Content-Type"] == "application/json"
-
-
-def test_an_unknown_model_is_reported_before_the_size(small):
-    assert small.http("POST", "/v2/models/none/infer", b"x" * 999).status == 404
-    assert small.http("GET", INFER, b"x" * 999).status == 405
 
 
 def test_json_at_the_limit_is_read(small):
@@ -64,20 +54,8 @@ def test_the_binary_part_is_not_limited(small):
 
 
 @pytest.mark.brute_force
-def test_a_bomb_of_compressed_zeros_does_not_block_other_requests(newest):
-    bomb = zlib.compressobj(9)
-    packed = b"".join([*(bomb.compress(bytes(1 << 20)) for _ in range(256)), bomb.flush()])
-    headers = {"Content-Encoding": "gzip"}
-    reply, answers = bystander_answers_during(
-        newest, lambda attacked: attacked.http("POST", INFER, packed, headers)
-    )
-    assert (reply.status, answers > 1) == (400, True)
-    assert "Decompressed data size exceeds" in reply.json()["error"]
-
-
-@pytest.mark.brute_force
 def test_long_json_does_not_block_other_requests(newest):
-    body = json.dumps(vector(3_000_000, [0.5] * 3_000_000)).encode()
+    body = json.dumps(vector(1_000_000, [0.5] * 1_000_000)).encode()
     reply, answers = bystander_answers_during(
         newest, lambda attacked: attacked.http("POST", INFER, body)
     )
@@ -134,21 +112,8 @@ def test_by_default_newest_accepts_64_mib_and_2_51_any_size(newest, proven):
     assert "Unable to parse 'data'" in proven.http("POST", INFER, body).json()["error"]
 
 
-# ---------------------------------------------------------------------- header lengths
-
-
-@pytest.mark.parametrize("document", ["}", " ],", ",{}", "\n: 1"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        INFER,
-        "/v2/models/vector/generate",
-        "/v2/repository/index",
-        "/v2/repository/models/vector/load",
-        "/v2/trace/setting",
-        "/v2/logging",
-    ],
-)
+@pytest.mark.parametrize("document", ["}", "\n: 1"])
+@pytest.mark.parametrize("path", [INFER, "/v2/repository/index", "/v2/logging"])
 def test_a_document_without_a_value_is_reported_as_empty(newest, proven, path, document):
     at = len(document) - len(document.lstrip())
     for server, why in {newest: "The document is empty.", proven: "Invalid value."}.items():
@@ -173,15 +138,3 @@ def test_a_header_length_is_a_number(newest, value, expected):
     reply = newest.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": value})
     assert (reply.status, reply.json()["error"]) == (400, expected)
     assert reply.headers["Content-Type"] == "text/plain"
-
-
-def test_text_after_the_digits_is_ignored(newest):
-    body = json.dumps(vector(1, [1])).encode()
-    length = f"{len(body)}abc"
-    reply = newest.http("POST", INFER, body, {"Inference-Header-Content-Length": length})
-    assert reply.status == 200
-
-
-def test_in_2_51_a_length_that_is_not_a_number_is_0(proven):
-    reply = proven.http("POST", INFER, bytes(8), {"Inference-Header-Content-Length": "abc"})
-    assert reply.status == 200

@@ -6,7 +6,6 @@ from server.support.model_folders import IDENTITY, VECTOR, write_ensemble, write
 from server.support.requests import a_request
 from server.support.versions import INFER, asked, vector
 
-from reference_server.core.errors import ServerError
 from reference_server.core.request import InferResponse
 from reference_server.observability.latency_summaries import FirstResponses
 from reference_server.testing import open_repository
@@ -99,32 +98,6 @@ def test_a_first_response_is_measured_in_whole_milliseconds():
     silent.sink.send(InferResponse("m", 1, "", empty=True))  # ends the request without a response
     assert (firsts.read().count, firsts.read().sum) == (1, 100)
     assert firsts.read().buckets == ((100, 1), (500, 1), (2000, 1), (5000, 1))
-
-
-@pytest.mark.parametrize(
-    ("control", "expected"),
-    [
-        ("{ histogram_options { buckets: 1 } }", "metric control must specify 'metric_identifier'"),
-        (
-            "{ metric_identifier { } histogram_options { buckets: 1 } }",
-            "metric identifier must specify non-empty 'family'",
-        ),
-        (
-            '{ metric_identifier { family: "f" } }',
-            "metric control must specify 'histogram_options'",
-        ),
-        (
-            '{ metric_identifier { family: "f" } histogram_options { } }',
-            "histogram options must specify non-empty 'buckets'",
-        ),
-    ],
-)
-def test_incomplete_metrics_fail_the_load(tmp_path, caplog, control, expected):
-    write_model(tmp_path, "m", VECTOR + "model_metrics { metric_control " + control + " }")
-    with open_repository(tmp_path, models=[]) as repository:
-        with pytest.raises(ServerError, match="failed to poll from model repository"):
-            repository.load("m")
-        assert expected in caplog.text
 
 
 def test_buckets_of_other_families_are_ignored(tmp_path, caplog):

@@ -7,12 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from server.support.model_folders import VECTOR, write_ensemble, write_model
+from server.support.model_folders import VECTOR, write_model
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.testing import Code, ServerError, open_repository
-
-# ---------------------------------------------------------------------- repository control
 
 
 @pytest.mark.parametrize("body", ['{"ready":1}', '{"ready":"x"}', '{"ready":null}'])
@@ -36,14 +34,8 @@ def test_an_unload_request_must_be_json(newest, proven):
     [
         ("", "Model name cannot be empty. Please enter a valid name to deploy."),
         (" \t", "Model name cannot be empty. Please enter a valid name to deploy."),
-        (
-            "..",
-            "invalid model name '..', model name must not contain path traversal characters",
-        ),
-        (
-            "a/b",
-            "invalid model name 'a/b', model name must not contain path traversal characters",
-        ),
+        ("..", "invalid model name '..', model name must not contain path traversal characters"),
+        ("a/b", "invalid model name 'a/b', model name must not contain path traversal characters"),
         ("a..b", "failed to load 'a..b', failed to poll from model repository"),
     ],
 )
@@ -75,7 +67,7 @@ def test_labels_are_read_only_within_the_model(tmp_path, version, form):
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("name", ["a;b", "a$(b)", "a`b", "a'b", "a|b", "a~b"])
+@pytest.mark.parametrize("name", ["a;b", "a$(b)"])
 def test_names_of_models_must_not_be_commands(tmp_path, name):
     write_model(tmp_path, name)
     write_model(tmp_path, "a b.c-d_e")
@@ -117,29 +109,6 @@ def test_sizes_of_a_configuration_must_fit_64_bits(tmp_path, config, expected):
         pass
 
 
-INFLIGHT = """
-    platform: "ensemble"
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-    ensemble_scheduling { max_inflight_requests: 2 step { model_name: "vector" model_version: -1
-        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }
-"""
-
-
-def test_2_51_has_no_limit_of_requests_in_flight(tmp_path, caplog):
-    write_model(tmp_path, "vector")
-    write_ensemble(tmp_path, "chain", INFLIGHT)
-    options = ["--triton-version=2.51"]
-    with open_repository(tmp_path, models=["vector"], options=options) as repository:
-        with pytest.raises(ServerError, match="failed to poll from model repository"):
-            repository.load("chain")
-        field = "ensemble_scheduling.max_inflight_requests"
-        assert f"model chain: found field {field}; expected fields of Triton 2.51" in caplog.text
-
-
-# ---------------------------------------------------------------------- readiness
-
-
 def test_models_decide_whether_they_and_the_server_are_ready(newest, proven, models):
     mark = models / "moody" / "moody"
 
@@ -171,34 +140,10 @@ def answer_to(repository, text):
     return reply.json()["outputs"][0]["data"][0]
 
 
-@pytest.mark.parametrize("path", ["none", "vector/versions/7"])
-def test_unknown_model_is_not_ready(newest, proven, path):
-    for repository in (newest, proven):
-        reply = repository.http("GET", f"/v2/models/{path}/ready")
-        assert (reply.status, reply.json()) == (400, {"error": "Model version not ready"})
-        assert reply.headers["Content-Type"] == "text/plain"
-
-
-def test_unknown_model_is_not_ready_over_grpc(newest, proven):
-    for repository in (newest, proven):
-        assert not repository.grpc("ModelReady", pb.ModelReadyRequest(name="none")).ready
-
-
-# ---------------------------------------------------------------------- models that call others
-
-
 def test_models_receive_the_codes_of_errors(newest, proven):
     assert answer_to(newest, "ask fails") == "__ErrorCode.NOT_FOUND: no such thing"
     assert answer_to(proven, "ask fails") == "__ErrorCode.INTERNAL: no such thing"
 
-
-def test_unknown_model_is_not_ready_for_models(newest, proven):
-    for repository in (newest, proven):
-        assert "Model 'none' is not ready." in answer_to(repository, "ask none")
-        assert answer_to(repository, "ready none") == "False"
-
-
-# ------------------------------------------------------------------- codes of called models
 
 ASKS_ON = """
     import triton_python_backend_utils as pb_utils
@@ -241,8 +186,6 @@ def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
             repository.load("asks").infer({"X": np.zeros(1, np.float32)})
         assert error.value.code is Code.CANCELLED
 
-
-# ------------------------------------------------------------- what the model API of 2.51 lacks
 
 NEWER_CALLS = """
     import numpy as np

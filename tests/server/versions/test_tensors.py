@@ -59,10 +59,7 @@ def test_byte_sizes_beyond_an_int64_are_refused(newest):
     ("message", "expected"),
     [
         (("rows", "X", "FP32", 1, -2), "tensor 'X' contains an invalid dimension [1,-2]"),
-        (
-            ("text", "T", "BYTES", -2),
-            "tensor 'T' contains an invalid dimension in shape [-2]",
-        ),
+        (("text", "T", "BYTES", -2), "tensor 'T' contains an invalid dimension in shape [-2]"),
         (
             ("vector", "X", "FP32", 2**62),
             "byte size for tensor 'X' exceeds maximum size of 9223372036854775807",
@@ -111,15 +108,6 @@ def test_a_missing_string_is_refused(newest):
 def test_generate_reads_an_empty_list_as_a_tensor_without_a_shape(newest, model, expected):
     status, error = asked(newest, f"/v2/models/{model}/generate", {"X": []})
     assert (status, expected in error) == (400, True)
-
-
-def test_an_output_may_be_requested_only_once_over_grpc(newest, proven):
-    message = tensor_message("vector", "X", "FP32", 1)
-    message.outputs.add(name="Y")
-    message.outputs.add(name="Y")
-    with pytest.raises(ServerError, match="output 'Y' already exists in request"):
-        newest.grpc("ModelInfer", message)
-    assert proven.grpc("ModelInfer", message).outputs[0].name == "Y"
 
 
 @pytest.mark.parametrize(
@@ -172,3 +160,12 @@ def test_the_number_of_classified_elements_is_limited(newest, elements, status):
     else:
         with pytest.raises(ServerError, match=r"^classification output tensor too large$"):
             newest.grpc("ModelInfer", message)
+
+
+def test_an_output_may_be_requested_only_once_over_grpc(newest, proven):
+    message = tensor_message("vector", "X", "FP32", 1)
+    message.outputs.add(name="Y")
+    message.outputs.add(name="Y")
+    with pytest.raises(ServerError, match="output 'Y' already exists in request"):
+        newest.grpc("ModelInfer", message)
+    assert proven.grpc("ModelInfer", message).outputs[0].name == "Y"

@@ -225,7 +225,6 @@ class FrameReader:
         self._pending += data[position:]
 
     def _piece(self, payload: memoryview) -> Frame:
-        """Return the next piece of the incomplete DATA frame."""
         self._data_left -= len(payload)
         flags, stream_id = self._data
         return DATA, flags & ~END_STREAM if self._data_left else flags, stream_id, payload

@@ -21,25 +21,14 @@ def read(*more, **changed):
     )
 
 
-def test_valid_headers():
-    call = read(("a", "1"), ("a", "2"), ("user-agent", "me"), ("grpc-accept-encoding", "gzip, x"))
-    assert (call.path, call.timeout_s, call.encoding) == ("/t.T/u", None, "identity")
-    assert call.metadata == {"a": "1", "user-agent": "me"}
-    assert call.fields == ((b"a", b"1"), (b"a", b"2"), (b"user-agent", b"me"))
-    assert call.accepted == ("gzip", "x")
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("0S", 0),
         ("1n", 0.001),
         ("1500u", 0.0015),
         ("250m", 0.25),
-        ("3S", 3),
         ("2M", 120),
         ("1H", 3600),
-        ("99999999H", 1e9),
         ("9" * 5_000 + "S", 1e9),
     ],
 )

@@ -51,10 +51,7 @@ def stream(apart, scheduler):
     """Return call and handler of a stream to `slow` and `many`, which keep their requests."""
     models = [
         served(MODEL + more, name, answer=answering())
-        for name, more in (
-            ("slow", ""),
-            ("many", "model_transaction_policy { decoupled: true }"),
-        )
+        for name, more in (("slow", ""), ("many", "model_transaction_policy { decoupled: true }"))
     ]
     for model in models:
         object.__setattr__(model, "scheduler", scheduler)

@@ -54,15 +54,6 @@ def test_reading_in_place_gives_the_same_messages(sent, reads):
     assert found == sent
 
 
-def test_a_message_in_pieces_is_gathered_in_place():
-    reader = MessageReader(None)
-    wire = memoryview(message(bytes(1_000)))
-    assert list(reader.feed(wire[:500])) == []
-    (whole,) = reader.feed(wire[500:])
-    assert isinstance(whole, memoryview)
-    assert whole == bytes(1_000)
-
-
 @pytest.mark.parametrize("length", [100, 1_001, 4_096])
 def test_the_end_of_a_message_in_pieces_is_aligned(length):
     reader = MessageReader(None)
@@ -82,14 +73,6 @@ def test_a_complete_message_does_not_reference_the_read_buffer():
 
 def test_a_length_alone_takes_no_memory():
     list(MessageReader(None).feed(memoryview(struct.pack(">BI", 0, 2**31 - 1) + b"x")))
-
-
-@pytest.mark.parametrize("encoding", PACK)
-def test_compressed_messages_are_read(encoding):
-    plain = b"again and again " * 10
-    wire = message(PACK[encoding](plain), 1) + message(plain)
-    assert read([wire], encoding) == [plain, plain]
-    assert read([wire[:20], wire[20:]], encoding) == [plain, plain]
 
 
 @pytest.mark.parametrize("encoding", PACK)

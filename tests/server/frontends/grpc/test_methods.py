@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 import pytest
-from server.support.frontend import answering, failing, served
-from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
+from server.support.frontend import answering, served
+from server.support.grpc import GrpcFrontend, WaitingScheduler
 from server.support.regions import object_file, shared_object
 from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
@@ -17,7 +17,6 @@ from reference_server.core.metadata import SystemRegion
 from reference_server.frontends import event_loop
 from reference_server.frontends.event_loop import Background
 from reference_server.frontends.grpc import methods
-from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
@@ -38,31 +37,9 @@ def request(**fields):
     )
 
 
-def test_every_code_has_a_status():
-    assert set(STATUS) == set(Code)
-
-
-def test_every_rpc_of_the_service_is_served(frontend):
-    names = {name.removeprefix(SERVICE) for name in frontend.table if name.startswith(SERVICE)}
-    assert names == RPCS
-
-
 def test_every_rpc_can_be_restricted():
     assert set(methods.CATEGORY) == RPCS | {"Check"}
-    assert set(methods.CATEGORY.values()) == set(routes.CATEGORY.values())
-
-
-def test_health_of_a_server_that_is_not_ready():
-    frontend = GrpcFrontend(is_complete=False)
-    assert not pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
-    assert frontend.ask("/grpc.health.v1.Health/Check", b"") == b"\x08\x02"
-
-
-def test_a_models_error_is_the_answer():
-    frontend = GrpcFrontend(served(MODEL, answer=failing(ServerError(Code.CANCELLED, "enough"))))
-    with pytest.raises(ServerError, match="enough") as caught:
-        frontend.ask("ModelInfer", request())
-    assert caught.value.code is Code.CANCELLED
+    assert set(methods.CATEGORY.values()) == {operation.category for operation in routes.Operation}
 
 
 def test_a_defect_is_an_internal_error_and_logged(frontend, monkeypatch, caplog):
@@ -98,29 +75,6 @@ def test_regions_are_released_with_the_answer_and_with_a_rejection(frontend, mon
     with pytest.raises(ServerError):
         frontend.ask("ModelInfer", message)
     assert len(released) == 2
-
-
-def test_blocking_work_runs_on_another_thread():
-    handed = []
-
-    class HandedOver(Background):
-        def run(self, work, done, failed):
-            handed.append((work, done, failed))
-
-    method = blocking(pb.ServerLiveRequest, lambda _: b"done", *[HandedOver(None)] * 2)
-    frontend = GrpcFrontend()
-    frontend.table = {SERVICE + "Slow": method}
-    call, running = frontend.start("Slow")
-    running.receive(b"")
-    assert not call.has_ended
-    ((work, done, failed),) = handed
-    done(work())
-    assert (call.sent, call.has_ended, call.error) == ([b"done"], True, None)
-    other, running = frontend.start("Slow")
-    running.receive(b"")
-    failed = handed[1][2]
-    failed(ServerError(Code.UNAVAILABLE, "no"))
-    assert other.error.code is Code.UNAVAILABLE
 
 
 def test_restricted_methods_need_the_right_metadata(frontend):
@@ -266,14 +220,3 @@ def test_tensors_in_truncated_objects_are_errors(stays):
         assert f"has {stays} bytes, expected at least {stays + 8}" in caught.value.message
         frontend.shared_memory.unregister(SystemRegion, "r")
     assert len(model.scheduler.requests) == (1 if stays else 0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "code"),
-    [({"model_name": "n"}, Code.NOT_FOUND), ({"raw_input_contents": [b"x"]}, Code.INVALID_ARG)],
-)
-def test_a_rejected_long_request_has_the_reason(changed, code):
-    call = ended(
-        GrpcFrontend(served(MODEL, answer=answering(Y=[1.0]))), long_request(50_000, **changed)
-    )
-    assert call.error.code is code

@@ -44,26 +44,6 @@ def ids(call):
     return [message.infer_response.id for message in streamed(call)]
 
 
-def test_a_stream_ends_when_all_requests_are_answered(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request())
-    running.half_close()
-    assert not call.has_ended
-    scheduler.answer(0)
-    frontend.turn()
-    (message,) = streamed(call)
-    assert message.infer_response.parameters["triton_final_response"].bool_param
-    assert (call.has_ended, call.error) == (True, None)
-
-
-def test_a_stream_stays_open_until_the_client_half_closes(frontend):
-    call, running = frontend.start(METHOD)
-    running.receive(request("fast"))
-    frontend.turn()
-    assert len(call.sent) == 1
-    assert not call.has_ended
-
-
 def test_responses_are_sent_in_the_order_of_the_requests(frontend, scheduler):
     call, running = frontend.start(METHOD)
     for request_id in "abc":
@@ -132,8 +112,6 @@ def test_cancelling_a_stream_cancels_unanswered_requests(frontend, scheduler):
     frontend.turn()
 
 
-# -------------------------------------------------------------------------------- decoupled models
-
 ASKS = {"triton_enable_empty_final_response": True}
 ASKS_NOT = {"triton_enable_empty_final_response": False}
 
@@ -161,16 +139,6 @@ def test_the_empty_final_response_is_sent_on_request(frontend, scheduler, asks, 
     assert (call.has_ended, call.error) == (True, None)
 
 
-def test_the_empty_final_response_has_the_requests_model_name(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request("many", "a", **ASKS))
-    scheduler.answer(0, empty=True)
-    frontend.turn()
-    (message,) = streamed(call)
-    assert (message.infer_response.model_name, message.infer_response.model_version) == ("many", "")
-    assert not message.infer_response.outputs
-
-
 def test_decoupled_responses_do_not_wait(frontend, scheduler):
     call, running = frontend.start(METHOD)
     running.receive(request("slow", "a"))
@@ -184,66 +152,6 @@ def test_decoupled_responses_do_not_wait(frontend, scheduler):
     scheduler.answer(0)
     frontend.turn()
     assert ids(call) == ["c", "b", "c", "a"]
-
-
-def test_a_rejected_decoupled_request_does_not_wait(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request("slow", "a"))
-    running.receive(request("many", "b", raw=b"x"))
-    running.half_close()
-    (message,) = streamed(call)
-    assert (message.infer_response.id, bool(message.error_message)) == ("b", True)
-    assert not call.has_ended
-    scheduler.answer(0)
-    frontend.turn()
-    assert ids(call) == ["b", "a"]
-    assert call.has_ended
-
-
-def test_a_stream_waits_for_the_last_responses(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    running.receive(request("many", "a"))
-    running.receive(request("many", "b"))
-    running.half_close()
-    scheduler.answer(0, empty=True)
-    scheduler.answer(1, final=False)
-    frontend.turn()
-    assert not call.has_ended
-    scheduler.answer(1, empty=True)
-    frontend.turn()
-    assert (ids(call), call.has_ended) == (["b"], True)
-
-
-def test_any_error_ends_the_stream_if_the_client_wants(frontend, scheduler):
-    call, running = frontend.start(METHOD, triton_grpc_error="true")
-    for request_id in "ab":
-        running.receive(request("many", request_id))
-    scheduler.answer(0, final=False)
-    scheduler.answer(0, error=not_found("gone"), final=False)
-    frontend.turn()
-    assert ids(call) == ["a"]
-    assert (call.has_ended, call.error.code) == (True, Code.NOT_FOUND)
-    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [True, True]
-    scheduler.answer(0)
-    scheduler.answer(1)
-    frontend.turn()
-    assert ids(call) == ["a"]
-
-
-def test_cancelling_a_stream_cancels_decoupled_requests(frontend, scheduler):
-    _, running = frontend.start(METHOD)
-    for request_id in "ab":
-        running.receive(request("many", request_id))
-    scheduler.answer(0, final=False)
-    scheduler.answer(1)
-    frontend.turn()
-    running.cancel()
-    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [True, False]
-    scheduler.answer(0, empty=True)
-    frontend.turn()
-
-
-# -- memory
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", METHOD])
@@ -319,17 +227,4 @@ def test_a_stream_with_many_requests_is_held_until_half_are_answered(frontend, s
     scheduler.answer(512)
     scheduler.answer(513)
     frontend.turn()
-    assert not call.is_held
-
-
-@pytest.mark.brute_force
-def test_long_messages_are_limited_by_their_bytes(frontend, scheduler):
-    call, running = frontend.start(METHOD)
-    for _ in range(4):
-        assert not call.is_held
-        running.receive(request(raw=bytes(1 << 24), shape=[1 << 22]))
-    assert call.is_held
-    for count in range(3):
-        scheduler.answer(count)
-        frontend.turn()
     assert not call.is_held

@@ -51,10 +51,7 @@ def talk(scenario, limits=None, most_connections=0, **options):
 
     async def run():
         script = Scripted()
-        table = {
-            "/t.T/u": Method(script.start),
-            "/t.T/s": Method(script.start, streams=True),
-        }
+        table = {"/t.T/u": Method(script.start), "/t.T/s": Method(script.start, streams=True)}
         (port,) = free_ports(1)
         listener = GrpcListener(
             GrpcOptions("127.0.0.1", port, **options),
@@ -79,19 +76,6 @@ async def failed(call):
     return caught.value
 
 
-def test_a_message_and_its_answer():
-    async def scenario(script, channel, listener):
-        answer = channel.unary_unary("/t.T/u")(b"question", metadata=[("name", "value")])
-        await script.until("message")
-        assert script.received == [b"question"]
-        assert (script.call.metadata("name"), script.call.metadata("other")) == ("value", None)
-        script.call.send(b"answer")
-        script.call.end()
-        assert await answer == b"answer"
-
-    talk(scenario)
-
-
 def test_messages_of_all_lengths_arrive_unchanged():
     sizes = [10, 300_000, 5, 0, 2_000_000, 100_000, 20_000, 1_000_000, 1, 65_536, 70_000]
     sent = [random.Random(size).randbytes(size) for size in sizes * 2]
@@ -107,7 +91,7 @@ def test_messages_of_all_lengths_arrive_unchanged():
     talk(scenario)
 
 
-@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize("code", [Code.INVALID_ARG, Code.UNSUPPORTED])
 def test_an_error_is_a_status(code):
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
@@ -121,15 +105,6 @@ def test_an_error_is_a_status(code):
     assert error.details() == "naïve\n数字"
 
 
-@pytest.mark.parametrize("name", ["/t.T/x", "/x.X/u", "/", "/t.T/"])
-def test_an_unknown_method_fails_without_a_text(name):
-    async def scenario(script, channel, listener):
-        return await failed(channel.unary_unary(name)(b""))
-
-    error = talk(scenario)
-    assert (error.code().name, error.details()) == ("UNIMPLEMENTED", "")
-
-
 def test_a_client_that_cancels_cancels_the_call():
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
@@ -138,19 +113,6 @@ def test_a_client_that_cancels_cancels_the_call():
         await script.until("cancel")
         script.call.send(b"too late")
         script.call.end()
-
-    talk(scenario)
-
-
-def test_a_clients_deadline_cancels_the_call():
-    async def scenario(script, channel, listener):
-        await channel.channel_ready()
-        for seconds in (0.1, 1, 10):  # until the server has received the call before its deadline
-            answer = channel.unary_unary("/t.T/u")(b"", timeout=seconds)
-            assert (await failed(answer)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            if script.call is not None:
-                break
-        await script.until("cancel")
 
     talk(scenario)
 
@@ -177,46 +139,6 @@ def test_a_stream_is_bidirectional():
     talk(scenario)
 
 
-def test_a_stream_can_end_with_an_error_while_the_client_still_writes():
-    async def scenario(script, channel, listener):
-        stream = channel.stream_stream("/t.T/s")()
-        await stream.write(b"a")
-        await script.until("message")
-        script.call.send(b"b")
-        script.call.end(ServerError(Code.NOT_FOUND, "gone"))
-        script.call.send(b"too late")
-        assert await stream.read() == b"b"
-        error = await failed(stream.read())
-        assert (error.code().name, error.details()) == ("NOT_FOUND", "gone")
-
-    talk(scenario)
-
-
-def test_a_cancelled_stream_is_noticed():
-    async def scenario(script, channel, listener):
-        stream = channel.stream_stream("/t.T/s")()
-        await stream.write(b"a")
-        await script.until("message")
-        stream.cancel()
-        await script.until("cancel")
-
-    talk(scenario)
-
-
-def test_large_messages_arrive():
-    async def scenario(script, channel, listener):
-        options = [("grpc.max_receive_message_length", -1)]
-        port = listener._options.port
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as wide:
-            answer = wide.unary_unary("/t.T/u")(bytes(2**24))
-            await script.until("message")
-            script.call.send(bytes(2**24))
-            script.call.end()
-            assert await answer == script.received[0]
-
-    talk(scenario)
-
-
 def test_calls_in_flight_are_answered_when_the_server_stops():
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"")
@@ -228,21 +150,6 @@ def test_calls_in_flight_are_answered_when_the_server_stops():
         await listener.drained()
         error = await failed(channel.unary_unary("/t.T/u")(b""))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
-
-    talk(scenario)
-
-
-def test_a_stream_does_not_keep_a_stopping_server():
-    async def scenario(script, channel, listener):
-        stream = channel.stream_stream("/t.T/s")()
-        await stream.write(b"a")
-        await script.until("message")
-        listener.stop_accepting()
-        await script.until("half close")
-        script.call.send(b"last")
-        script.call.end()
-        assert [await stream.read(), await stream.read()] == [b"last", grpc.aio.EOF]
-        await listener.drained()
 
     talk(scenario)
 
@@ -270,7 +177,7 @@ def test_a_port_in_use_is_an_error():
     talk(scenario)
 
 
-@pytest.mark.parametrize("level", Compression)
+@pytest.mark.parametrize("level", [Compression.NONE, Compression.HIGH])
 def test_clients_read_compressed_messages(level):
     async def scenario(script, channel, listener):
         answer = channel.unary_unary("/t.T/u")(b"", compression=grpc.Compression.Gzip)

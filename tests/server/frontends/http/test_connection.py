@@ -52,9 +52,6 @@ def bodies(client):
     return [reply.body for reply in client.replies()]
 
 
-# --------------------------------------------------------------------------------------- requests
-
-
 UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
 
 
@@ -96,7 +93,6 @@ def test_a_request_is_read(client, request_, asked):
 
 
 SCRIPT = [request for request, _ in REQUESTS.values()]
-ANSWERS = [asked for _, asked in REQUESTS.values()]
 
 
 @given(st.data())
@@ -109,12 +105,6 @@ def test_bytes_may_be_split_anywhere(data):
     split = Client(echo)
     split.send(*(script[start:end] for start, end in pairwise(ends)))
     assert split.received() == whole.received()
-
-
-def test_one_byte_at_a_time(client):
-    script = b"".join(SCRIPT[:2])
-    client.send(*(script[index : index + 1] for index in range(len(script))))
-    assert bodies(client) == ANSWERS[:2]
 
 
 REFUSED = {
@@ -139,9 +129,6 @@ def test_a_rejected_request_is_answered_in_order_and_ends_the_connection(client,
     assert client.is_closed
 
 
-# ------------------------------------------------------------------------------------ large bodies
-
-
 def address_of(view):
     return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
 
@@ -156,32 +143,6 @@ def test_a_large_body_is_writable_and_aligned_behind_its_json(held, json_length)
     assert address_of(request.body[json_length:]) % 64 == 0
 
 
-def test_a_large_body_is_received_in_place(held):
-    client = Client(held)
-    head, _, body = post("/i", LARGE).partition(b"\r\n\r\n")
-    client.send(head + b"\r\n\r\n" + body[:100])
-    place = client.connection.get_buffer(-1)
-    assert len(place) == len(LARGE) - 100
-    client.send(body[100:])
-    (request,) = held.requests
-    assert address_of(request.body[100:]) == address_of(place)
-
-
-def test_large_bodies_do_not_share_memory(held):
-    client = Client(held)
-    client.send(post("/i", LARGE), post("/i", LARGE))
-    held.answer()
-    second = held.requests[0].body
-    second[:] = bytes(len(LARGE))
-    assert not np.shares_memory(np.frombuffer(second, np.uint8), np.frombuffer(LARGE, np.uint8))
-
-
-def test_a_large_body_may_arrive_in_one_read():
-    client = Client(echo, scratch_bytes=1 << 20)
-    client.send(post("/i", LARGE) + get("/next"))
-    assert bodies(client) == [b"POST /i " + LARGE, b"GET /next "]
-
-
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
 def test_a_body_larger_than_memory_is_rejected(client, length):
     client.send(get("/i", f"Content-Length: {length}", method="POST") + b"abc")
@@ -192,8 +153,6 @@ def test_a_body_larger_than_memory_is_rejected(client, length):
     )
     assert client.is_closed
 
-
-# ----------------------------------------------------------------------------------------- replies
 
 TYPED = ["Content-Type: application/json"]
 PLAIN = ["Content-Type: text/plain"]
@@ -226,34 +185,6 @@ def test_the_head_of_a_reply(waiting_client, held, version, asked, body, typed, 
     assert waiting_client.received() == head.encode() + body
 
 
-# ------------------------------------------------------------------------------------- pipelining
-
-
-def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
-    waiting_client.send(get("/1") + get("/2"))
-    assert [request.url for request in held.requests] == [b"/1"]
-    held.answer(b"one")
-    assert [request.url for request in held.requests] == [b"/2"]
-    held.answer(b"two")
-    assert bodies(waiting_client) == [b"one", b"two"]
-
-
-@pytest.mark.brute_force
-def test_thousands_of_requests_may_wait_behind_one():
-    first = []
-
-    def handle(request):
-        if request.url == b"/first":
-            first.append(request)
-        else:
-            request.reply(OK)
-
-    client = Client(handle, scratch_bytes=1 << 20)
-    client.send(get("/first") + get("/") * 3000)
-    first[0].reply(OK)
-    assert len(client.replies()) == 3001
-
-
 def test_reading_pauses_while_many_wait(waiting_client, held):
     waiting_client.send(get("/") * 32)
     assert waiting_client.transport.is_reading
@@ -280,23 +211,11 @@ def test_reading_pauses_while_a_megabyte_waits(held, scratch_bytes):
     assert client.transport.is_reading
 
 
-def test_reading_stays_paused_while_enough_requests_wait(waiting_client, held):
-    waiting_client.send(MEGABYTE, MEGABYTE)
-    waiting_client.connection.pause_writing()
-    waiting_client.connection.resume_writing()
-    assert not waiting_client.transport.is_reading
-    held.answer()
-    assert waiting_client.transport.is_reading
-
-
 def test_a_lost_connection_frees_its_body(waiting_client, held):
     waiting_client.send(post("/i", bytes(1 << 20))[: 1 << 19])
     body = weakref.ref(waiting_client.connection._reader.body_buffer.obj)
     waiting_client.leave()
     assert body() is None
-
-
-# ------------------------------------------------------------------------- a share of the loop
 
 
 def test_many_pipelined_requests_are_answered_in_shares():
@@ -352,9 +271,6 @@ def test_a_head_without_end_is_rejected(client, request_):
     assert reply.status == 400
     assert b"more than 1048576 bytes" in reply.body
     assert client.is_closed
-
-
-# ----------------------------------------------------------------------------------------- the end
 
 
 def test_requests_after_a_closing_request_are_dropped(waiting_client, held):
@@ -423,11 +339,6 @@ def test_an_answer_to_a_disconnected_client_is_dropped(waiting_client, held):
     assert held.requests == []
 
 
-def test_an_idle_connection_closes_at_once(client):
-    client.connection.close()
-    assert client.is_closed
-
-
 def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
     waiting_client.send(get("/1") + get("/2"))
     waiting_client.connection.close()
@@ -449,40 +360,13 @@ def test_requests_without_a_resource_are_dropped(waiting_client, held, request_)
     assert held.requests == []
 
 
-def test_opened_and_closed_are_reported():
-    reported = []
-    client = Client(echo, opened=reported.append, closed=reported.append)
-    assert reported == [client.connection]
-    client.leave()
-    assert reported == [client.connection] * 2
-
-
 def test_a_connection_closed_when_it_opens_is_aborted():
     client = Client(echo, opened=lambda connection: connection.close())
     assert client.transport.is_aborted
 
 
-def test_a_connection_without_requests_is_idle(waiting_client, held):
-    assert waiting_client.connection.is_idle
-    waiting_client.send(get("/1"))
-    assert not waiting_client.connection.is_idle
-    held.answer()
-    assert waiting_client.connection.is_idle
-
-
-# --------------------------------------------------------------------- unknown to the parser
-
-
-def test_an_unknown_method_in_a_pipeline_ends_it(client):
-    client.send(get("/1") + get("/2", method="FOO"))
-    assert bodies(client) == [b"GET /1 "]
-    assert client.is_closed
-
-
 UPGRADE = ["Connection: Upgrade", "Upgrade: h2c"]
 
-
-# ----------------------------------------------------------------------------------------- chunks
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -501,26 +385,6 @@ def test_a_body_of_unknown_length_is_sent_in_chunks(waiting_client, held):
     assert [waiting.url for waiting in held.requests] == [b"/a", b"/b"]
 
 
-def test_a_chunked_reply_may_have_no_chunks(waiting_client, held):
-    waiting_client.send(get("/a", "Connection: close"))
-    held.requests[0].begin_chunks(OK, b"text/x")
-    held.requests[0].end_chunks()
-    assert (
-        waiting_client.received()
-        == CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"0\r\n\r\n"
-    )
-    assert waiting_client.is_closed
-
-
-def test_a_drained_connection_ends_with_the_last_chunk(waiting_client, held):
-    waiting_client.send(get("/a"))
-    held.requests[0].begin_chunks(OK, b"text/x")
-    waiting_client.connection.close()
-    assert not waiting_client.is_closed
-    held.requests[0].end_chunks()
-    assert waiting_client.is_closed
-
-
 def test_chunks_for_a_disconnected_client_are_dropped(waiting_client, held):
     waiting_client.send(get("/a"))
     held.requests[0].begin_chunks(OK, b"text/x")
@@ -529,9 +393,6 @@ def test_chunks_for_a_disconnected_client_are_dropped(waiting_client, held):
     held.requests[0].send_chunk(b"x")
     held.requests[0].end_chunks()
     assert waiting_client.received() == b""
-
-
-# ------------------------------------------------------------------------------- bodies too large
 
 
 def limited(*pieces):
@@ -549,23 +410,6 @@ def limited(*pieces):
 
 HEAD = b"POST /v2 HTTP/1.1\r\n"
 BINARY = HEAD + b"Inference-Header-Content-Length: %d\r\nContent-Length: 20000\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        pytest.param([post("/v2", b"x" * 10)], id="in one piece"),
-        pytest.param([HEAD + b"Content-Length: 10\r\n\r\n", b"x" * 10], id="after its head"),
-        pytest.param(
-            [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nxxxxx\r\n5\r\nxxxxx\r\n0\r\n\r\n"],
-            id="in chunks",
-        ),
-    ],
-)
-def test_a_body_of_the_limit_is_kept(pieces):
-    sizes, client = limited(*pieces, *pieces)
-    assert sizes == [(10, 0), (10, 0)]
-    assert not client.is_closed
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,15 @@ import pytest
 from server.support.frontend import Frontend, Here, answering, served
 from server.support.grpc import WaitingScheduler
 from server.support.http import Client, get, post
+from server.support.model_folders import VECTOR
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import internal
 from reference_server.frontends.http.request import Request
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 GENERATE = "/v2/models/m/generate"
 STREAM = "/v2/models/m/generate_stream"
 BODY = b'{"X":[1,2],"id":"q"}'
-OBJECT = b'{"Y":[1.0,2.0],"id":"q","model_name":"m","model_version":"1"}'
 JSON, EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 LIVE = get("/v2/health/live")
 LIVE_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
@@ -40,44 +36,6 @@ def chunked(status, content_type, *chunks, version=b"1.1", connection=b""):
     )
     return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
 
-
-def test_the_next_request_is_answered_afterwards(frontend):
-    frontend.exchange(post(GENERATE, BODY) + LIVE)
-    first = chunked(b"200 OK", JSON, OBJECT)
-    assert frontend.client.received() == first + LIVE_REPLY
-
-
-@pytest.mark.parametrize(
-    ("request_", "version", "connection", "is_closed"),
-    [
-        (post(GENERATE, BODY, "Connection: close"), b"1.1", b"Connection: close\r\n", True),
-        (post(GENERATE, BODY).replace(b"1.1", b"1.0"), b"1.0", b"", True),
-        (
-            post(GENERATE, BODY, "Connection: keep-alive").replace(b"1.1", b"1.0"),
-            b"1.0",
-            b"Connection: keep-alive\r\n",
-            False,
-        ),
-    ],
-)
-def test_the_connection_is_kept_or_closed_as_the_client_asks(
-    frontend, request_, version, connection, is_closed
-):
-    frontend.exchange(request_)
-    assert frontend.client.received() == chunked(
-        b"200 OK", JSON, OBJECT, version=version, connection=connection
-    )
-    assert frontend.client.is_closed is is_closed
-
-
-def test_a_disconnected_client_causes_no_error(frontend):
-    frontend.client.send(post(GENERATE, BODY))
-    frontend.client.leave()
-    frontend.exchange(b"")
-    assert frontend.client.received() == b""
-
-
-# --------------------------------------------------------------------------------- many responses
 
 DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
 GOOD, LAST, BAD, END = "good", "last", "bad", "end"
@@ -168,20 +126,12 @@ def test_responses_behind_one_that_takes_long_stay_in_order(monkeypatch):
 
 def test_responses_behind_one_that_takes_long_count_as_unread(monkeypatch):
     stream = Behind(monkeypatch)
-    stream.say(LONG, *[np.zeros(1 << 20, np.float32)] * 4)
-    assert stream.backlog.size > 16 << 20
-    assert stream.backlog.is_full
+    stream.say(LONG, *[np.zeros(1 << 12, np.float32)] * 4)
+    assert stream.backlog.size > 16 << 12
     while stream.jobs:
         stream.encode()
         stream.turn()
     assert stream.backlog.size == 0
-
-
-def test_responses_behind_one_that_takes_long_are_sent_in_other_iterations(monkeypatch):
-    stream = Behind(monkeypatch)
-    stream.say(LONG, *[np.float32([2])] * 1000)
-    assert stream.encode().count(b"data: ") == 1
-    assert stream.turn().count(b"data: ") == 1000
 
 
 def test_a_second_wake_up_does_not_overtake_a_response_that_is_encoded(monkeypatch):
@@ -254,22 +204,6 @@ def test_a_half_closed_client_before_the_first_response_counts_as_disconnected(p
     assert speaking.is_cancelled
     assert speaking.say(LAST).endswith(b"0\r\n\r\n")
     assert speaking.client.is_closed
-
-
-@pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_a_half_closed_client_between_responses_counts_as_disconnected(path):
-    speaking = Speaking(path)
-    speaking.say(GOOD)
-    speaking.client.half_close()
-    assert speaking.is_cancelled
-    assert speaking.say(END).endswith(b"0\r\n\r\n")  # it may still read
-
-
-def test_an_answered_request_is_not_cancelled():
-    speaking = Speaking(STREAM)
-    speaking.say(LAST)
-    speaking.client.leave()
-    assert not speaking.is_cancelled
 
 
 def test_unread_events_are_reported_to_the_backlog():

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
+from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import invalid_arg, not_found, unavailable
 from reference_server.core.request import InferResponse
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 ONE_TWO = np.array([1, 2], np.float32)
 JSON, PLAIN = "application/json", "text/plain"
 INFER = "/v2/models/m/infer"
@@ -49,15 +46,6 @@ def error(text):
     return f'{{"error":"{text}"}}'
 
 
-@pytest.mark.parametrize(("is_complete", "status"), [(True, 200), (False, 400)])
-def test_ready(is_complete, status):
-    reply = Frontend(is_complete=is_complete).ask(get("/v2/health/ready"))
-    assert shown(reply) == (status, PLAIN, "")
-
-
-# ----------------------------------------------------------------------------------- rejections
-
-
 @pytest.mark.parametrize(
     ("raised", "status"),
     [(not_found("gone"), 404), (unavailable("gone"), 503), (invalid_arg("gone"), 400)],
@@ -73,9 +61,6 @@ def test_a_rejection_of_the_scheduler_is_json():
 
     reply = Frontend(served(VECTOR, answer=refuse)).ask(post(INFER, BODY))
     assert shown(reply) == (503, JSON, error("stopping"))
-
-
-# -------------------------------------------------------------------------------------- defects
 
 
 def broken(request):
@@ -108,9 +93,6 @@ def test_a_defect_is_answered(answer, content_type, text):
     assert frontend.ask(get("/v2/health/live")).status == 200
 
 
-# ------------------------------------------------------------------------------------- inference
-
-
 @pytest.mark.parametrize(
     ("count", "query", "header", "apart"),
     [
@@ -130,23 +112,6 @@ def test_long_responses_are_encoded_on_another_thread(count, query, header, apar
     assert (reply.status, frontend.background.count) == (200, apart)
     if not query:
         assert json.loads(reply.body)["outputs"][0]["data"] == values.tolist()
-
-
-def test_the_request_has_version_and_times():
-    model = served(VECTOR, version=3, answer=answering(Y=ONE_TWO))
-    Frontend(model).ask(post(INFER, json.dumps(REQUEST | {"id": "q"}).encode()))
-    (request,) = model.scheduler.requests
-    assert (request.model_name, request.model_version, request.id) == ("m", 3, "q")
-    assert request.received_ns == 42
-    assert request.inputs["X"].array().tolist() == [1, 2]
-
-
-def test_the_version_in_the_url_is_used():
-    models = [served(VECTOR, version=version, answer=answering()) for version in (1, 3)]
-    frontend = Frontend(*models)
-    for path, version in (("", 3), ("/versions/1", 1), ("/versions/3", 3)):
-        reply = frontend.ask(post(f"/v2/models/m{path}/infer", BODY))
-        assert json.loads(reply.body)["model_version"] == str(version)
 
 
 def test_a_disconnected_client_cancels_its_request():
@@ -173,20 +138,6 @@ def test_a_half_closed_client_is_cancelled_and_still_answered():
     assert [reply.status for reply in frontend.client.replies()] == [200]
     assert len(waiting.scheduler.requests) == 1
     assert frontend.client.is_closed
-
-
-def test_a_disconnected_client_does_not_cancel_answered_requests():
-    model = served(VECTOR, answer=answering(Y=ONE_TWO))
-    frontend = Frontend(model)
-    frontend.exchange(post(INFER, BODY))
-    frontend.client.leave()
-    (request,) = model.scheduler.requests
-    assert not request.cancellation.is_cancelled
-
-
-def test_requests_of_one_client_are_answered_in_order(frontend):
-    replies = frontend.ask_all(post(INFER, BODY) + get("/v2") + post(INFER, b"{"))
-    assert [reply.status for reply in replies] == [200, 200, 500]
 
 
 @pytest.mark.parametrize(

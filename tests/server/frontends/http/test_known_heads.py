@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.http import Client, get, post
 
-from reference_server.frontends.http.connection import HttpConnection
 from reference_server.frontends.http.reading import KnownHeads
 
 
@@ -73,23 +72,3 @@ def test_notes_of_handlers_are_kept_with_the_head():
     client.send(post("/b", b"one"), post("/b", b"two"), post("/other", b"two"))
     assert notes[0] is notes[1]
     assert notes[2] is not notes[0]
-
-
-def test_connections_of_a_port_share_their_heads(monkeypatch):
-    heads = KnownHeads()
-    seen_by(heads, [post("/b", b"one")])
-    monkeypatch.setattr(HttpConnection, "begin", only_known(HttpConnection.begin))
-    ((url, *_),), _ = seen_by(heads, [post("/b", b"two")])
-    assert url == b"/b"
-
-
-def only_known(begin):
-    """Fail for a request that is parsed anew. A reader begins one before any bytes arrive."""
-    begun = []
-
-    def checked(connection, head=None):
-        begun.append(head)
-        assert head is not None or len(begun) == 1
-        return begin(connection, head)
-
-    return checked

@@ -5,7 +5,7 @@ import errno
 import logging
 
 import pytest
-from server.support.http import MemoryTransport, get
+from server.support.http import MemoryTransport
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.frontends.http.listener import HttpListener
@@ -72,10 +72,7 @@ def test_it_listens_on_the_given_address(reuse, passed, caplog):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (
-            OSError(errno.EADDRINUSE, "in use"),
-            "Socket '127.0.0.1:8123' already in use ",
-        ),
+        (OSError(errno.EADDRINUSE, "in use"), "Socket '127.0.0.1:8123' already in use "),
         (
             OSError(errno.EACCES, "not yours"),
             f"cannot listen on '127.0.0.1:8123': [Errno {errno.EACCES}] not yours",
@@ -86,24 +83,6 @@ def test_a_port_in_use(fault, said):
     with pytest.raises(ServerError) as caught:
         opened(nothing, port=Port(fault))
     assert (caught.value.code, caught.value.message) == (Code.UNAVAILABLE, said)
-
-
-def test_connections_are_answered():
-    async def scenario(listener, port):
-        connection, transport = port.connect()
-        request = get("/")
-        connection.get_buffer(-1)[: len(request)] = request
-        connection.buffer_updated(len(request))
-        return bytes(transport.sent)
-
-    assert opened(scenario).startswith(b"HTTP/1.1 200 OK\r\n")
-
-
-def test_without_connections_it_is_drained():
-    async def scenario(listener, port):
-        await listener.drained()
-
-    opened(scenario)
 
 
 def test_it_is_drained_when_the_last_connection_is_closed():
@@ -158,15 +137,3 @@ def test_the_number_of_connections_is_limited():
     )
     assert not later.is_closing()
     assert reported == ["many"]
-
-
-def test_close_closes_the_port():
-    async def scenario(listener, port):
-        listener.close()
-        return port
-
-    assert opened(scenario).is_closed
-
-
-def test_an_unopened_port_can_be_closed():
-    on_port().close()

@@ -1,21 +1,15 @@
 """Restricted operations: the required header, and that every operation has a category."""
 
 import pytest
-from server.support.frontend import gateway
-from server.support.http import Client, HandCrankedLoop, get
+from server.support.frontend import Here, gateway
+from server.support.http import Client, HandCrankedLoop, get, post
 
+from reference_server.core.errors import invalid_arg
 from reference_server.core.ports import SystemClock
-from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.http.handlers import HttpHandlers
-from reference_server.frontends.http.routes import CATEGORY, Operation
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.options import API_CATEGORIES, Restriction, parse_restrictions
-
-
-def test_every_operation_has_a_category():
-    assert set(CATEGORY) == set(Operation)
-    assert set(CATEGORY.values()) == set(API_CATEGORIES)
-    assert set(grpc_methods.CATEGORY.values()) == set(API_CATEGORIES)
+from reference_server.options import API_CATEGORIES, Restriction
+from reference_server.repository.versions import IndexEntry, State
 
 
 @pytest.mark.parametrize(
@@ -56,45 +50,80 @@ def test_the_form_for_requests_is_not_restricted(page):
     assert client.replies()[0].status == 403
 
 
-@pytest.mark.parametrize("page", [False, True])
-def test_browsers_get_a_page_of_links_at_the_root(page):
+class Control:
+    """Records its calls; models `bad` and `defect` fail."""
+
+    def __init__(self):
+        self.asked = []
+
+    def index(self, *, ready_only):
+        self.asked.append(ready_only)
+        return [IndexEntry("m", 1, State.UNAVAILABLE, "unloaded"), IndexEntry("n")]
+
+    def load(self, name, parameters, *, repository):
+        self.asked.append((name, parameters, repository))
+        if name == "bad":
+            raise invalid_arg("load failed")
+        if name == "defect":
+            raise KeyError("oh")
+
+    def unload(self, name, *, unload_dependents, repository):
+        self.asked.append((name, unload_dependents, repository))
+
+
+@pytest.fixture
+def ask():
+    """Return a function that sends a request to the frontend; `control` gets the calls."""
+    control = Control()
     handlers = HttpHandlers(
-        gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
-        page=page, metrics_port=8002,
+        gateway(), SharedMemory(), control, HandCrankedLoop(), SystemClock(), background=Here()
     )  # fmt: skip
-    client = Client(handlers.handle)
-    html = "accept: text/html,application/xhtml+xml,*/*;q=0.8"
-    for sent in (get("/", html), get("/"), get("/", "accept: */*"), get("/", html, method="POST")):
-        client.send(sent)
-    first, *others = client.replies()
-    assert first.status == (200 if page else 404)
-    assert (b'href="/try"' in first.body and b'data-port="8002"' in first.body) is page
-    assert {(reply.status, reply.body) for reply in others} == {(404, b'{"error":"Not Found"}')}
 
+    def answer(request):
+        client = Client(handlers.handle)
+        client.send(request)
+        (reply,) = client.replies()
+        return reply.status, reply.body
 
-def test_values_are_categories_and_a_header():
-    found = parse_restrictions("--o", "api", ["health,trace:k=v:w=x", "logging:a=b"])
-    assert found == {
-        "health": Restriction("k", "v:w=x"),
-        "trace": Restriction("k", "v:w=x"),
-        "logging": Restriction("a", "b"),
-    }
+    answer.control = control
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("path", "body", "asked"),
     [
-        *(
-            ([value], f"--o option format is '<config name>:<setting>=<value>'. Got {value}")
-            for value in ("health", "health:k", "health:=v", ":k=v", "health:k=", "")
-        ),
-        (["foo:k=v"], "unknown restricted api 'foo'"),
-        (["health,:k=v"], "unknown restricted api ''"),
-        (["health,health:k=v"], "restricted api 'health' can not be specified in multiple"),
-        (["health:k=v", "health:k=v"], "restricted api 'health' can not be specified in multiple"),
+        ("models/m/load", b"", ("m", {}, "")),
+        ("models/m/load", b'{"parameters":{"config":"c"}}', ("m", {"config": "c"}, "")),
+        ("r/models/m/load", b"", ("m", {}, "r")),
+        ("models/m/unload", b"", ("m", False, "")),
+        ("r/models/m/unload", b'{"parameters":{"unload_dependents":true}}', ("m", True, "r")),
     ],
 )
-def test_malformed_values_are_rejected(values, said):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
-        parse_restrictions("--o", "api", values)
-    assert str(caught.value).startswith(said)
+def test_load_and_unload(ask, path, body, asked):
+    assert ask(post(f"/v2/repository/{path}", body)) == (200, b"")
+    assert ask.control.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("index", b"{", 500, b"failed to parse"),
+        ("models/m/load", b"{", 500, b"failed to parse"),
+        ("models/bad/load", b"", 400, b'{"error":"load failed"}'),
+        ("models/defect/load", b"", 500, b"KeyError: 'oh'"),
+        ("models/m", b"", 404, b"Not Found"),
+    ],
+)
+def test_rejections(ask, path, body, status, said):
+    found, text = ask(post(f"/v2/repository/{path}", body))
+    assert found == status
+    assert said in text
+
+
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])
+def test_index(ask, path):
+    assert ask(post(path, b'{"ready":true}')) == (
+        200,
+        b'[{"name":"m","version":"1","state":"UNAVAILABLE","reason":"unloaded"},{"name":"n"}]',
+    )
+    assert ask.control.asked == [True]

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
+from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import unavailable
 from reference_server.options import LogOptions, TraceOptions
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 INFER = "/v2/models/m/infer"
 X = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
 BODY = json.dumps({"inputs": [X]}).encode()
@@ -51,42 +48,6 @@ def traced(tmp_path):
     return read
 
 
-def test_log_settings_are_read_and_changed(frontend):
-    before = frontend.ask(get("/v2/logging"))
-    assert before.body == (
-        b'{"log_file":"log","log_info":true,"log_warning":true,"log_error":true,'
-        b'"log_verbose_level":0,"log_format":"default"}'
-    )
-    after = frontend.ask(post("/v2/logging", b'{"log_info":false}'))
-    assert after.body == before.body.replace(b'"log_info":true', b'"log_info":false')
-    assert frontend.ask(get("/v2/logging")).body == after.body
-
-
-@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/m/trace/setting"])
-def test_trace_settings_are_read_and_changed(frontend, path):
-    before = json.loads(frontend.ask(get(path)).body)
-    assert before["trace_level"] == ["TIMESTAMPS"]
-    after = json.loads(frontend.ask(post(path, b'{"trace_rate":"7"}')).body)
-    assert after == before | {"trace_rate": "7"}
-    assert json.loads(frontend.ask(get(path)).body) == after
-
-
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (post("/v2/logging", b""), 500),
-        (post("/v2/logging", b'{"log_format":"x"}'), 503),
-        (post("/v2/logging", b'{"log_file":"x"}'), 501),
-        (get("/v2/logging", method="PUT"), 405),
-        (post("/v2/trace/setting", b'{"trace_rate":"x"}'), 400),
-        (get("/v2/models/absent/trace/setting"), 400),
-        (get("/v2/models/m/versions/1/trace/setting"), 404),
-    ],
-)
-def test_rejections(frontend, request_, status):
-    assert frontend.ask(request_).status == status
-
-
 @pytest.mark.parametrize("path", [INFER, "/v2/models/m/generate", "/v2/models/m/generate_stream"])
 def test_a_request_is_traced_from_its_receipt_to_its_reply(frontend, traced, path):
     frontend.exchange(post(path, BODY if path == INFER else b'{"X":1}'))
@@ -117,3 +78,12 @@ def test_a_rejected_request_is_traced(frontend, traced, request_):
 def test_an_unknown_model_is_not_traced(frontend, tmp_path):
     frontend.exchange(post("/v2/models/absent/infer", BODY))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/m/trace/setting"])
+def test_trace_settings_are_read_and_changed(frontend, path):
+    before = json.loads(frontend.ask(get(path)).body)
+    assert before["trace_level"] == ["TIMESTAMPS"]
+    after = json.loads(frontend.ask(post(path, b'{"trace_rate":"7"}')).body)
+    assert after == before | {"trace_rate": "7"}
+    assert json.loads(frontend.ask(get(path)).body) == after

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import post
+from server.support.model_folders import VECTOR
 from server.support.regions import object_file, shared_object
 
 from reference_server.core import gil
 from reference_server.core.errors import internal
 from reference_server.core.metadata import SystemRegion
 
-VECTOR = """
-    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-"""
 ONE_TWO = np.array([1, 2], np.float32)
 
 
@@ -59,9 +56,6 @@ def test_every_reply_releases_the_regions(frontend, request_bytes, status):
     assert frontend.ask(request_bytes).status == status
     frontend.shared_memory.unregister(SystemRegion, "r")
     assert frontend.shared_memory.regions(SystemRegion) == []
-
-
-# ----------------------------------------------------------------------------- truncated objects
 
 
 def cut(key, then):

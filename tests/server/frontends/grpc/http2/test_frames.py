@@ -59,12 +59,6 @@ def test_any_split_gives_the_same_frames(sent, data):
     assert joined(read(pieces)) == joined(sent)
 
 
-@given(some_frames)
-def test_a_byte_at_a_time_gives_the_same_frames(sent):
-    wire = PREFACE + b"".join(frame(*one) for one in sent)
-    assert joined(read(bytes([byte]) for byte in wire)) == joined(sent)
-
-
 def greeted(max_frame=MAX_FRAME):
     reader = FrameReader(max_frame, MAX_CONTROL)
     assert list(reader.feed(memoryview(PREFACE))) == []

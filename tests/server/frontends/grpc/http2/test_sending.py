@@ -45,20 +45,6 @@ def widen(stream, size):
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", size))
 
 
-def body(frames, stream=1):
-    return b"".join(one.payload for one in frames if (one.kind, one.stream) == (DATA, stream))
-
-
-def test_empty_parts_make_no_frames():
-    peer = asking(1)
-    long = bytes(WINDOW + 1)
-    peer.connection.reply(1, HEAD, (b"abc", b"", long, b""), TAIL)
-    peer.say(widen(0, WINDOW), widen(1, WINDOW))
-    sent = peer.take()
-    assert body(sent) == b"abc" + long
-    assert all(one.payload for one in sent if one.kind == DATA)
-
-
 def test_a_short_response_is_one_buffer():
     peer = asking(1)
     peer.connection.reply(1, HEAD, (b"abc", b"def"), TAIL)
@@ -80,25 +66,6 @@ def test_a_long_response_is_not_copied():
     assert any(part is long for part in output)
 
 
-def test_a_response_waits_for_the_windows():
-    peer = asking(1)
-    data = bytes(range(256)) * 1_000
-    peer.connection.reply(1, HEAD, (data,), TAIL)
-    frames = peer.take()
-    assert len(body(frames)) == WINDOW
-    assert max(len(one.payload) for one in frames) <= 16_384
-    peer.say(widen(1, 1 << 20))
-    assert peer.take() == []  # the connection's window is still empty
-    peer.say(widen(0, 1_000))
-    frames += (more := peer.take())
-    assert len(body(more)) == 1_000
-    peer.say(widen(0, 1 << 20))
-    frames += peer.take()
-    assert body(frames) == data
-    assert (frames[-1].kind, frames[-1].flags, frames[-1].payload) == (HEADERS, WHOLE, TAIL)
-    assert peer.connection.open_streams == 0
-
-
 def test_streams_that_wait_for_the_connections_window_take_turns():
     peer = asking(1, 3, 5)
     for stream in (1, 3, 5):
@@ -108,27 +75,6 @@ def test_streams_that_wait_for_the_connections_window_take_turns():
     peer.say(widen(0, 6 * 16_384))
     order = [one.stream for one in peer.took(DATA)]
     assert sorted(order) == [1, 1, 3, 3, 5, 5] if 5 in order else order == [1, 3, 1, 3, 1, 3]
-
-
-def test_a_blocked_stream_does_not_block_another():
-    peer = asking(1, 3, _4=10)
-    peer.connection.reply(1, HEAD, (b"x" * 20,), TAIL)
-    peer.connection.reply(3, HEAD, (b"y" * 10,), TAIL)
-    frames = peer.take()
-    assert (len(body(frames, 1)), len(body(frames, 3))) == (10, 10)
-    assert peer.connection.open_streams == 1
-
-
-def test_settings_change_the_windows_of_open_streams():
-    peer = asking(1, _4=10)
-    peer.connection.reply(1, HEAD, (b"x" * 30,), TAIL)
-    peer.take()
-    peer.say(settings(_4=5))  # less than was sent: the window is negative
-    peer.say(widen(1, 5))
-    assert body(peer.take()) == b""
-    peer.say(settings(_4=25))
-    assert len(body(peer.take())) == 20
-    assert peer.connection.open_streams == 0
 
 
 def test_a_smaller_table_is_confirmed():
@@ -154,20 +100,6 @@ def test_a_long_block_has_continuation_frames():
     assert b"".join(one.payload for one in frames) == block
 
 
-def test_a_full_transport_holds_responses_back():
-    peer = asking(1, 3, 5)
-    peer.connection.pause()
-    peer.connection.reply(1, HEAD, (b"abc",), TAIL)
-    peer.connection.finish(3, TAIL)
-    peer.connection.headers(5, HEAD)
-    peer.connection.data(5, b"def")
-    assert [one.kind for one in peer.take()] == [HEADERS, HEADERS]
-    peer.connection.resume()
-    frames = peer.take()
-    assert (body(frames, 1), body(frames, 5)) == (b"abc", b"def")
-    assert peer.connection.open_streams == 1
-
-
 def test_trailers_do_not_wait_behind_another_streams_data():
     peer = asking(1, 3)
     peer.connection.reply(1, HEAD, (bytes(WINDOW + 1),), TAIL)
@@ -176,15 +108,6 @@ def test_trailers_do_not_wait_behind_another_streams_data():
     peer.take()
     peer.connection.resume()
     assert [one.stream for one in peer.take()] == [3]
-
-
-def test_a_response_before_the_end_of_its_request_resets_the_stream():
-    peer = Peer()
-    peer.say(peer.headers(1))
-    peer.connection.finish(1, TAIL)
-    headers, reset = peer.take()
-    assert (headers.kind, reset.kind) == (HEADERS, RST_STREAM)
-    assert reset.payload == struct.pack(">I", ErrorCode.NO_ERROR)
 
 
 def test_nothing_is_sent_on_an_ended_stream():
@@ -197,9 +120,6 @@ def test_nothing_is_sent_on_an_ended_stream():
     peer.connection.finish(1, TAIL)
     peer.connection.reset(1, ErrorCode.CANCEL)
     assert peer.take() == []
-
-
-# -- receiving
 
 
 def test_windows_are_refilled_in_large_steps():
