@@ -299,61 +299,6 @@ PROBES = {
         """,
         MODELS / "held.py",
     ),
-    # Nothing but the statistics' own scripts may send these a request.
-    "counted": Probe("""
-        max_batch_size: 8
-        input { name: "X" data_type: TYPE_FP32 dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-    """),
-    "counted_faults": Probe(
-        """
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-        """,
-        MODELS / "faults.py",
-    ),
-    "counted_chain": Probe(
-        """
-        platform: "ensemble"
-        max_batch_size: 8
-        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_step" model_version: -1
-                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_faulty_chain": Probe(
-        """
-        platform: "ensemble"
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_faults" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_outer_chain": Probe(
-        """
-        platform: "ensemble"
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_faulty_chain" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "OUT" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_step": Probe("""
-        max_batch_size: 8
-        input { name: "X" data_type: TYPE_FP32 dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-    """),
     # Models that do not load, each for its own reason; because of them the server is not ready.
     "fails_to_start": Probe(
         """

@@ -18,10 +18,11 @@ import pytest
 import tritonclient.grpc as grpc_client
 from contract.probes import MODELS
 from contract.runtime_models import ENCODES, batches_of, parameters
+from contract.serving import both_servers
 from contract.statistics_scripts import counters, moved_since, succeeded
 from contract.wire import ANSWER_SECONDS
 from runtime.support.graphs import ENCODER, TABLE, encode
-from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -71,18 +72,7 @@ def repository(bell: socket.socket, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **COMPLETE) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository) as server:
-        yield server
+triton, reference = both_servers(**COMPLETE)
 
 
 @pytest.fixture(params=["triton", "reference"])

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
 from contract.ensemble_scripts import ANSWER_SECONDS, FAILED_BESIDE, ROWS, Question, infer
-from contract.probes import write_probe
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from contract.serving import both_servers, folder_of
+from support.servers import COMPLETE, Flag, Server
 
 pytestmark = pytest.mark.oracle
 
@@ -26,24 +24,8 @@ FLAGS: dict[str, Flag] = {
 LIVE = "/v2/health/live"
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ensembles") / "repository"
-    for name, probe in PROBES.items():
-        write_probe(folder, name, probe)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def real(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ours(repository: Path) -> Iterator[Server]:
-    with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
-        yield server
+repository = folder_of(PROBES)
+real, ours = both_servers(LIVE, **FLAGS)
 
 
 def said_by_the_real_one(question: Question, real: Server) -> str:
@@ -82,8 +64,3 @@ def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, our
 def test_no_other_is_refused(which: str, request: pytest.FixtureRequest):
     server: Server = request.getfixturevalue(which)
     assert unloaded(server) == set(REFUSED)
-
-
-def test_the_questions_are_told_apart():
-    names = [question.name for question in ROWS]
-    assert sorted(set(names)) == sorted(names)

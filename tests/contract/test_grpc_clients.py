@@ -46,34 +46,6 @@ def test_infer_without_waiting(client: plain.InferenceServerClient):
         np.testing.assert_array_equal(result.as_numpy("Y"), expected)
 
 
-def test_a_stream(client: plain.InferenceServerClient):
-    answers: queue.Queue = queue.Queue()
-    client.start_stream(lambda result, error: answers.put((result, error)))
-    for number in range(5):
-        client.async_stream_infer(
-            "vector",
-            [x(TWO)],
-            request_id=str(number),
-            enable_empty_final_response=True,
-            sequence_id=7,
-            sequence_start=number == 0,
-        )
-    client.async_stream_infer("nobody", [x(TWO)])
-    ids = [answers.get(timeout=SECONDS)[0].get_response().id for _ in range(5)]
-    assert ids == ["0", "1", "2", "3", "4"]
-    assert "nobody" in str(answers.get(timeout=SECONDS)[1])
-    client.stop_stream()
-
-
-def test_settings(client: plain.InferenceServerClient):
-    assert client.get_log_settings().settings["log_info"].bool_param
-    assert client.get_trace_settings("vector").settings["trace_rate"].value == ["1000"]
-    client.update_trace_settings("vector", {"trace_rate": "5"})
-    assert client.get_trace_settings("vector").settings["trace_rate"].value == ["5"]
-    client.update_trace_settings("vector", {"trace_rate": None})
-    assert client.get_trace_settings("vector").settings["trace_rate"].value == ["1000"]
-
-
 def test_the_asyncio_client(probed_reference: Server):
     async def talk() -> None:
         async with aio.InferenceServerClient(probed_reference.grpc) as client:

@@ -49,7 +49,7 @@ def ask_hosted(probe_repository: Path) -> Iterator[Ask]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("case", [*filter(reaches_a_process, CASES)][::3], ids=str)
+@pytest.mark.parametrize("case", [*filter(reaches_a_process, CASES)][::6], ids=str)
 def test_a_model_in_a_process_answers_as_in_the_real_server(
     case: Case, recorded: Recording[Exchange], ask_hosted: Ask
 ):

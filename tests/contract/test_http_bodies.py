@@ -13,7 +13,7 @@ from contract.wire import LIVE, Reply, connect, read_reply
 from support.servers import Server
 
 MIB = 1 << 20
-ELEMENTS = 16 * MIB
+ELEMENTS = 2 * MIB
 LARGE = np.arange(ELEMENTS, dtype=np.float32).tobytes()
 SMALL = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="small")
 
@@ -38,7 +38,7 @@ def client(server: Server) -> Iterator[socket.socket]:
 
 
 def large() -> bytes:
-    """A request of 64 MiB whose answer is as large."""
+    """A request of 8 MiB whose answer is as large."""
     given = {
         "name": "X",
         "datatype": "FP32",
@@ -69,7 +69,7 @@ def numbers(reply: Reply) -> bytes:
     return reply.body[int(reply.header("Inference-Header-Content-Length") or 0) :]
 
 
-def test_64_mib_there_and_back(client: socket.socket):
+def test_8_mib_there_and_back(client: socket.socket):
     client.sendall(large())
     assert numbers(answer(client)) == LARGE
 

@@ -88,20 +88,15 @@ GENERATED = '{"Y":[1.0,2.0]'
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["/v2"], '"name":"triton"'),
         (["-I", "/v2/health/live"], "HTTP/1.1 "),
-        (["-i", "/v2/models/vector/ready"], "HTTP/1.1 200 OK"),
         (["--http1.0", "/v2/models/vector"], '"name":"vector"'),
-        (["-d", BODY, "/v2/models/vector/infer"], '"data":[1.0,2.0]'),
         (["--compressed", "-d", BODY, "/v2/models/vector/infer"], '"data":[1.0,2.0]'),
         (["-H", "Expect: 100-continue", "-d", LONG, "/v2/models/vector/infer"], "1.5,1.5]"),
         (["-H", "Transfer-Encoding: chunked", "-d", LONG, "/v2/models/vector/infer"], "1.5,1.5]"),
-        (["-d", FLAT, "/v2/models/vector/generate"], GENERATED),
         (
             ["-N", "-d", '{"X": [1, 2]}', "/v2/models/vector/generate_stream"],
             f"data: {GENERATED}",
         ),
-        (["-X", "POST", "/v2/repository/index"], '"name":"vector"'),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )

@@ -133,7 +133,7 @@ def real(oracle_installed: None, repository: Path) -> Iterator[Outcomes]:
     [
         ("inline", "2.51", PATTERNS),
         ("process", "2.51", IN_A_PROCESS),
-        ("inline", "newest", PATTERNS),
+        ("inline", "newest", IN_A_PROCESS),
     ],
     ids=["inline-2.51", "process-2.51", "inline-newest"],
 )

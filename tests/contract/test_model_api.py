@@ -15,6 +15,7 @@ from contract import argument_matrix
 from contract.casebook import infer, tensor
 from contract.model_api_scripts import SCRIPTS, Script
 from contract.recordings import MODE
+from contract.serving import both_servers
 from contract.wire import exchange
 from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver, stop
 
@@ -79,11 +80,7 @@ def write(folder: Path, *names: str) -> None:
         (folder / name / "config.pbtxt").write_text(textwrap.dedent(text))
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **FLAGS) as server:
-        yield server
+triton, reference = both_servers(**FLAGS)
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +92,6 @@ def in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         with config.open("a") as file:
             file.write('parameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n')
     with start_reference_server(folder, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository, **FLAGS) as server:
         yield server
 
 

@@ -224,12 +224,6 @@ def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Collec
     assert lines == ["InferRequest: HTTP_RECV_START HTTP_RECV_END"]
 
 
-def test_generate_leaves_spans_too(traced: tuple[Server, Collector]):
-    path = "/v2/models/vector/generate"
-    _, lines = spans_of(traced, lambda headers: post(path, '{"X": [1]}', headers=headers))
-    assert lines == [SENT, "  vector 1", "    compute"]
-
-
 def test_a_response_that_is_only_an_end_is_not_sent(traced: tuple[Server, Collector]):
     path = "/v2/models/decoupled/generate_stream"
     _, lines = spans_of(traced, lambda headers: post(path, '{"X": [1]}', headers=headers))

@@ -11,11 +11,8 @@ import pytest
 from contract.casebook import Ask, Case, check_row
 from contract.cases import CASES, real_models
 from contract.differences import comparable
-from contract.probes import BROKEN
 from contract.recordings import Recording, asked_live
-from contract.statistics_scripts import SCRIPTS, Script, play
 from contract.wire import Exchange
-from support.servers import Server
 
 pytestmark = pytest.mark.oracle
 
@@ -39,16 +36,6 @@ def test_the_real_server_answers_as_recorded(
     recorded.check(case, answer, comparable)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_real_server_counts_as_the_script_says(script: Script, probed_triton: Server):
-    assert play(probed_triton.http, script) == script.moves
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_reference_server_counts_as_the_script_says(script: Script, probed_reference: Server):
-    assert play(probed_reference.http, script) == script.moves
-
-
 @pytest.mark.parametrize("server", ["probed_triton", "probed_reference"])
 @pytest.mark.parametrize(("model", "words"), WHY_BROKEN.items())
 def test_the_log_says_why_a_model_did_not_load(
@@ -56,10 +43,6 @@ def test_the_log_says_why_a_model_did_not_load(
 ):
     lines = request.getfixturevalue(server).log.splitlines()
     assert any(model in line and words in line for line in lines)
-
-
-def test_there_are_words_for_every_broken_probe():
-    assert set(WHY_BROKEN) == set(BROKEN)
 
 
 def test_no_two_cases_have_the_same_name():

@@ -1,6 +1,6 @@
 """Models in the manner of public repositories: the same answers inline, in processes, for real.
 
-Each file of `stranger_models` is a pattern; its docstring describes it. docs/hosts.md lists them.
+`stranger_models.py` has the patterns; docs/hosts.md lists them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from typing import Any
 
 import pytest
 from contract.recordings import Recording, asked_live
+from contract.stranger_models import HEAD, PATTERNS
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
 from tools import oracle
 
 pytestmark = pytest.mark.oracle
 
-MODELS = Path(__file__).with_name("stranger_models")
-PATTERNS = sorted(path.stem for path in MODELS.glob("*.py"))
 CONFIG = """
     backend: "python"
     input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -108,7 +107,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, oracle_installed: None)
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / name / path).write_text(text, encoding="utf-8")
         (folder / name / "1").mkdir(parents=True, exist_ok=True)
-        (folder / name / "1" / "model.py").write_bytes((MODELS / f"{name}.py").read_bytes())
+        (folder / name / "1" / "model.py").write_text(HEAD + PATTERNS[name])
         (folder / name / "config.pbtxt").write_text(CONFIG + CONFIGS.get(name, ""))
     write_environment(folder / "own_environment")
     return folder
@@ -123,7 +122,7 @@ class Pattern:
     @property
     def files(self) -> object:
         """Everything that decides about the answer."""
-        source = (MODELS / f"{self.name}.py").read_text(encoding="utf-8")
+        source = HEAD + PATTERNS[self.name]
         return source, CONFIG, CONFIGS.get(self.name), FILES.get(self.name), REQUEST
 
 

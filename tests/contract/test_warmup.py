@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from contract.casebook import post
 from contract.count_probes import WARM_PROBES
 from contract.probes import write_probe
+from contract.serving import both_servers
 from contract.statistics_scripts import counters
 from contract.wire import exchange
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -53,18 +53,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server, with as many of the models as it loads."""
-    with start_tritonserver(repository, ready_path="/v2/health/live", **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server, with as many of the models as it loads."""
-    with start_reference_server(repository, ready_path="/v2/health/live", **FLAGS) as server:
-        yield server
+triton, reference = both_servers("/v2/health/live", **FLAGS)
 
 
 def index(server: Server) -> dict[str, dict[str, str]]:

@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tritonclient.grpc import model_config_pb2
 
 from model_factory import digits, recipes
 from model_factory.digits_evaluation import pad
@@ -51,6 +49,7 @@ def _noise_images(sizes, seed):
     return [rng.random(size, np.float32) for size in sizes]
 
 
+@settings(max_examples=25)
 @given(SIZES, SEEDS, st.sampled_from(POISONS))
 def test_alone_and_in_a_poisoned_batch_an_image_gets_the_same_answer(
     onnx_classify, sizes, seed, poison
@@ -64,7 +63,7 @@ def test_alone_and_in_a_poisoned_batch_an_image_gets_the_same_answer(
     np.testing.assert_array_equal(together.argmax(axis=1), alone.argmax(axis=1))
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(SIZES, SEEDS, st.sampled_from(POISONS))
 def test_torch_twin_gives_the_answers_of_the_onnx_graph(
     onnx_classify, torch_classify, sizes, seed, poison
@@ -75,7 +74,7 @@ def test_torch_twin_gives_the_answers_of_the_onnx_graph(
     np.testing.assert_allclose(torch_classify(batch, mask), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 70), (70, 1), (2, 3), (70, 40), (256, 256)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 70), (70, 1), (256, 256)])
 @pytest.mark.parametrize("classify", ["onnx_classify", "torch_classify"])
 def test_any_size_is_classified(request, classify, size):
     logits = request.getfixturevalue(classify)(*pad(_noise_images([size], seed=0)))
@@ -108,22 +107,3 @@ def test_recipes_name_the_artifacts_and_files_that_exist():
     for recipe in digits.RECIPES:
         assert recipe.target(MODEL.parent).parent == MODEL / "1"
         assert recipe.digest()  # reads every input
-
-
-def test_config_declares_a_ragged_batched_image():
-    text = (MODEL / "config.pbtxt").read_text()
-    config = text_format.Parse(text, model_config_pb2.ModelConfig())
-    assert (config.backend, config.max_batch_size) == ("python", 64)
-    assert config.HasField("dynamic_batching")
-    (image,), (logits,) = config.input, config.output
-    assert (image.name, list(image.dims)) == ("image", [1, -1, -1])
-    assert image.allow_ragged_batch
-    assert (logits.name, list(logits.dims)) == ("logits", [10])
-    assert image.data_type == logits.data_type == model_config_pb2.TYPE_FP32
-
-
-def test_labels_name_the_ten_digits_in_order():
-    config = text_format.Parse((MODEL / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    labels = (MODEL / config.output[0].label_filename).read_text().splitlines()
-    words = "zero one two three four five six seven eight nine"
-    assert labels == words.split()

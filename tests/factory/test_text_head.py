@@ -75,13 +75,6 @@ def test_the_accuracies_in_the_documentation_are_those_of_the_artifact(
     assert set(measured) == {"overall", *LANGUAGES, *LABELS}
 
 
-def test_it_is_accurate_enough_to_be_of_use(sentences, embeddings, classify):
-    scores = {score.kind: score for score in text_head.evaluate(sentences, classify(embeddings))}
-    assert scores["en"].right / scores["en"].total >= 0.9
-    # Guessing one of six is right in 0.17 of all cases.
-    assert scores["zh"].right / scores["zh"].total >= 0.33
-
-
 def test_training_again_gives_the_same_bytes(sentences, embedder, embeddings, head):
     again = text_head.train(sentences, embeddings)
     first, second = (text_head.head_model(each).SerializeToString() for each in (head, again))

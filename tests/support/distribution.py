@@ -35,7 +35,7 @@ SHARING = {
         ),
         *("shared_memory", "shared_memory_clients"),
     ),
-    "the traced models": ("logging", "trace"),
+    "the traced models": ("logging", "settings", "trace"),
 }
 SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items() for name in names}
 #: Seconds of a test, and of a test with any of these marks, in files without measured seconds.
@@ -80,7 +80,7 @@ _LONGEST = {
     ),
     10: (
         "contract/test_auto_complete",
-        *("contract/test_asgi_hosts", "contract/test_dashboard", "contract/test_grpc_control"),
+        *("contract/test_asgi_hosts", "contract/test_dashboard"),
         *("contract/test_two_repositories", "contract/test_warmup", "stack/test_serve"),
         *("runtime/cli/test_encoder_pages", "runtime/discovery/test_exports"),
         *("runtime/engines/test_onnx_sharing", "runtime/engines/test_torch"),
