@@ -33,17 +33,6 @@ class TritonPythonModel:
 if __name__ == "__main__":
     raise SystemExit("not a script any more")
 """,
-    # `async def execute`, with its requests gathered.
-    "async_execute": """
-import asyncio
-class TritonPythonModel:
-    async def execute(self, requests):
-        return await asyncio.gather(*(self.answer(request) for request in requests))
-    async def answer(self, request):
-        await asyncio.sleep(0)
-        text = np.array([str(len(request.inputs()))], dtype=object)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])
-""",
     # asyncio.run in `execute`.
     "asyncio_run": """
 import asyncio
@@ -52,24 +41,6 @@ async def fetch():
 class TritonPythonModel:
     def execute(self, requests):
         return respond(requests, asyncio.run(fetch()))
-""",
-    # A model that inherits most of itself, with an abstract base class and a property.
-    "base_class": """
-import abc
-class Base(abc.ABC):
-    def initialize(self, args):
-        self.calls = 0
-    @abc.abstractmethod
-    def answer(self): ...
-    def execute(self, requests):
-        self.calls += 1
-        return respond(requests, self.answer())
-class TritonPythonModel(Base):
-    @property
-    def name(self):
-        return type(self).__mro__[1].__name__
-    def answer(self):
-        return f"{self.name} {super().__class__.__name__} {self.calls}"
 """,
     # Calls to two other models at once, from `async def execute`.
     "calls_neighbours": """
@@ -90,17 +61,6 @@ class TritonPythonModel:
             for answer in answers
         ]
         return respond(requests, str(told))
-""",
-    # The output of a library, captured with redirect_stdout.
-    "captured_output": """
-import contextlib
-import io
-class TritonPythonModel:
-    def execute(self, requests):
-        caught = io.StringIO()
-        with contextlib.redirect_stdout(caught):
-            print("42 parameters")
-        return respond(requests, caught.getvalue())
 """,
     # A model call from a forked child.
     "child_asks_the_server": """
@@ -182,21 +142,6 @@ class TritonPythonModel:
         told = subprocess.check_output([sys.executable, "-c", program], text=True)
         return respond(requests, told.strip())
 """,
-    # An exception of the model's own, answered as this request's error.
-    "error_by_request": """
-class TooLong(ValueError):
-    pass
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            try:
-                raise TooLong(f"{request.request_id()}: 3 of 2 tokens")
-            except TooLong as error:
-                failed = pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG)
-                responses.append(pb_utils.InferenceResponse(output_tensors=[], error=failed))
-        return responses
-""",
     # os.fork and os.waitpid: a child that computes, and ends with a code.
     "forked_child": """
 import os
@@ -223,20 +168,6 @@ import helper
 class TritonPythonModel:
     def execute(self, requests):
         return respond(requests, helper.WHO)
-""",
-    # JSON in a tensor of strings, and the request's own parameters.
-    "json_payload": """
-import json
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            row = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            parameters = json.loads(request.parameters())
-            body = json.dumps({"row": row.tolist(), "temperature": parameters["temperature"]})
-            text = np.array([body.encode("utf-8")], dtype=np.bytes_)
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)]))
-        return responses
 """,
     # Imports in `initialize` and `execute`, by name and by statement.
     "lazy_import": """
@@ -297,20 +228,6 @@ class TritonPythonModel:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
-""",
-    # Counters of the model's own, with labels.
-    "metrics": """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.family = pb_utils.MetricFamily(
-            name="strangers_tokens",
-            description="Tokens by kind",
-            kind=pb_utils.MetricFamily.COUNTER,
-        )
-        self.tokens = self.family.Metric(labels={"kind": "prompt"})
-    def execute(self, requests):
-        self.tokens.increment(len(requests))
-        return respond(requests, str(self.tokens.value()))
 """,
     # The arguments of `initialize`: paths, names, and the configuration with its parameters.
     "model_arguments": """
@@ -423,63 +340,6 @@ class TritonPythonModel:
     def finalize(self):
         self.executor.shutdown()
 """,
-    # Classes that register themselves by a decorator, an Enum, a NamedTuple and a Protocol.
-    "registry": """
-import enum
-import typing
-REGISTRY = {}
-class Mode(enum.Enum):
-    FAST = "fast"
-class Size(typing.NamedTuple):
-    width: int = 2
-class Step(typing.Protocol):
-    def __call__(self, text: str) -> str: ...
-def register(cls):
-    REGISTRY[cls.__name__] = cls
-    return cls
-@register
-class Upper:
-    size: "Size" = Size()
-    def __call__(self, text: str) -> str:
-        return text.upper()
-class TritonPythonModel:
-    def execute(self, requests):
-        hints = typing.get_type_hints(Upper)
-        told = f"{REGISTRY['Upper']()('a')} {Mode('fast')} {Size()} {hints['size'].__name__}"
-        return respond(requests, told)
-""",
-    # A library's function, replaced by one of the model while it works.
-    "replaced_function": """
-import json
-from unittest import mock
-class TritonPythonModel:
-    def execute(self, requests):
-        with mock.patch("json.loads", lambda text: "replaced"):
-            inside = json.loads("1")
-        return respond(requests, f"{inside} {json.loads('1')}")
-""",
-    # A response sent by another thread, from an ordinary model.
-    "response_sender": """
-import threading
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            threading.Thread(target=self.answer, args=(request.get_response_sender(),)).start()
-    def answer(self, sender):
-        tensor = pb_utils.Tensor("TEXT", np.array(["sent"], dtype=object))
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        sender.send(pb_utils.InferenceResponse([tensor]), flags=final)
-""",
-    # A YAML file beside the model.
-    "settings_file": """
-from pathlib import Path
-import yaml
-class TritonPythonModel:
-    def initialize(self, args):
-        self.settings = yaml.safe_load(Path(__file__).with_name("settings.yaml").read_text())
-    def execute(self, requests):
-        return respond(requests, str(self.settings))
-""",
     # multiprocessing.shared_memory, filled by a child.
     "shared_memory_block": """
 import multiprocessing
@@ -512,27 +372,6 @@ class TritonPythonModel:
         self.told = "installed if possible"
     def execute(self, requests):
         return respond(requests, self.told)
-""",
-    # A singleton by a metaclass, a cached function, and a counter of the class.
-    "singleton": """
-import functools
-class Singleton(type):
-    made = {}
-    def __call__(cls, *arguments):
-        if cls not in cls.made:
-            cls.made[cls] = super().__call__(*arguments)
-        return cls.made[cls]
-class Tokenizer(metaclass=Singleton):
-    def __init__(self):
-        self.calls = 0
-@functools.lru_cache(maxsize=2)
-def vocabulary():
-    return ("a", "b")
-class TritonPythonModel:
-    def execute(self, requests):
-        Tokenizer().calls += 1
-        told = f"{Tokenizer() is Tokenizer()} {Tokenizer().calls} {vocabulary() is vocabulary()}"
-        return respond(requests, told)
 """,
     # A pool of spawned processes, as CUDA wants them; each imports the model's file.
     "spawned_pool": """
@@ -622,22 +461,6 @@ def parse(text):
 class TritonPythonModel:
     def execute(self, requests):
         return parse("{")
-""",
-    # Memory that is freed: weak references, gc.collect, and `__del__`.
-    "weak_references": """
-import gc
-import weakref
-gone = []
-class Buffer:
-    def __init__(self):
-        self.itself = self
-    def __del__(self):
-        gone.append("gone")
-class TritonPythonModel:
-    def execute(self, requests):
-        reference = weakref.ref(Buffer())
-        gc.collect()
-        return respond(requests, f"{reference()} {gone[-1]}")
 """,
     # A worker process with a queue each way, ended by a sentinel in `finalize`.
     "worker_process": """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -11,11 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tritonclient.http as plain
-import tritonclient.http.aio as aio
 from contract.casebook import get, infer_path
 from contract.wire import exchange
 from support.servers import Server
-from tritonclient.utils import InferenceServerException
 
 TWO = np.array([1, 2], dtype=np.float32)
 
@@ -35,15 +32,6 @@ def x(
     return tensor
 
 
-def test_infer_without_waiting(client: plain.InferenceServerClient):
-    waiting = [
-        client.async_infer("vector", [x(TWO + number)], request_id=str(number))
-        for number in range(10)
-    ]
-    for number, one in enumerate(waiting):
-        np.testing.assert_array_equal(one.get_result().as_numpy("Y"), TWO + number)
-
-
 def test_a_body_made_apart_from_its_request(probed_reference: Server):
     make, read = (
         getattr(plain.InferenceServerClient, name)
@@ -60,27 +48,10 @@ def test_a_body_made_apart_from_its_request(probed_reference: Server):
     np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
 
 
-def test_the_asyncio_client(probed_reference: Server):
-    async def talk() -> None:
-        async with aio.InferenceServerClient(probed_reference.http) as client:
-            assert await client.is_server_live()
-            assert (await client.get_model_metadata("vector"))["platform"] == "python"
-            results = await asyncio.gather(
-                *(client.infer("vector", [x(TWO + number)]) for number in range(10))
-            )
-            for number, result in enumerate(results):
-                np.testing.assert_array_equal(result.as_numpy("Y"), TWO + number)
-            with pytest.raises(InferenceServerException, match="nobody"):
-                await client.infer("nobody", [x(TWO)])
-
-    asyncio.run(talk())
-
-
 BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}]})
 LONG = json.dumps(
     {"inputs": [{"name": "X", "datatype": "FP32", "shape": [9999], "data": [1.5] * 9999}]}
 )
-FLAT = '{"X": [1, 2]}'
 GENERATED = '{"Y":[1.0,2.0]'
 
 

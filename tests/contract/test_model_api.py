@@ -160,21 +160,6 @@ def test_the_page_counts_the_differences_in_arguments(arguments_here: argument_m
         assert re.search(row, PAGE, re.MULTILINE), row
 
 
-def test_the_page_counts_the_calls(arguments_here: argument_matrix.Matrix):
-    cells = argument_matrix.by_cell(arguments_here)
-    arguments = {
-        (call, name.rpartition(" by ")[0])
-        for call, name, _ in cells
-        if name != argument_matrix.NUMBER
-    }
-    kinds = {kind for _, name, kind in cells if name != argument_matrix.NUMBER}
-    accepted = sum(outcome == "accepted" for outcome in cells.values())
-    text = " ".join(PAGE.split())
-    assert f"{len(arguments_here)} functions with {len(arguments)} arguments" in text
-    assert f"with {len(kinds)} kinds of values" in text
-    assert f"Of its {len(cells):,} calls {accepted:,} are accepted" in text
-
-
 @pytest.mark.oracle
 def test_the_real_server_accepts_the_arguments_as_recorded(triton: Server):
     now = ask_arguments(triton)

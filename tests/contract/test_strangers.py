@@ -45,7 +45,6 @@ FILES = {
     "text_file": {"1/labels.txt": "\u732b\n"},
     "path_edit": {"1/src/text_tools.py": "def clean(text): return ' '.join(text.split())\n"},
     "plugin_file": {"1/plugin.py": "def run(): return 'run'\n"},
-    "settings_file": {"1/settings.yaml": "beams: 4\nnames: [a, b]\n"},
 }
 REQUEST = {
     "id": "r1",
