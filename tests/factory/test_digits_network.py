@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_factory import digits, recipes
+from model_factory import artifacts, recipes
 from model_factory.digits_evaluation import pad
 
 pytestmark = pytest.mark.brute_force
@@ -23,7 +23,7 @@ POISONS = [np.nan, np.inf, -np.inf, np.finfo(np.float32).max, -1.0]
 @pytest.fixture(scope="module")
 def onnx_classify(tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    digits.write_onnx(path)
+    artifacts.write_digits(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -33,7 +33,7 @@ def onnx_classify(tmp_path_factory):
 @pytest.fixture(scope="module")
 def torch_classify():
     torch = pytest.importorskip("torch", reason="the torch twin needs torch")
-    (recipe,) = (recipe for recipe in digits.RECIPES if recipe.needs_torch)
+    (recipe,) = (recipe for recipe in artifacts.DIGITS if recipe.needs_torch)
     recipes.build_all([recipe], MODEL.parent)
     module = torch.export.load(recipe.target(MODEL.parent)).module()
 
@@ -95,15 +95,15 @@ def test_a_row_of_padding_only_stays_finite_and_disturbs_nobody(request, classif
 
 def test_equal_parameters_give_equal_onnx_files(tmp_path):
     for name in ("first.onnx", "second.onnx"):
-        digits.write_onnx(tmp_path / name)
+        artifacts.write_digits(tmp_path / name)
     assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
 
 
 def test_recipes_name_the_artifacts_and_files_that_exist():
-    assert [(recipe.file, recipe.needs_torch) for recipe in digits.RECIPES] == [
+    assert [(recipe.file, recipe.needs_torch) for recipe in artifacts.DIGITS] == [
         ("model.onnx", False),
         ("model.pt2", True),
     ]
-    for recipe in digits.RECIPES:
+    for recipe in artifacts.DIGITS:
         assert recipe.target(MODEL.parent).parent == MODEL / "1"
         assert recipe.digest()  # reads every input

@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from model_factory import digits, digits_parameters
+from model_factory import artifacts, digits_parameters
 from model_factory.digits_evaluation import accuracy_by_bucket, pad
 from model_factory.digits_images import Sources, draw_disturbed, draw_plain, load_sources
 from model_factory.digits_parameters import Claim
@@ -24,7 +24,7 @@ def parameters():
 
 def test_shipped_parameters_are_as_accurate_as_they_claim(tmp_path):
     pytest.importorskip("sklearn", reason="the held-out digits come with scikit-learn")
-    digits.write_onnx(tmp_path / "model.onnx")
+    artifacts.write_digits(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(
         tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
     )

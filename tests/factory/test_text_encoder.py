@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from model_factory import minilm, recipes
 from model_factory.__main__ import REPOSITORY
+from model_factory.artifacts import TEXTS
 from model_factory.embedding import TextEmbedder
 from model_factory.onnx_graph import GraphWriter
-from model_factory.text_recipes import RECIPES
 
 pytestmark = pytest.mark.brute_force
 
@@ -22,7 +22,7 @@ WORDS = 30522
 
 def artifact(model, file):
     """The artifact's path in model_repository, built first if it is missing or out of date."""
-    recipe = next(item for item in RECIPES if (item.model, item.file) == (model, file))
+    recipe = next(item for item in TEXTS if (item.model, item.file) == (model, file))
     recipes.build_all([recipe], REPOSITORY)
     return recipe.target(REPOSITORY)
 

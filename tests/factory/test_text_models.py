@@ -13,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from model_factory import recipes
 from model_factory.__main__ import REPOSITORY
+from model_factory.artifacts import TEXTS
 from model_factory.sentences import LABELS
-from model_factory.text_recipes import RECIPES
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.config import json_form
@@ -86,7 +86,7 @@ def load():
     with contextlib.ExitStack() as loaded:
 
         def load(model):
-            wanted = [item for item in RECIPES if item.model == model and not item.needs_torch]
+            wanted = [item for item in TEXTS if item.model == model and not item.needs_torch]
             recipes.build_all(wanted, REPOSITORY)
             instance = Loaded(REPOSITORY / model, read_config(model))
             loaded.callback(instance.close)
