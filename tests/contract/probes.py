@@ -349,7 +349,6 @@ def write_probes(repository: Path, *names: str) -> None:
 
 
 def write_probe(repository: Path, name: str, probe: Probe) -> None:
-    """Write one probe into a repository."""
     folder = repository / name
     folder.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")

@@ -34,7 +34,6 @@ Answers = Recording[str]
 
 @pytest.fixture(scope="module")
 def repository() -> Iterator[Path]:
-    """The models that complete their configurations."""
     with repository_folder("completing") as root:
         folder = root / "repository"
         for row in COMPLETIONS:
@@ -47,7 +46,6 @@ def repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def recorded(repository: Path) -> Iterator[Answers]:
-    """The recorded answers of the real server."""
     opened: Answers = Recording(
         "auto_complete",
         (),
@@ -61,7 +59,6 @@ def recorded(repository: Path) -> Iterator[Answers]:
 
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server with the models that it is asked for."""
     models = [row.model for row in asked_live(COMPLETIONS)]
     flags = FLAGS | {"model_control_mode": "explicit", "load_model": models}
     with start_tritonserver(repository, ready_path=LIVE, **flags) as server:
@@ -70,7 +67,6 @@ def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
     with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
         yield server
 

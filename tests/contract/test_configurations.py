@@ -175,7 +175,6 @@ def _sent(row: Row) -> object:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording[Outcome]]:
-    """The real server's recorded outcomes."""
     opened: Recording[Outcome] = Recording("configurations", [Outcome], _sent, {}, ROWS)
     yield opened
     opened.close()
@@ -183,13 +182,11 @@ def recorded() -> Iterator[Recording[Outcome]]:
 
 @pytest.fixture(scope="module")
 def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the real server makes of a row."""
     return _asking(start_tritonserver, tmp_path_factory.mktemp("real"), asked_live(ROWS))
 
 
 @pytest.fixture(scope="module")
 def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the reference server makes of a row."""
     return _asking(start_reference_server, tmp_path_factory.mktemp("ours"), ROWS)
 
 

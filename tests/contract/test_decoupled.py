@@ -69,13 +69,11 @@ triton, reference = both_servers(**EXPLICIT)
 
 @pytest.fixture(params=["triton", "reference"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the two."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
 def both(triton: Server, reference: Server) -> tuple[Server, Server]:
-    """The real server, and ours."""
     return triton, reference
 
 
@@ -274,7 +272,6 @@ def bell() -> Iterator[socket.socket]:
 
 
 def ringing(bell: socket.socket, source: str) -> str:
-    """`source`, which rings first."""
     return f"import socket\nsocket.create_connection({bell.getsockname()!r}).close()\n{source}"
 
 

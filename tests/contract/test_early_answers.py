@@ -52,7 +52,6 @@ def bell() -> Iterator[socket.socket]:
 
 @pytest.fixture(scope="module")
 def repository(bell: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model for each mode; both servers serve one folder."""
     folder = tmp_path_factory.mktemp("early")
     host, port = bell.getsockname()
     for name, more in MODES.items():
@@ -77,7 +76,6 @@ triton, reference = both_servers(**COMPLETE)
 
 @pytest.fixture(params=["triton", "reference"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the two."""
     server: Server = request.getfixturevalue(request.param)
     return server
 

@@ -68,7 +68,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clients(
     oracle_installed: None, repository: Path
 ) -> Iterator[tuple[InferenceServerClient, InferenceServerClient]]:
-    """Clients of the real server and of the reference server."""
     flags: dict[str, Any] = COMPLETE | {"allow_grpc": False, "model_load_thread_count": 4}
     with (
         start_tritonserver(repository, allow_metrics=False, **flags) as real,

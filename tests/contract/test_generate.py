@@ -19,7 +19,6 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
-    """The real server's recorded responses."""
     with recording("generate", probe_repository, CASES) as opened:
         yield opened
 

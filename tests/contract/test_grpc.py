@@ -55,13 +55,11 @@ def asking(server: Server | InProcessServer) -> Iterator[AskGrpc]:
 
 @pytest.fixture(scope="module")
 def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
-    """Put a case to the real server."""
     yield from asking(probed_triton)
 
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recorded]:
-    """The real server's recorded responses."""
     opened: Recorded = Recording(
         "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository), CASES
     )

@@ -50,7 +50,6 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`vector`, and `echo`, which answers with the parameters that it gets."""
     repository = tmp_path_factory.mktemp("options") / "repository"
     write_probes(repository, "vector")
     version = repository / "echo" / "1"

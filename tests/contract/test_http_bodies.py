@@ -25,14 +25,12 @@ pytestmark = [
 
 @pytest.fixture
 def server(name: str, request: pytest.FixtureRequest) -> Server:
-    """One of the two."""
     found: Server = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[socket.socket]:
-    """A connection."""
     with connect(server.http) as connection:
         yield connection
 
@@ -58,7 +56,6 @@ def in_chunks(request: bytes, size: int) -> bytes:
 
 
 def answer(client: socket.socket) -> Reply:
-    """The next reply."""
     with client.makefile("rb") as stream:
         return read_reply(stream)
 

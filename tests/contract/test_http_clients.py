@@ -19,7 +19,6 @@ TWO = np.array([1, 2], dtype=np.float32)
 
 @pytest.fixture
 def client(probed_reference: Server) -> Iterator[plain.InferenceServerClient]:
-    """The plain client."""
     with plain.InferenceServerClient(probed_reference.http, concurrency=4) as client:
         yield client
 

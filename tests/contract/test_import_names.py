@@ -113,7 +113,6 @@ ROWS = [*map(Row, PATTERNS)]
 
 @pytest.fixture(scope="module")
 def repository() -> Iterator[Path]:
-    """All patterns as models."""
     with repository_folder("importing") as root:
         folder = root / "repository"
         for name, source in PATTERNS.items():
@@ -127,7 +126,6 @@ def repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def recorded(repository: Path) -> Iterator[Recording[str]]:
-    """The recorded outcomes on tritonserver 2.51."""
     own = own_path(repository)
     opened: Recording[str] = Recording("import_names", (), lambda row: row.files, own, ROWS)
     yield opened

@@ -13,13 +13,11 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def real(oracle_installed: None) -> versions.Snapshot:
-    """The real server's interface."""
     return versions.snapshot("oracle")
 
 
 @pytest.fixture(scope="module")
 def ours() -> versions.Snapshot:
-    """The reference server's interface in the profile of that release."""
     return versions.snapshot("2.51")
 
 

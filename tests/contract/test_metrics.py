@@ -36,7 +36,6 @@ Page = list[tuple[list[str], list[str]]]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The probes whose metrics are looked at."""
     folder = tmp_path_factory.mktemp("metered")
     write_probes(folder, *PROBES)
     return folder

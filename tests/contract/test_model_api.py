@@ -60,14 +60,12 @@ FLAGS: dict[str, Flag] = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The calling and the called models."""
     folder = tmp_path_factory.mktemp("asking")
     write(folder, *MODELS)
     return folder
 
 
 def write(folder: Path, *names: str) -> None:
-    """Write some of the models."""
     for name in names:
         file, config = MODELS[name]
         version = folder / name / "1"
@@ -85,7 +83,6 @@ triton, reference = both_servers(**FLAGS)
 
 @pytest.fixture(scope="module")
 def in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The reference server with each model in its own process."""
     folder = tmp_path_factory.mktemp("asking_in_processes")
     write(folder, *MODELS)
     for config in folder.glob("*/config.pbtxt"):

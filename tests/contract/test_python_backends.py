@@ -199,7 +199,6 @@ def servers(oracle_installed: None, root: Path) -> Iterator[tuple[Server, Server
 
 @pytest.fixture(scope="module")
 def recorded(root: Path) -> Iterator[Answers]:
-    """The recorded answers of the real server."""
     own = own_path(root / "repository")
     opened: Answers = Recording("python_backends", (), lambda row: row.files, own, ROWS)
     yield opened

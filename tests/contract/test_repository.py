@@ -103,7 +103,6 @@ def sent(row: Row) -> object:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording[tuple[str, ...]]]:
-    """The real server's recorded responses to each step of a script."""
     opened: Recording[tuple[str, ...]] = Recording("repository", (), sent, {}, ROWS)
     yield opened
     opened.close()
@@ -156,8 +155,6 @@ def once(play: Callable[[str], Said]) -> Callable[[Row], tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the real server says to a script."""
-
     def play(stage: str) -> Said:
         scripts = [row.script for row in asked_live(ROWS) if row.stage == stage]
         return played_by_triton(stage, scripts, tmp_path_factory.mktemp(stage))
@@ -167,8 +164,6 @@ def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the reference server says to a script."""
-
     def play(stage: str) -> Said:
         repository = tmp_path_factory.mktemp(stage) / "ours"
         return played(start_reference_server, stage, STAGES[stage][0], repository, 4)

@@ -55,7 +55,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(oracle_installed: None, repository: Path) -> Iterator[tuple[Server, Server]]:
-    """The real server and the reference server."""
     with (
         start_tritonserver(repository, ready_path=LIVE, **FLAGS) as real,
         start_reference_server(repository, ready_path=LIVE, **FLAGS) as reference,

@@ -61,7 +61,6 @@ def write_models(repository: Path) -> Path:
 def triton(
     oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Path]]:
-    """The real server, and its models."""
     repository = write_models(tmp_path_factory.mktemp("real"))
     with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
         yield server, repository
@@ -69,7 +68,6 @@ def triton(
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """The reference server, and its models."""
     repository = write_models(tmp_path_factory.mktemp("ours"))
     with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
         yield server, repository

@@ -52,7 +52,6 @@ def outcome(server: Server | InProcessServer, table: Table, case: Case) -> Answe
 
 @pytest.fixture(scope="module")
 def recorded(traced_repository: Path) -> Iterator[dict[str, Recording[Answers]]]:
-    """The real server's recorded answers, by table."""
     with contextlib.ExitStack() as stack:
         yield {
             name: stack.enter_context(recording(name, traced_repository, table.cases))

@@ -127,7 +127,6 @@ def trying(server: Server | InProcessServer) -> Try:
 
 @contextlib.contextmanager
 def objects() -> Iterator[None]:
-    """Make the objects, as new."""
     for key, content in OBJECTS.items():
         (SHARED / key).write_bytes(content)
     try:

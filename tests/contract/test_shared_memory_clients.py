@@ -20,7 +20,6 @@ SERVERS = ("probed_triton", "probed_reference")
 
 @pytest.fixture(params=SERVERS)
 def client(request: pytest.FixtureRequest) -> Iterator[http.InferenceServerClient]:
-    """A client of a server without regions."""
     server: Server = request.getfixturevalue(request.param)
     with contextlib.closing(http.InferenceServerClient(server.http)) as made:
         made.unregister_system_shared_memory()

@@ -99,7 +99,6 @@ def write_environment(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, oracle_installed: None) -> Path:
-    """All patterns, as models."""
     folder = tmp_path_factory.mktemp("strangers")
     for name in PATTERNS:
         for path, text in FILES.get(name, {}).items():
@@ -151,7 +150,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording[str]]:
-    """The recorded answers of the real server."""
     opened: Recording[str] = Recording("strangers", (), lambda row: row.files, {}, ROWS)
     yield opened
     opened.close()
@@ -159,7 +157,6 @@ def recorded() -> Iterator[Recording[str]]:
 
 @pytest.fixture(scope="module")
 def real(repository: Path, cache: None) -> Iterator[Server]:
-    """The real server with the models that it is asked for."""
     names = sorted({*NEIGHBOURS, *(row.name for row in asked_live(ROWS))})
     flags = FLAGS | {"model_control_mode": "explicit", "load_model": names}
     with start_tritonserver(repository, **flags) as server:

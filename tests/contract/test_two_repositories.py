@@ -34,7 +34,6 @@ POLICY = "version_policy { specific { versions: [1, 5, 9] } }"
 def servers(
     oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Server]]:
-    """The real server and ours, on the same two repositories."""
     root = tmp_path_factory.mktemp("repositories")
     first, second = root / "first", root / "second"
     for repository, names in ((first, ("one", "both")), (second, ("two", "both"))):

@@ -80,7 +80,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(copy: Path) -> dict[str, Path]:
-    """The wheels by package."""
     projects = [copy / project.relative_to(ROOT) for project in release.PROJECTS]
     # How quick the compiled module is is not looked at here.
     pip(*BUILD, "--wheel-dir", copy.parent, *projects, CFLAGS="-O0")

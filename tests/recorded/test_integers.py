@@ -29,7 +29,6 @@ DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models."""
     folder = tmp_path_factory.mktemp("integers") / "repository"
     folder.mkdir()
     write(folder)
@@ -38,7 +37,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[InProcessServer]:
-    """The reference server."""
     with start_in_process(repository, **FLAGS) as started:
         yield started
 

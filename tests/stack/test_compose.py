@@ -104,7 +104,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(engine: docker.DockerClient, tree: Path) -> Iterator[Stack]:
-    """The stack, up."""
     names = [
         *("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"),
         *("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"),
