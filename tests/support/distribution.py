@@ -22,7 +22,7 @@ SHARING = {
         *("pages_and_voices", "protocol_models", "replay", "resident_pipeline"),
     ),
     "the probes": (
-        *("generate", "grpc", "grpc_mutations", "grpc_strangers", "grpc_wire"),
+        *("grpc", "grpc_mutations", "grpc_strangers", "grpc_wire"),
         "client_versions",
         *(
             "http_bodies",
