@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from contract.casebook import get, infer, post, tensor
 from contract.cases.settings import TRACE
-from contract.probes import MODELS, Probe, write_probe, write_probes
+from contract.probes import Probe, write_probe, write_probes
 from contract.recordings import repository_folder
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import Reply, exchange
@@ -34,7 +34,7 @@ TELLER = Probe(
     input { name: "NAME" data_type: TYPE_STRING dims: [1] }
     output { name: "TOLD" data_type: TYPE_STRING dims: [-1] }
     """,
-    MODELS / "tells_context.py",
+    "TellsContext",
 )
 OWN = {
     "teller": TELLER,

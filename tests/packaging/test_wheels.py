@@ -46,9 +46,9 @@ IN_FOLDER = "reference_server_in_process"
 #: The one module that is compiled here: Cython translates each before it calls the compiler.
 COMPILED = "core/byte_strings"
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
-#: What the builds require is here already. Whether they name all of it is seen whenever `make`
-#: installs them, each in an environment that has nothing else.
-BUILD = ("wheel", "--no-build-isolation", "--no-deps")
+#: Builds a wheel as pip does, without an environment: what the builds require is here already.
+#: Whether they name all of it is seen whenever `make` installs them.
+BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 #: The command that the simulator's environment puts on PATH.
 ATC = "ascend_simulator/site/bin/atc"
 
@@ -80,9 +80,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(copy: Path) -> dict[str, Path]:
-    projects = [copy / project.relative_to(ROOT) for project in release.PROJECTS]
-    # How quick the compiled module is is not looked at here.
-    pip(*BUILD, "--wheel-dir", copy.parent, *projects, CFLAGS="-O0")
+    for project in release.PROJECTS:
+        folder = copy / project.relative_to(ROOT)
+        # How quick the compiled module is is not looked at here.
+        run(sys.executable, "-c", BUILD, copy.parent, cwd=folder, CFLAGS="-O0")
     prefixes = {
         name: f"triton_{name}" if name.startswith("reference") else name for name in PACKAGES
     }
@@ -150,13 +151,7 @@ def test_without_a_compiler_nothing_is_compiled_and_nothing_fails(tmp_path):
         target = tmp_path / (ROOT / file).relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, target)
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=tmp_path,
-        env=os.environ | {"CC": "no-such-compiler"},
-        check=True,
-        capture_output=True,
-    )
+    run(sys.executable, "setup.py", "-q", "build_ext", "-i", cwd=tmp_path, CC="no-such-compiler")
     assert not [*tmp_path.rglob("*.so")]
 
 
@@ -396,11 +391,11 @@ def pip(*arguments: str | Path, python: Path | None = None, **environment: str) 
     run(sys.executable, *command, **environment)
 
 
-def run(*command: str | Path, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path = Path("/"), **environment: str) -> str:
     """Run a command away from the sources; its output, or a failure that shows it."""
     result = subprocess.run(
         command,
-        cwd="/",
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
