@@ -153,20 +153,6 @@ def test_each_answer_leaves_with_its_execution_the_shortest_first(
             assert asked.answers.empty()
 
 
-@pytest.mark.parametrize("model", ["late", "decoupled_late"])
-def test_all_answers_leave_with_the_last_execution_where_config_says_so(
-    model: str, bell: socket.socket, server: Server
-):
-    def nothing_has_come() -> None:
-        assert asked.answers.empty()
-
-    with Asked(server, model, rows()) as asked:
-        for size in reversed(SIZES):
-            assert may_execute(bell, nothing_has_come) == [size]
-        answers = dict(asked.next() for _ in SIZES)
-    assert all(right(answers[number], tokens) for number, tokens in enumerate(rows()))
-
-
 @pytest.mark.parametrize("model", MODES)
 def test_statistics_are_those_of_a_batch(model: str, bell: socket.socket, server: Server):
     before = counters(server.http, model)

@@ -106,10 +106,3 @@ def test_both_servers_give_the_same_answers(clients, name):
             assert reference[output].tolist() == expected.tolist()
         else:
             np.testing.assert_allclose(reference[output], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_classes_have_names_on_both_servers(clients):
-    for own in clients:
-        labels = [each.split(b":")[2].decode() for each in answer(own, "nli", 3)["score"][0]]
-        assert sorted(labels) == sorted(exports.LABELS)
-        assert labels[0] == answer(own, "nli")["label"][0, 0].decode()

@@ -260,26 +260,6 @@ def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(
         pipelines.model("plan").infer({"INPUT__0": -EMBEDDINGS})
 
 
-def test_without_it_the_error_names_what_is_here(models: Path) -> None:
-    with (
-        pytest.raises(
-            ServerError, match="backends python, onnxruntime, openvino, pytorch and those in"
-        ),
-        open_repository(models, models=["plan_pipeline"]),
-    ):
-        pass
-
-
-@pytest.mark.usefixtures("stubs")
-def test_a_function_that_is_not_there_is_told(models: Path) -> None:
-    option = "--stub-model=plan=plan_stubs:other"
-    with (
-        pytest.raises(ServerError, match="--stub-model: plan_stubs:other: module 'plan_stubs' has"),
-        open_repository(models, models=["plan"], options=[option]),
-    ):
-        pass
-
-
 @pytest.mark.usefixtures("stubs")
 def test_a_function_may_stand_in_for_a_decoupled_model(models: Path) -> None:
     option = "--stub-model=stream=plan_stubs:count"

@@ -327,16 +327,6 @@ def test_a_caller_is_known_by_its_header(
     assert context["traceparent"].endswith("-01")
 
 
-def test_what_is_sent_is_json_of_this_server(traced: tuple[Server, Collector]):
-    _, collector = traced
-    spans_of(traced, lambda headers: infer("vector", X, headers=headers))
-    assert set(collector.requests) == {("/v1/traces", "application/json")}
-    assert collector.scopes == {"triton-server"}
-    resource = collector.resources[-1]
-    assert resource["service.name"] == "triton-inference-server"
-    assert (resource["deployment.environment"], resource["a"]) == ("test", "b=c")
-
-
 # ------------------------------------------------------------------------------------- settings
 
 

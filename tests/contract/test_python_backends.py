@@ -341,9 +341,3 @@ def test_decisions_are_in_the_log_with_their_evidence(servers: tuple[Server, Ser
     for server in servers:
         assert "empty: config.pbtxt lacks inputs, outputs" in server.log
         assert "range.input_ids: 0..49 (The graph executes with id 49" in server.log
-
-
-def test_a_model_of_backend_ge_brings_no_code(servers: tuple[Server, Server]):
-    for server in servers:
-        config = json.loads(ask(server, "GET", "/v2/models/digits/config").partition(" ")[2])
-        assert (config["backend"], config["runtime"]) == ("ge", "model.py")

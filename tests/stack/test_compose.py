@@ -26,8 +26,6 @@ from tritonclient.http import InferenceServerClient, InferInput
 
 pytestmark = pytest.mark.stack
 
-# With a base image of 130 MB this keeps the server's far below 400 MB.
-OWN_LAYERS_BYTES = 150e6
 # What docs/deployment.md says that each image adds to its base; engines count a little differently.
 ADDED_MB = re.compile(r"^\| `([a-z-]+)` \| (\d+) MB \|", re.M)
 BASE = "python:3.11-slim-bookworm"
@@ -131,11 +129,6 @@ def test_models_are_built_into_the_mounted_repository_and_belong_to_its_owner(st
     assert {file.stat().st_uid for file in built.values()} == {repository.stat().st_uid}
 
 
-def test_client_shows_an_answer(stack):
-    assert stack.container("client").wait()["StatusCode"] == 0
-    assert "is about: billing" in stack.output("client")
-
-
 def test_server_answers_from_outside(stack):
     assert ask(stack.ports["HTTP_PORT"], "My parcel never arrived.") == "delivery"
 
@@ -147,13 +140,6 @@ def test_server_is_healthy_unprivileged_and_reads_only(stack):
     assert [(mount["Destination"], mount["RW"]) for mount in server["Mounts"]] == [
         ("/models", False)
     ]
-
-
-def test_server_image_adds_little_to_its_base(stack):
-    layers = stack.container("server").image.history()
-    own = [layer["Size"] for layer in layers if layer["CreatedBy"].startswith("COPY /opt/")]
-    assert len(own) == 2
-    assert sum(own) < OWN_LAYERS_BYTES
 
 
 def test_the_sizes_of_the_images_are_those_of_the_page(stack):

@@ -44,12 +44,6 @@ def test_first_answer_is_shown_once_the_server_is_ready_and_ctrl_c_ends_it(port)
         end(process, signal.SIGINT, os.killpg)
 
 
-def test_a_signal_ends_the_server_in_its_own_way(port):
-    with serving(port, model_control_mode="explicit", load_model="text_pipeline") as process:
-        read_until(process, LAST_LINE)
-        end(process, signal.SIGTERM, os.kill)
-
-
 def end(process: subprocess.Popen[str], number: int, send: Callable[[int, int], None]) -> None:
     send(process.pid, number)
     # The end of the output is also the end of every process that could still write to it.
