@@ -221,13 +221,10 @@ TEXTS = np.array([[b"to be or not"], [b"encyclopedia"]], object)
 EMBEDDINGS = np.array([[4, 9], [1, 12]], np.float32)
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
-def pipelines(
-    models: Path, stubs: None, request: pytest.FixtureRequest
-) -> Iterator[ModelRepository]:
-    """Both pipelines in each kind of host; a process that imports torch takes seconds to start."""
-    host = f"--backend-config=python,host={request.param}"
-    options = ["--stub-model=plan=plan_stubs:classify", host]
+@pytest.fixture(scope="module")
+def pipelines(models: Path, stubs: None) -> Iterator[ModelRepository]:
+    """Both pipelines in processes; the tests below execute models in this one."""
+    options = ["--stub-model=plan=plan_stubs:classify", "--backend-config=python,host=process"]
     names = ["classifier_pipeline", "plan_pipeline"]
     with open_repository(models, models=names, options=options) as opened:
         yield opened
