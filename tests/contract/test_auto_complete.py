@@ -11,7 +11,7 @@ import pytest
 from contract.auto_complete_scripts import COMPLETIONS, Completion
 from contract.casebook import get
 from contract.recordings import Recording, asked_live, own_path, repository_folder
-from contract.wire import exchange
+from contract.wire import exchange, index
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
@@ -79,10 +79,7 @@ def config(server: Server, row: Completion) -> str:
 
 def reason(server: Server, row: Completion) -> str:
     """Why a model could not be loaded."""
-    index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    entries = json.loads(exchange(server.http, index).replies[0].body)
-    (entry,) = [entry for entry in entries if entry["name"] == row.model]
-    reason = _LINE.sub(r"\1", entry.get("reason", ""))
+    reason = _LINE.sub(r"\1", index(server.http)[row.model].get("reason", ""))
     return _INSTALLED.sub("/opt/tritonserver/", reason)
 
 

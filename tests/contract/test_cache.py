@@ -302,7 +302,7 @@ def test_another_load_of_a_model_is_asked_anew(repository: Path, reference: Serv
     request = x("cached_again", 1, 2)
     assert b'"data":[1.0,2.0]' in exchange(reference.http, request).replies[0].body
     file = repository / "cached_again" / "1" / "model.py"
-    file.write_text(file.read_text().replace("as_numpy()", "as_numpy() * 2"))
+    file.write_text(file.read_text().replace("given.as_numpy()", "given.as_numpy() * 2"))
     load(reference, "cached_again")
     assert b'"data":[2.0,4.0]' in exchange(reference.http, request).replies[0].body
 

@@ -36,7 +36,7 @@ from contract.decoupled_scripts import (
 )
 from contract.grpc_casebook import ANSWER_SECONDS, Outcome, byte_strings, call, infer, tensor
 from contract.serving import both_servers
-from contract.wire import connect, exchange
+from contract.wire import connect, exchange, index
 from support.perf_analyzer import measured
 from support.servers import COMPLETE, Server
 from support.waiting import until
@@ -410,15 +410,8 @@ later(f)
         ring, _ = bell.accept()
         unload = casebook.post("/v2/repository/models/decoupled/unload", b"{}")
         assert exchange(server.http, unload).replies[0].status == 200
-        assert state(server, "decoupled") == "UNLOADING"
+        assert index(server.http)["decoupled"]["state"] == "UNLOADING"
         ring.close()
         assert [text(each.infer_response) for each in stream] == ["late"]
     if server is reference:  # the real one was seen to take its time for the rest
-        until(lambda: state(server, "decoupled") == "UNAVAILABLE")
-
-
-def state(server: Server, model: str) -> str:
-    """Return the index's entry for the only version of a model."""
-    reply = exchange(server.http, casebook.post("/v2/repository/index", b"{}")).replies[0]
-    (found,) = [each for each in json.loads(reply.body) if each["name"] == model]
-    return found["state"]
+        until(lambda: index(server.http)["decoupled"]["state"] == "UNAVAILABLE")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 
 import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
-from contract.ensemble_scripts import ANSWER_SECONDS, FAILED_BESIDE, ROWS, Question, infer
+from contract.ensemble_scripts import FAILED_BESIDE, ROWS, Question, infer
 from contract.serving import both_servers, folder_of
+from contract.wire import index
 from support.servers import COMPLETE, Flag, Server
 
 pytestmark = pytest.mark.oracle
@@ -46,14 +45,6 @@ def test_a_step_that_fails_beside_another_ends_the_request(what: str, ours: Serv
     assert infer("parted_beside", what=what, X=9.0).ask(ours) == FAILED_BESIDE[what]
 
 
-def unloaded(server: Server) -> set[str]:
-    connection = http.client.HTTPConnection(server.http, timeout=ANSWER_SECONDS)
-    connection.request("POST", "/v2/repository/index")
-    rows = json.loads(connection.getresponse().read())
-    connection.close()
-    return {row["name"] for row in rows if row.get("state") != "READY"}
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, ours: Server):
     for server in (real, ours):
@@ -63,4 +54,5 @@ def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, our
 @pytest.mark.parametrize("which", ["real", "ours"])
 def test_no_other_is_refused(which: str, request: pytest.FixtureRequest):
     server: Server = request.getfixturevalue(which)
-    assert unloaded(server) == set(REFUSED)
+    rows = index(server.http)
+    assert {name for name in rows if rows[name].get("state") != "READY"} == set(REFUSED)

@@ -5,7 +5,6 @@ Triton adds the C++ names to `triton_python_backend_utils` when the model's file
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from contract.recordings import Recording, asked_live, own_path, repository_folder
-from contract.wire import exchange
+from contract.wire import index
 from support.servers import start_tritonserver
 
 from reference_server.testing import open_repository
@@ -151,8 +150,7 @@ def real(oracle_installed: None, repository: Path) -> Outcomes:
         allow_grpc=False,
         allow_metrics=False,
     ) as server:
-        index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-        return outcomes(json.loads(exchange(server.http, index).replies[0].body))
+        return outcomes(index(server.http).values())
 
 
 @pytest.mark.parametrize("row", asked_live(ROWS), ids=lambda row: row.name)

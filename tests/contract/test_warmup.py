@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from contract.casebook import post
 from contract.count_probes import WARM_PROBES
 from contract.probes import write_probe
 from contract.serving import both_servers
 from contract.statistics_scripts import counters
-from contract.wire import exchange
+from contract.wire import index
 from support.servers import COMPLETE, Flag, Server
 from support.waiting import eventually
 
@@ -56,12 +54,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 triton, reference = both_servers("/v2/health/live", **FLAGS)
 
 
-def index(server: Server) -> dict[str, dict[str, str]]:
-    """Return a server's reports about its models, by name."""
-    (reply,) = exchange(server.http, post("/v2/repository/index", b"")).replies
-    return {model["name"]: model for model in json.loads(reply.body)}
-
-
 @pytest.mark.parametrize("model", EXECUTED)
 def test_samples_are_counted_when_the_model_is_ready(model: str, triton: Server, reference: Server):
     def executed() -> tuple[int, int]:
@@ -76,9 +68,9 @@ def test_samples_are_counted_when_the_model_is_ready(model: str, triton: Server,
 
 @pytest.mark.parametrize("model", [name for name in WARM_PROBES if name not in EXECUTED])
 def test_a_warm_up_that_fails_fails_the_load(model: str, triton: Server, reference: Server):
-    real = index(triton)[model]
+    real = index(triton.http)[model]
     assert real.get("state") != "READY"
-    assert index(reference)[model] == real
+    assert index(reference.http)[model] == real
 
 
 def test_ensembles_have_no_warm_up(triton: Server, reference: Server):

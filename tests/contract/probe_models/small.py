@@ -44,7 +44,7 @@ class Identity(Answers):
 
 
 class Mirror(Answers):
-    """Tells, as JSON text, all that a request says beside its tensors."""
+    """Returns, as JSON text, all properties of a request beside its tensors."""
 
     def answer(self, request):
         facts = {
@@ -62,7 +62,7 @@ class Mirror(Answers):
 
 
 class Order(Answers):
-    """Tells the order in which it sees the inputs of a request."""
+    """Returns the order of the inputs of a request."""
 
     def answer(self, request):
         names = " ".join(tensor.name() for tensor in request.inputs())
@@ -119,7 +119,7 @@ class Repeats(Answers):
 
 
 class Sends:
-    """An ordinary model that answers by its response sender, the final mark apart if told `1.`."""
+    """An ordinary model that answers by its response sender, the final mark apart for `1.`."""
 
     def execute(self, requests):
         for request in requests:
@@ -174,7 +174,7 @@ class Flow(Answers):
 
 
 class TellsContext(Answers):
-    """Tells the context of its trace, and those of the requests that it sends to NAME, if any.
+    """Returns the context of its trace, and those of the requests that it sends to NAME, if any.
 
     The first of these is sent on behalf of the request, the second is not.
     """
@@ -190,6 +190,6 @@ class TellsContext(Answers):
                     inputs=[texts("NAME", "")],
                     **traced,
                 ).exec()
-                told = pb_utils.get_output_tensor_by_name(asked, "TOLD").as_numpy()
-                contexts.append(told[0].decode())
+                found = pb_utils.get_output_tensor_by_name(asked, "TOLD").as_numpy()
+                contexts.append(found[0].decode())
         return pb_utils.InferenceResponse([texts("TOLD", *contexts)])
