@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from contract.auto_complete_scripts import COMPLETIONS, Completion
 from contract.casebook import get
-from contract.recordings import Recording, asked_live, own_path, repository_folder
+from contract.recordings import Recording, asked_live, recorded_rows, repository_folder
 from contract.wire import exchange, index
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -44,17 +44,9 @@ def repository() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def recorded(repository: Path) -> Iterator[Answers]:
-    opened: Answers = Recording(
-        "auto_complete",
-        (),
-        lambda row: (row.source, row.config),
-        own_path(repository),
-        COMPLETIONS,
-    )
-    yield opened
-    opened.close()
+recorded = recorded_rows(
+    "auto_complete", COMPLETIONS, lambda row: (row.source, row.config), repository="repository"
+)
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.config_probes import CONFIGS, SWITCHES, write_configs
-from contract.recordings import Recording, asked_live, check_each
+from contract.recordings import Recording, asked_live, check_each, recorded_rows
 from support.servers import Flag, start_reference_server, start_tritonserver
 
 from reference_server.checking.faults import check_repositories
@@ -173,11 +173,7 @@ def _sent(row: Row) -> object:
     return FLAGS, SWITCHES[row.switch], [CONFIGS[name] for name in _with_steps([row.config])]
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[Outcome]]:
-    opened: Recording[Outcome] = Recording("configurations", [Outcome], _sent, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("configurations", ROWS, _sent, Outcome)
 
 
 @pytest.fixture(scope="module")

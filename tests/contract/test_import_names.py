@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contract.recordings import Recording, asked_live, own_path, repository_folder
+from contract.recordings import Recording, asked_live, recorded_rows, repository_folder
 from contract.wire import index
 from support.servers import start_tritonserver
 
@@ -123,12 +123,7 @@ def repository() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def recorded(repository: Path) -> Iterator[Recording[str]]:
-    own = own_path(repository)
-    opened: Recording[str] = Recording("import_names", (), lambda row: row.files, own, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("import_names", ROWS, lambda row: row.files, repository="repository")
 
 
 def outcomes(index: Iterable[dict[str, str]]) -> Outcomes:

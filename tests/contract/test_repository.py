@@ -8,14 +8,14 @@ for the rows of DIFFERENCES. Of the scripts one in ten is played on the real ser
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.control_scripts import Broke, Script, play_all
-from contract.recordings import Recording, asked_live
+from contract.recordings import Recording, asked_live, recorded_rows
 from contract.repository_scripts import EXPLICIT, FORWARDED, POLLED, RESTRICTED, RESTRICTIONS
 from server.support.model_folders import write_model
 from support.servers import Flag, start_reference_server, start_tritonserver
@@ -101,11 +101,7 @@ def sent(row: Row) -> object:
     return flags, TEXT, TELLS_PARAMETERS, [step.does for step in row.script.steps]
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[tuple[str, ...]]]:
-    opened: Recording[tuple[str, ...]] = Recording("repository", (), sent, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("repository", ROWS, sent)
 
 
 def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_once: int) -> Said:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.recordings import Recording, asked_live
+from contract.recordings import Recording, asked_live, recorded_rows
 from contract.stranger_models import HEAD, PATTERNS
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
@@ -148,11 +148,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[str]]:
-    opened: Recording[str] = Recording("strangers", (), lambda row: row.files, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("strangers", ROWS, lambda row: row.files)
 
 
 @pytest.fixture(scope="module")
