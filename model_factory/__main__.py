@@ -11,16 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_factory import digits, ocr_recipes, text_recipes, voice_recipes
+from model_factory.artifacts import RECIPES
 from model_factory.published import MAGIKA, NUDENET, RAPIDOCR, SILERO_VAD, WHEEL_CACHE
 from model_factory.recipes import BuildError, build_all
 
-RECIPES = (
-    *text_recipes.RECIPES,
-    *digits.RECIPES,
-    *ocr_recipes.RECIPES,
-    *voice_recipes.RECIPES,
-)
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
 

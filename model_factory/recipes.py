@@ -1,8 +1,6 @@
 """Recipes: one artifact of the model repository each, how to make it and what it depends on.
 
-A module with models to offer exports its own `RECIPES: tuple[Recipe, ...]`, and `__main__` joins
-them. Importing such a module must be cheap: heavy libraries (onnx, torch, ...) are imported inside
-`build`.
+`artifacts` has those of all models.
 
 `build_all` makes what is missing or out of date, and leaves the rest alone. An artifact appears
 complete or not at all: it is written beside its place and renamed into it. Its stamp, the recipe's

@@ -33,7 +33,6 @@ class Completion:
 
     @property
     def source(self) -> str:
-        """The model's file."""
         lines = "\n".join(f"        {line}" for line in self.body.splitlines())
         return (
             "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c):\n"

@@ -97,7 +97,6 @@ def infer(
 
 
 def infer_path(model: str) -> str:
-    """`model` or `model/version`."""
     name, _, version = model.partition("/")
     return f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
 
@@ -167,7 +166,6 @@ def connection(exchange: Exchange) -> Exchange:
 
 
 def everything(exchange: Exchange) -> Exchange:
-    """Forget all of it."""
     return Exchange((), stays_open=True)
 
 

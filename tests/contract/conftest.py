@@ -121,14 +121,12 @@ def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def triton(oracle_installed: None, real_repository: Path) -> Iterator[Server]:
-    """The real server on the real models."""
     with start_tritonserver(real_repository, **REAL) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def reference(real_repository: Path) -> Iterator[Server]:
-    """The reference server on the real models."""
     with start_reference_server(real_repository, **REAL) as server:
         yield server
 
@@ -143,14 +141,12 @@ def probe_repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def probed_triton(oracle_installed: None, probe_repository: Path) -> Iterator[Server]:
-    """The real server on the probes."""
     with start_tritonserver(probe_repository, ready_path=LIVE, **PROBING) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def probed_reference(probe_repository: Path) -> Iterator[Server]:
-    """The reference server on the probes."""
     with start_reference_server(probe_repository, ready_path=LIVE, **PROBING) as server:
         yield server
 
@@ -165,14 +161,12 @@ def traced_repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def traced_triton(oracle_installed: None, traced_repository: Path) -> Iterator[Server]:
-    """The real server, with a trace file beside its log."""
     with start_tritonserver(traced_repository, **TRACING) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def traced_reference(traced_repository: Path) -> Iterator[Server]:
-    """The reference server, with a trace file beside its log."""
     with start_reference_server(traced_repository, **TRACING) as server:
         yield server
 
@@ -192,7 +186,6 @@ def asking(server: Server | InProcessServer) -> Ask:
 
 @pytest.fixture(scope="session")
 def ask_triton(probed_triton: Server) -> Ask:
-    """Put a case to the real server."""
     return asking(probed_triton)
 
 

@@ -114,7 +114,6 @@ class Session:
         return text.replace("@", f"{self.key}_")
 
     def folder(self, model: str) -> Path:
-        """The folder of a model."""
         return self.repository / self.named(model)
 
     def stable(self, text: str) -> str:
@@ -175,7 +174,6 @@ class Script:
 
 
 def script(name: str, *steps: Step) -> Script:
-    """Write a script."""
     return Script(name, steps)
 
 
@@ -254,7 +252,6 @@ def ask(method: str, path: str, status: int, body: Any = b"", **headers: str) ->
 
 
 def load(model: str, status: int, body: Any = b"") -> Step:
-    """Load a model."""
     return ask("POST", f"/v2/repository/models/{model}/load", status, body)
 
 
@@ -271,7 +268,6 @@ def load_with(model: str, status: int, config: Any = None, **given: str | bytes)
 
 
 def unload(model: str, status: int = 200, body: Any = b"") -> Step:
-    """Unload a model."""
     return ask("POST", f"/v2/repository/models/{model}/unload", status, body)
 
 

@@ -180,7 +180,6 @@ class Play:
 
 
 def scripted(script: str, rows: int) -> triton.InferInput:
-    """Return an input with the script in each row."""
     shape = (rows, 1) if rows else (1,)
     given = triton.InferInput("script", shape, "BYTES")
     given.set_data_from_numpy(np.full(shape, script.encode(), dtype=object))

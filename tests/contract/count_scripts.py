@@ -59,7 +59,6 @@ def ran(requests: int = 1, rows: int = 1) -> Moves:
 
 
 def failed(reason: str, requests: int = 1) -> Moves:
-    """Requests that have failed."""
     return Counter({"fail": requests, f"request_failure {reason}": requests})
 
 
@@ -114,8 +113,6 @@ def calls_many(script: str) -> str:
 
 
 def ask(model: str, *scripts: str, **settings: Any) -> Act:
-    """Ask one by one."""
-
     def act(play: Play) -> None:
         for script in scripts:
             play.ask(model, script, **settings)

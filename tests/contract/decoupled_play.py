@@ -18,7 +18,6 @@ from tritonclient.grpc import service_pb2 as pb
 def message(
     model: str, source: str, request_id: str = "i", **given: object
 ) -> pb.ModelInferRequest:
-    """A request for gRPC."""
     batched = model.startswith(("paired", "iterative"))
     shape = [1, 1] if batched else [1]
     raw = [byte_strings(source.encode())]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contract.probes import IDENTITY, MODELS, Probe
+from contract.probes import IDENTITY, Probe
 
-FLOW = MODELS / "flow.py"
-GIVEN = MODELS / "given.py"
+FLOW = "Flow"
+GIVEN = "Given"
 
 
 def tensor(kind: str, name: str, of: str = "FP32", more: str = "", dims: str = "1") -> str:
@@ -133,7 +133,7 @@ PROBES = {
     ),
     "words": Probe(
         "max_batch_size: 4\n" + tensor("input", "A") + tensor("output", "told", "STRING"),
-        MODELS / "repeats.py",
+        "Repeats",
     ),
     "outer": ensemble(
         "what:STRING", "O", step("through", "what=what", "O=m"), step("same", "X=m", "Y=O")
@@ -252,7 +252,7 @@ PROBES = {
     ),
     "bad_layout": laid_out(f"dims: [4] {SQUARE}", "dims: [2, 2]", "free", 0),
     "bad_layout_out": laid_out("dims: [-1]", f"dims: [4] {SQUARE}", "free", 0),
-    "sends": Probe(flow(decoupled=False), MODELS / "sends.py"),
+    "sends": Probe(flow(decoupled=False), "Sends"),
     "sent": ensemble("what:STRING", "a b", step("sends", "what=what", "Y=a Z=b")),
     "sent_on": ensemble(
         "what:STRING", "O", step("sends", "what=what", "Y=a"), step("same", "X=a", "Y=O")

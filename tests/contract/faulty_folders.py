@@ -56,7 +56,6 @@ class Row:
         return "m_" + re.sub(r"\W+", "_", self.name)
 
     def write(self, repository: Path) -> None:
-        """Write the folder."""
         for path, content in self.files.items():
             file = repository / self.model / path
             file.parent.mkdir(parents=True, exist_ok=True)

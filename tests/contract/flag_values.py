@@ -58,7 +58,6 @@ def flags() -> list[str]:
 
 
 def arguments(flag: str) -> Iterator[str]:
-    """Yield the arguments for a flag."""
     yield flag
     values = (*_FORMED.get(flag, ()), *_VALUES)
     for value in values:

@@ -172,7 +172,6 @@ def parameter(value: object) -> Parameter:
 
 
 def parameters(values: Mapping[str, object]) -> dict[str, Parameter]:
-    """Parameters by name."""
     return {name: parameter(value) for name, value in values.items()}
 
 
@@ -220,17 +219,14 @@ def infer(
 
 
 def floats(*values: float) -> bytes:
-    """FP32 elements."""
     return struct.pack(f"<{len(values)}f", *values)
 
 
 def ints(*values: int) -> bytes:
-    """INT32 elements."""
     return struct.pack(f"<{len(values)}i", *values)
 
 
 def byte_strings(*elements: bytes) -> bytes:
-    """BYTES elements."""
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
@@ -258,5 +254,4 @@ def messages(change: Callable[[Any], None]) -> Forget:
 
 
 def everything(outcome: Outcome) -> Outcome:
-    """Forget all of it."""
     return Outcome("", "")

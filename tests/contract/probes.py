@@ -32,7 +32,8 @@ METER_CONFIG = """
     output { name: "told" data_type: TYPE_STRING dims: [1] }
 """
 
-IDENTITY = MODELS / "identity.py"
+#: The model for which a probe names no other: a class of `probe_models/small.py`.
+IDENTITY = "Identity"
 
 # Enough inputs for several of them to meet in one bucket of a hash table, and for it to grow: 13
 # buckets hold these ten and three of the five that the server adds.
@@ -48,10 +49,13 @@ output { name: "third" data_type: TYPE_FP32 dims: [1] }
 
 @dataclass(frozen=True)
 class Probe:
-    """One model folder: its config, the file its model.py is made from, its versions, its files."""
+    """One model folder: its config, its versions, and its files.
+
+    model: the file that its model.py is made from, or a class of `probe_models/small.py`.
+    """
 
     config: str
-    model: Path | None = IDENTITY
+    model: Path | str | None = IDENTITY
     versions: tuple[int, ...] = (1,)
     files: dict[str, str] = field(default_factory=dict)
 
@@ -111,7 +115,7 @@ PROBES = {
         output { name: "U" data_type: TYPE_STRING dims: [-1] }
     """),
     # What order the server has for inputs and outputs.
-    "wide": Probe(WIDE_CONFIG, MODELS / "order.py"),
+    "wide": Probe(WIDE_CONFIG, "Order"),
     "wide_sequence": Probe(
         WIDE_CONFIG
         + """
@@ -127,7 +131,7 @@ PROBES = {
           state { input_name: "STATE" output_name: "LEFT" data_type: TYPE_FP32 dims: [1] }
         }
         """,
-        MODELS / "order.py",
+        "Order",
     ),
     # Answers of other kinds.
     "labelled": Probe(
@@ -144,7 +148,7 @@ PROBES = {
         output { name: "facts" data_type: TYPE_STRING dims: [1] }
         output { name: "again" data_type: TYPE_STRING dims: [1] }
         """,
-        MODELS / "mirror.py",
+        "Mirror",
     ),
     "bf16": Probe(
         """
@@ -167,7 +171,7 @@ PROBES = {
         input { name: "X" data_type: TYPE_FP32 dims: [1] }
         output { name: "Y" data_type: TYPE_FP32 dims: [1] }
         """,
-        MODELS / "no_execute.py",
+        "NoExecute",
     ),
     "decoupled": Probe(
         """
@@ -175,7 +179,7 @@ PROBES = {
         output { name: "Y" data_type: TYPE_FP32 dims: [1] }
         model_transaction_policy { decoupled: true }
         """,
-        MODELS / "decoupled.py",
+        "Decoupled",
     ),
     # Versions, instances and other parts of a config.
     "versions": Probe(
@@ -297,63 +301,8 @@ PROBES = {
         input { name: "X" data_type: TYPE_FP32 dims: [1] }
         output { name: "Y" data_type: TYPE_FP32 dims: [1] }
         """,
-        MODELS / "held.py",
+        "Held",
     ),
-    # Nothing but the statistics' own scripts may send these a request.
-    "counted": Probe("""
-        max_batch_size: 8
-        input { name: "X" data_type: TYPE_FP32 dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-    """),
-    "counted_faults": Probe(
-        """
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-        """,
-        MODELS / "faults.py",
-    ),
-    "counted_chain": Probe(
-        """
-        platform: "ensemble"
-        max_batch_size: 8
-        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_step" model_version: -1
-                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_faulty_chain": Probe(
-        """
-        platform: "ensemble"
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_faults" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_outer_chain": Probe(
-        """
-        platform: "ensemble"
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_faulty_chain" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "OUT" value: "OUT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_step": Probe("""
-        max_batch_size: 8
-        input { name: "X" data_type: TYPE_FP32 dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-    """),
     # Models that do not load, each for its own reason; because of them the server is not ready.
     "fails_to_start": Probe(
         """
@@ -404,7 +353,6 @@ def write_probes(repository: Path, *names: str) -> None:
 
 
 def write_probe(repository: Path, name: str, probe: Probe) -> None:
-    """Write one probe into a repository."""
     folder = repository / name
     folder.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
@@ -412,5 +360,9 @@ def write_probe(repository: Path, name: str, probe: Probe) -> None:
         (folder / path).write_text(text, encoding="utf-8")
     for version in probe.versions:
         (folder / str(version)).mkdir()
-        if probe.model is not None:
+        if isinstance(probe.model, Path):
             shutil.copy(probe.model, folder / str(version) / "model.py")
+        elif probe.model is not None:
+            code = (MODELS / "small.py").read_text(encoding="utf-8")
+            code += f"\n\nclass TritonPythonModel({probe.model}):\n    pass\n"
+            (folder / str(version) / "model.py").write_text(code, encoding="utf-8")

@@ -291,7 +291,6 @@ def _set_groups(server: Server, model: str, groups: Sequence[Mapping[str, Any]] 
 
 
 def write(repository: Path) -> None:
-    """Write all models."""
     for name, text in configurations().items():
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.py").write_text(_MODEL.read_text())

@@ -224,6 +224,28 @@ def own_path(repository: Path) -> dict[str, str]:
     return {folder: f"{word}-recorded"}
 
 
+def recorded_rows(
+    table: str,
+    rows: Iterable[Row],
+    sent: Callable[[Any], object],
+    *types: type,
+    repository: str = "",
+) -> Any:
+    """Return a fixture: the real server's recorded responses to the rows of a table.
+
+    `repository` is the fixture of the `repository_folder` whose path is part of answers.
+    """
+
+    @pytest.fixture(scope="module")
+    def recorded(request: pytest.FixtureRequest) -> Iterator[Recording[Any]]:
+        own = own_path(request.getfixturevalue(repository)) if repository else {}
+        kept: Recording[Any] = Recording(table, types, sent, own, rows)
+        yield kept
+        kept.close()
+
+    return recorded
+
+
 @contextlib.contextmanager
 def recording(
     table: str, repository: Path, rows: Iterable[Row], *types: type

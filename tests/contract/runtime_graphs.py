@@ -69,33 +69,6 @@ def packed_rows() -> onnx.ModelProto:
     )
 
 
-def every_other_line_twice_as_wide() -> onnx.ModelProto:
-    """Images of half the height, rounded up, and twice the width."""
-    node = helper.make_node
-    return onnx_model(
-        [
-            node("Slice", ["image", "start", "end", "height", "step"], ["lines"]),
-            node(
-                "Resize",
-                ["lines", "", "scales"],
-                ["wide"],
-                mode="nearest",
-                nearest_mode="floor",
-                coordinate_transformation_mode="asymmetric",
-            ),
-        ],
-        [("image", TensorProto.FLOAT, ["batch", 1, "height", "width"])],
-        [("wide", TensorProto.FLOAT, ["batch", 1, "half", "twice"])],
-        {
-            "start": np.array([0]),
-            "end": END,
-            "height": np.array([2]),
-            "step": np.array([2]),
-            "scales": np.array([1, 1, 1, 2], np.float32),
-        },
-    )
-
-
 def told_of_batches() -> onnx.ModelProto:
     """A row's sum, and what the kinds of `batch_input` tell, a column each.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from contract import runtime_graphs
 from contract.probes import MODELS
-from runtime.support.axis_graphs import ATTENTIVE_IDS, attentive, recurrent
+from runtime.support.axis_graphs import recurrent
 from runtime.support.graphs import ENCODER, PIXELS
 
 BATCH = 16
@@ -103,35 +103,6 @@ RUNTIME_MODELS = {
         """),
         ENCODER.onnx,
     ),
-    "joint": Model(
-        "max_batch_size: 8\n"
-        + ENCODES
-        + parameters(f"""
-            gears.batch,tokens: 4x4, 1x16
-            limit.tokens: 16
-            {COST}
-        """),
-        ENCODER.onnx,
-    ),
-    **{
-        name: Model(
-            rows
-            + ENCODES
-            + parameters(f"""
-                gears.tokens: 8, 32
-                gears.batch: 4
-                limit.tokens: 32
-                range.input_ids: 0..{ATTENTIVE_IDS - 1}
-                reproducible: true
-                {COST}
-            """),
-            attentive,
-        )
-        for name, rows in {
-            "reproducible": batches_of(8),
-            "reproducible_alone": "max_batch_size: 8\n",
-        }.items()
-    },
     "packed": Model(
         batches_of(4)
         + given("input_ids", "INT64", more=RAGGED)
@@ -149,22 +120,6 @@ RUNTIME_MODELS = {
             {COST}
         """),
         runtime_graphs.packed_rows,
-    ),
-    "related": Model(
-        batches_of(4)
-        + given("image", "FP32", "1, -1, -1", RAGGED)
-        + wanted("wide", "FP32", "1, -1, -1")
-        + parameters(f"""
-            axes.image: height, width
-            axes.wide: (height + 1) // 2, width * 2
-            limit.height: 8
-            limit.width: 8
-            padding.height: neutral
-            padding.width: neutral
-            devices: cpu, cpu
-            {COST}
-        """),
-        runtime_graphs.every_other_line_twice_as_wide,
     ),
     "types": Model(
         "max_batch_size: 4\n"

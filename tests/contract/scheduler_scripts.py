@@ -407,7 +407,6 @@ def share(plays: Mapping[str, Play], seed: int) -> None:
 
 
 def play(server: Server, repository: Path, script: Script) -> Outcome:
-    """Play a script and return its outcome."""
     playing = Play(server, repository, script.model)
     try:
         script.act(playing)

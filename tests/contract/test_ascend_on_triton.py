@@ -49,7 +49,7 @@ pytestmark = pytest.mark.oracle
 
 ABSOLUTE = 1e-3
 CLIENTS = 8
-MANY = 400
+MANY = 200
 
 
 @pytest.fixture(scope="module", params=STARTERS)
@@ -71,17 +71,13 @@ def served(
 def make_requests() -> dict[str, list[Request]]:
     """Texts of up to 512 tokens, images of up to 64x64, and several of either in one request."""
     rng = random.Random(20241127)
-    lengths = [1, 2, 400, *(rng.randint(3, 60) for _ in range(25))]
+    lengths = [1, 2, 400, *(rng.randint(3, 60) for _ in range(9))]
     texts = [text(rng.choice([english, chinese])(rng, n)) for n in lengths]
-    several = [
-        text(*(english(rng, rng.randint(1, 40)) for _ in range(n))) for n in (2, 3, 5, 8) * 2
-    ]
+    several = [text(*(english(rng, rng.randint(1, 40)) for _ in range(n))) for n in (2, 3, 5, 8)]
     return {
-        "texts": texts,
-        "several texts": several,
-        "texts to one model": [fused(request) for request in (*texts[::5], *several[::2])],
-        "images": [image(rng) for _ in range(40)],
-        "batches of images": [image(rng, batch) for batch in (2, 3, 5, 8) * 3],
+        "texts": [*texts, *several],
+        "texts to one model": [fused(request) for request in (*texts[::4], *several[::2])],
+        "images": [image(rng, batch) for batch in (*(1,) * 15, 2, 3, 5, 8)],
     }
 
 
@@ -94,12 +90,12 @@ def answers_of_the_cpu(reference: Server) -> dict[str, list[dict[str, Any]]]:
     return {group: [*one_at_a_time(reference, requests)] for group, requests in REQUESTS.items()}
 
 
-@pytest.mark.parametrize("send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__)
 @pytest.mark.parametrize("group", REQUESTS)
 def test_answers_are_those_of_the_cpu(
-    group: str, send: Any, served: Served, answers_of_the_cpu: dict[str, list[dict[str, Any]]]
+    group: str, served: Served, answers_of_the_cpu: dict[str, list[dict[str, Any]]]
 ):
-    pairs = zip(send(served.server, REQUESTS[group]), answers_of_the_cpu[group], strict=True)
+    found = many_at_once(served.server, REQUESTS[group])
+    pairs = zip(found, answers_of_the_cpu[group], strict=True)
     for found, expected in pairs:
         assert found["outputs"].keys() == expected["outputs"].keys()
         for name, output in expected["outputs"].items():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from contract.auto_complete_scripts import COMPLETIONS, Completion
 from contract.casebook import get
-from contract.recordings import Recording, asked_live, own_path, repository_folder
-from contract.wire import exchange
+from contract.recordings import Recording, asked_live, recorded_rows, repository_folder
+from contract.wire import exchange, index
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
@@ -34,7 +34,6 @@ Answers = Recording[str]
 
 @pytest.fixture(scope="module")
 def repository() -> Iterator[Path]:
-    """The models that complete their configurations."""
     with repository_folder("completing") as root:
         folder = root / "repository"
         for row in COMPLETIONS:
@@ -45,23 +44,13 @@ def repository() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def recorded(repository: Path) -> Iterator[Answers]:
-    """The recorded answers of the real server."""
-    opened: Answers = Recording(
-        "auto_complete",
-        (),
-        lambda row: (row.source, row.config),
-        own_path(repository),
-        COMPLETIONS,
-    )
-    yield opened
-    opened.close()
+recorded = recorded_rows(
+    "auto_complete", COMPLETIONS, lambda row: (row.source, row.config), repository="repository"
+)
 
 
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server with the models that it is asked for."""
     models = [row.model for row in asked_live(COMPLETIONS)]
     flags = FLAGS | {"model_control_mode": "explicit", "load_model": models}
     with start_tritonserver(repository, ready_path=LIVE, **flags) as server:
@@ -70,7 +59,6 @@ def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
     with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
         yield server
 
@@ -83,10 +71,7 @@ def config(server: Server, row: Completion) -> str:
 
 def reason(server: Server, row: Completion) -> str:
     """Why a model could not be loaded."""
-    index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    entries = json.loads(exchange(server.http, index).replies[0].body)
-    (entry,) = [entry for entry in entries if entry["name"] == row.model]
-    reason = _LINE.sub(r"\1", entry.get("reason", ""))
+    reason = _LINE.sub(r"\1", index(server.http)[row.model].get("reason", ""))
     return _INSTALLED.sub("/opt/tritonserver/", reason)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import tritonclient.grpc as grpc_client
 from contract.casebook import binary, infer, infer_binary, post, tensor
 from contract.count_probes import CACHE_PROBES, FREE, REFUSED_CACHE_PROBES
 from contract.probes import IDENTITY, Probe, write_probe
+from contract.serving import both_servers, folder_of
 from contract.statistics_scripts import Script, counters, play
 from contract.wire import exchange
 from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
@@ -36,27 +36,8 @@ FLAGS: dict[str, Flag] = {
 }
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models; both servers serve one folder."""
-    folder = tmp_path_factory.mktemp("cache")
-    for name, probe in (CACHE_PROBES | REFUSED_CACHE_PROBES).items():
-        write_probe(folder, name, probe)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server with a cache."""
-    with start_tritonserver(repository, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server with a cache."""
-    with start_reference_server(repository, **FLAGS) as server:
-        yield server
+repository = folder_of(CACHE_PROBES | REFUSED_CACHE_PROBES)
+triton, reference = both_servers(**FLAGS)
 
 
 def x(model: str, *values: float, **fields: object) -> bytes:
@@ -321,7 +302,7 @@ def test_another_load_of_a_model_is_asked_anew(repository: Path, reference: Serv
     request = x("cached_again", 1, 2)
     assert b'"data":[1.0,2.0]' in exchange(reference.http, request).replies[0].body
     file = repository / "cached_again" / "1" / "model.py"
-    file.write_text(file.read_text().replace("as_numpy()", "as_numpy() * 2"))
+    file.write_text(file.read_text().replace("given.as_numpy()", "given.as_numpy() * 2"))
     load(reference, "cached_again")
     assert b'"data":[2.0,4.0]' in exchange(reference.http, request).replies[0].body
 
@@ -345,44 +326,6 @@ def test_the_metrics_tell_of_the_cache_alike(triton: Server, reference: Server):
     assert len(real) == 2 * 12
     assert heads(reference) == real
     assert series(reference) == series(triton)
-
-
-def test_the_metrics_of_the_cache_add_up(triton: Server, reference: Server):
-    def told(server: Server) -> dict[str, int]:
-        page = metrics(server)
-        names = ("hits", "misses", "lookups")
-        found = {n: int(re.search(rf"(?m)^nv_cache_num_{n} (\d+)$", page)[1]) for n in names}
-        hits = re.findall(r"(?m)^nv_cache_num_hits_per_model{.*} (\d+)$", page)
-        return found | {"hits of models": sum(map(int, hits))}
-
-    def adds_up(server: Server) -> bool:
-        found = told(server)
-        assert found["lookups"] == found["hits"] + found["misses"]
-        return found["hits"] == found["hits of models"] > 1
-
-    for server in (triton, reference):
-        for _ in range(3):
-            exchange(server.http, x("cached", 31))
-        # The real server reads its cache once in an interval.
-        assert eventually(lambda at=server: adds_up(at), True)
-
-
-def test_the_metrics_of_models_move_with_their_statistics(triton: Server, reference: Server):
-    def told(server: Server, what: str) -> int:
-        name = f'nv_cache_num_{what}_per_model{{model="cached",version="1"}} '
-        return int(re.search(rf"(?m)^{re.escape(name)}(\d+)$", metrics(server))[1])
-
-    for server in (triton, reference):
-        for what, counter in (("hits", "cache_hit"), ("misses", "cache_miss")):
-            wanted = counters(server.http, "cached")[counter]
-            assert wanted > 0
-            assert eventually(lambda at=server, w=what: told(at, w), wanted) == wanted
-
-
-def test_utilization_is_a_share(reference: Server):
-    exchange(reference.http, many("cached", 3, 1000))
-    page = metrics(reference)
-    assert 4000 / SIZE < float(re.search(r"(?m)^nv_cache_util (.+)$", page)[1]) <= 1
 
 
 # ------------------------------------------------------------------------------- without a cache

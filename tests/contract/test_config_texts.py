@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.config_texts import TEXTS
-from contract.recordings import Recording, asked_live
+from contract.recordings import Recording, asked_live, recorded_rows
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from support.servers import Flag, start_tritonserver
@@ -50,12 +49,7 @@ class Row:
 ROWS = [Row(name) for name in TEXTS]
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[bool]]:
-    """The recorded outcomes: true for a text that the real server reads."""
-    opened: Recording[bool] = Recording("config_texts", [], lambda row: row.text, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("config_texts", ROWS, lambda row: row.text)
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.config_probes import CONFIGS, SWITCHES, write_configs
-from contract.recordings import Recording, asked_live, check_each
+from contract.recordings import Recording, asked_live, check_each, recorded_rows
 from support.servers import Flag, start_reference_server, start_tritonserver
 
 from reference_server.checking.faults import check_repositories
@@ -173,23 +173,16 @@ def _sent(row: Row) -> object:
     return FLAGS, SWITCHES[row.switch], [CONFIGS[name] for name in _with_steps([row.config])]
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[Outcome]]:
-    """The real server's recorded outcomes."""
-    opened: Recording[Outcome] = Recording("configurations", [Outcome], _sent, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("configurations", ROWS, _sent, Outcome)
 
 
 @pytest.fixture(scope="module")
 def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the real server makes of a row."""
     return _asking(start_tritonserver, tmp_path_factory.mktemp("real"), asked_live(ROWS))
 
 
 @pytest.fixture(scope="module")
 def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the reference server makes of a row."""
     return _asking(start_reference_server, tmp_path_factory.mktemp("ours"), ROWS)
 
 

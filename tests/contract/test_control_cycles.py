@@ -101,7 +101,6 @@ class Cycled:
         self.infer("s_census")  # it is there for good
 
     def infer(self, model: str, shape: tuple[int, ...] = (2,), **parameters: object) -> list[float]:
-        """Return a model's response."""
         tensor = {"name": "X", "datatype": "FP32", "shape": shape, "data": [1, 2]}
         if model == "s_whole":
             tensor["name"] = "I"

@@ -6,7 +6,6 @@ Statistics over HTTP and gRPC, and the metrics, are one and the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,8 @@ from contract.count_play import (
     told_over_grpc,
 )
 from contract.count_scripts import Script
-from contract.probes import write_probe
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from contract.serving import both_servers, folder_of
+from support.servers import COMPLETE, Flag, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -48,27 +47,8 @@ PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 ENSEMBLES = {name for name, probe in PROBES.items() if probe.model is None}
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models; both servers serve one folder."""
-    folder = tmp_path_factory.mktemp("counts") / "repository"
-    for name, probe in PROBES.items():
-        write_probe(folder, name, probe)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository, **FLAGS) as server:
-        yield server
+repository = folder_of(PROBES)
+triton, reference = both_servers(**FLAGS)
 
 
 @pytest.mark.parametrize(("script", "which"), PLAYED)
@@ -104,8 +84,3 @@ def assert_plausible(model: str, moves: dict[str, int], ns: dict[str, int]) -> N
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s.reason], ids=str)
 def test_what_is_said_to_differ_does(script: Script):
     assert script.expected("reference") != script.expected("triton")
-
-
-def test_no_script_has_the_name_of_another():
-    names = [script.name for script in SCRIPTS]
-    assert sorted(set(names)) == sorted(names)

@@ -6,7 +6,6 @@ on a gRPC stream, the same bytes over HTTP, the same statistics.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import queue
 import socket
@@ -18,7 +17,6 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as plain_client
-import tritonclient.grpc.aio as aio_client
 from contract import casebook
 from contract.decoupled_play import agrees, message, opened, posted, streamed, text, told
 from contract.decoupled_scripts import (
@@ -37,11 +35,10 @@ from contract.decoupled_scripts import (
     write_scripted,
 )
 from contract.grpc_casebook import ANSWER_SECONDS, Outcome, byte_strings, call, infer, tensor
-from contract.statistics_scripts import Script as StatisticsScript
-from contract.statistics_scripts import play, succeeded
-from contract.wire import connect, exchange
+from contract.serving import both_servers
+from contract.wire import connect, exchange, index
 from support.perf_analyzer import measured
-from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server
 from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
@@ -67,29 +64,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **EXPLICIT) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository, **EXPLICIT) as server:
-        yield server
+triton, reference = both_servers(**EXPLICIT)
 
 
 @pytest.fixture(params=["triton", "reference"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the two."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
 def both(triton: Server, reference: Server) -> tuple[Server, Server]:
-    """The real server, and ours."""
     return triton, reference
 
 
@@ -142,20 +126,6 @@ def test_both_servers_infer_alike(script: Script, both: tuple[Server, Server]):
         assert ours == real
 
 
-@pytest.mark.parametrize("script", ALL, ids=str)
-def test_statistics_move_alike(script: Script, server: Server, reference: Server):
-    executions = 3 if script in ITERATIONS else 1
-    moves = succeeded(executions)
-    if script.fails:
-        moves = {"fail": 1, "execution_count": 1, "batches of 1": 1}
-    body = json.dumps({"script": script.source}).encode()
-    asked = casebook.post(f"/v2/models/{script.model}/generate_stream", body)
-    if script in ITERATIONS and server is not reference:
-        moves["fail"] = 1  # a request of nobody's
-    moved = play(server.http, StatisticsScript(script.name, script.model, (asked,), moves))
-    assert moved == moves
-
-
 @pytest.mark.parametrize("pair", PAIRS)
 def test_requests_of_one_batch(pair: str, server: Server):
     model, sources, expected = PAIRS[pair]
@@ -186,15 +156,6 @@ def test_an_error_after_the_one_response(model: str, both: tuple[Server, Server]
         assert (ours.code, ours.details) == (real.code, real.details)
     assert ids(streams[1]) == ids(streams[0]) == ["i", "2"]
     assert unary[1].details == "expected a single response, got 2"
-
-
-def test_unary_calls_of_a_decoupled_model_are_refused(both: tuple[Server, Server]):
-    outcomes = []
-    for server in both:
-        with grpc.insecure_channel(server.grpc) as channel:
-            outcomes.append(call("ModelInfer", message("decoupled", LAST)).put(channel))
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0].code == "UNIMPLEMENTED"
 
 
 # --------------------------------------------------------------------------------------- streams
@@ -311,7 +272,6 @@ def bell() -> Iterator[socket.socket]:
 
 
 def ringing(bell: socket.socket, source: str) -> str:
-    """`source`, which rings first."""
     return f"import socket\nsocket.create_connection({bell.getsockname()!r}).close()\n{source}"
 
 
@@ -392,13 +352,6 @@ def test_a_request_that_would_hang_ends_with_an_error(what: str, reference: Serv
     assert is_final
 
 
-def test_the_real_server_leaves_such_a_client_waiting(triton: Server):
-    with grpc.insecure_channel(triton.grpc) as channel:
-        raising = message("asynchronous", "raise ValueError('broken')")
-        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-            list(opened(channel, iter([raising]), timeout=1))
-
-
 # ------------------------------------------------------------------------------------- the clients
 
 
@@ -431,20 +384,6 @@ def test_the_stream_of_the_plain_client(server: Server):
     assert end[0].as_numpy("said") is None
 
 
-def test_the_stream_of_the_asyncio_client(server: Server):
-    async def talk() -> list[object]:
-        async def requests():
-            yield {"model_name": "decoupled", "inputs": [script_input(A + BAD + LAST, aio_client)]}
-
-        async with aio_client.InferenceServerClient(server.grpc) as client:
-            return [
-                str(error) if error else result.as_numpy("said").tolist()
-                async for result, error in client.stream_infer(requests())
-            ]
-
-    assert asyncio.run(talk()) == [[b"a"], "bad", [b"last"]]
-
-
 def test_perf_analyzer_streams_a_decoupled_model(tmp_path: Path, reference: Server):
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [{"script": [A + B + END]}]}))
@@ -471,15 +410,8 @@ later(f)
         ring, _ = bell.accept()
         unload = casebook.post("/v2/repository/models/decoupled/unload", b"{}")
         assert exchange(server.http, unload).replies[0].status == 200
-        assert state(server, "decoupled") == "UNLOADING"
+        assert index(server.http)["decoupled"]["state"] == "UNLOADING"
         ring.close()
         assert [text(each.infer_response) for each in stream] == ["late"]
     if server is reference:  # the real one was seen to take its time for the rest
-        until(lambda: state(server, "decoupled") == "UNAVAILABLE")
-
-
-def state(server: Server, model: str) -> str:
-    """Return the index's entry for the only version of a model."""
-    reply = exchange(server.http, casebook.post("/v2/repository/index", b"{}")).replies[0]
-    (found,) = [each for each in json.loads(reply.body) if each["name"] == model]
-    return found["state"]
+        until(lambda: index(server.http)["decoupled"]["state"] == "UNAVAILABLE")

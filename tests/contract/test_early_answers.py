@@ -18,10 +18,11 @@ import pytest
 import tritonclient.grpc as grpc_client
 from contract.probes import MODELS
 from contract.runtime_models import ENCODES, batches_of, parameters
+from contract.serving import both_servers
 from contract.statistics_scripts import counters, moved_since, succeeded
 from contract.wire import ANSWER_SECONDS
 from runtime.support.graphs import ENCODER, TABLE, encode
-from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -51,7 +52,6 @@ def bell() -> Iterator[socket.socket]:
 
 @pytest.fixture(scope="module")
 def repository(bell: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model for each mode; both servers serve one folder."""
     folder = tmp_path_factory.mktemp("early")
     host, port = bell.getsockname()
     for name, more in MODES.items():
@@ -71,23 +71,11 @@ def repository(bell: socket.socket, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **COMPLETE) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository) as server:
-        yield server
+triton, reference = both_servers(**COMPLETE)
 
 
 @pytest.fixture(params=["triton", "reference"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the two."""
     server: Server = request.getfixturevalue(request.param)
     return server
 
@@ -163,20 +151,6 @@ def test_each_answer_leaves_with_its_execution_the_shortest_first(
             assert sizes[number] == size
             assert right(answer, rows(sizes)[number])
             assert asked.answers.empty()
-
-
-@pytest.mark.parametrize("model", ["late", "decoupled_late"])
-def test_all_answers_leave_with_the_last_execution_where_config_says_so(
-    model: str, bell: socket.socket, server: Server
-):
-    def nothing_has_come() -> None:
-        assert asked.answers.empty()
-
-    with Asked(server, model, rows()) as asked:
-        for size in reversed(SIZES):
-            assert may_execute(bell, nothing_has_come) == [size]
-        answers = dict(asked.next() for _ in SIZES)
-    assert all(right(answers[number], tokens) for number, tokens in enumerate(rows()))
 
 
 @pytest.mark.parametrize("model", MODES)

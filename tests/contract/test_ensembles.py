@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
-from contract.ensemble_scripts import ANSWER_SECONDS, FAILED_BESIDE, ROWS, Question, infer
-from contract.probes import write_probe
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from contract.ensemble_scripts import FAILED_BESIDE, ROWS, Question, infer
+from contract.serving import both_servers, folder_of
+from contract.wire import index
+from support.servers import COMPLETE, Flag, Server
 
 pytestmark = pytest.mark.oracle
 
@@ -26,24 +23,8 @@ FLAGS: dict[str, Flag] = {
 LIVE = "/v2/health/live"
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ensembles") / "repository"
-    for name, probe in PROBES.items():
-        write_probe(folder, name, probe)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def real(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ours(repository: Path) -> Iterator[Server]:
-    with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
-        yield server
+repository = folder_of(PROBES)
+real, ours = both_servers(LIVE, **FLAGS)
 
 
 def said_by_the_real_one(question: Question, real: Server) -> str:
@@ -64,14 +45,6 @@ def test_a_step_that_fails_beside_another_ends_the_request(what: str, ours: Serv
     assert infer("parted_beside", what=what, X=9.0).ask(ours) == FAILED_BESIDE[what]
 
 
-def unloaded(server: Server) -> set[str]:
-    connection = http.client.HTTPConnection(server.http, timeout=ANSWER_SECONDS)
-    connection.request("POST", "/v2/repository/index")
-    rows = json.loads(connection.getresponse().read())
-    connection.close()
-    return {row["name"] for row in rows if row.get("state") != "READY"}
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, ours: Server):
     for server in (real, ours):
@@ -81,9 +54,5 @@ def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, our
 @pytest.mark.parametrize("which", ["real", "ours"])
 def test_no_other_is_refused(which: str, request: pytest.FixtureRequest):
     server: Server = request.getfixturevalue(which)
-    assert unloaded(server) == set(REFUSED)
-
-
-def test_the_questions_are_told_apart():
-    names = [question.name for question in ROWS]
-    assert sorted(set(names)) == sorted(names)
+    rows = index(server.http)
+    assert {name for name in rows if rows[name].get("state") != "READY"} == set(REFUSED)

@@ -33,7 +33,6 @@ REQUESTS = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: the real server writes into what it serves."""
     copy = tmp_path_factory.mktemp("examples") / "models"
     ignored = shutil.ignore_patterns("__pycache__")
     return shutil.copytree(ROOT / "examples" / "models", copy, ignore=ignored)

@@ -68,7 +68,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clients(
     oracle_installed: None, repository: Path
 ) -> Iterator[tuple[InferenceServerClient, InferenceServerClient]]:
-    """Clients of the real server and of the reference server."""
     flags: dict[str, Any] = COMPLETE | {"allow_grpc": False, "model_load_thread_count": 4}
     with (
         start_tritonserver(repository, allow_metrics=False, **flags) as real,
@@ -107,10 +106,3 @@ def test_both_servers_give_the_same_answers(clients, name):
             assert reference[output].tolist() == expected.tolist()
         else:
             np.testing.assert_allclose(reference[output], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_classes_have_names_on_both_servers(clients):
-    for own in clients:
-        labels = [each.split(b":")[2].decode() for each in answer(own, "nli", 3)["score"][0]]
-        assert sorted(labels) == sorted(exports.LABELS)
-        assert labels[0] == answer(own, "nli")["label"][0, 0].decode()

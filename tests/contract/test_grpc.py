@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome, check_row
 from contract.grpc_cases import CASES, regions, settings
 from contract.grpc_differences import comparable
-from contract.recordings import Recording, asked_live, own_path
+from contract.recordings import Recording, asked_live, recorded_rows
 from support.in_process import InProcessServer
 from support.servers import Server
 
@@ -55,18 +54,12 @@ def asking(server: Server | InProcessServer) -> Iterator[AskGrpc]:
 
 @pytest.fixture(scope="module")
 def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
-    """Put a case to the real server."""
     yield from asking(probed_triton)
 
 
-@pytest.fixture(scope="module")
-def recorded(probe_repository: Path) -> Iterator[Recorded]:
-    """The real server's recorded responses."""
-    opened: Recorded = Recording(
-        "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository), CASES
-    )
-    yield opened
-    opened.close()
+recorded = recorded_rows(
+    "grpc", CASES, lambda case: case.calls, Outcome, repository="probe_repository"
+)
 
 
 @pytest.mark.parametrize("case", asked_live(CASES), ids=str)

@@ -12,7 +12,7 @@ from contract.grpc_cases import regions, settings
 from contract.mutations import calls
 from support.servers import Server
 
-ALONE, BOTH = 750, 350
+ALONE, BOTH = 400, 200
 GOOD = infer("vector", tensor("X", "FP32", [2]), raw=[floats(1, 2)], id="bystander")
 
 # What one server refuses and the other does not, for the reasons in grpc_differences.py; and a

@@ -13,7 +13,7 @@ from contract.wire import LIVE, Reply, connect, read_reply
 from support.servers import Server
 
 MIB = 1 << 20
-ELEMENTS = 16 * MIB
+ELEMENTS = 2 * MIB
 LARGE = np.arange(ELEMENTS, dtype=np.float32).tobytes()
 SMALL = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="small")
 
@@ -25,20 +25,18 @@ pytestmark = [
 
 @pytest.fixture
 def server(name: str, request: pytest.FixtureRequest) -> Server:
-    """One of the two."""
     found: Server = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[socket.socket]:
-    """A connection."""
     with connect(server.http) as connection:
         yield connection
 
 
 def large() -> bytes:
-    """A request of 64 MiB whose answer is as large."""
+    """A request of 8 MiB whose answer is as large."""
     given = {
         "name": "X",
         "datatype": "FP32",
@@ -58,7 +56,6 @@ def in_chunks(request: bytes, size: int) -> bytes:
 
 
 def answer(client: socket.socket) -> Reply:
-    """The next reply."""
     with client.makefile("rb") as stream:
         return read_reply(stream)
 
@@ -69,7 +66,7 @@ def numbers(reply: Reply) -> bytes:
     return reply.body[int(reply.header("Inference-Header-Content-Length") or 0) :]
 
 
-def test_64_mib_there_and_back(client: socket.socket):
+def test_8_mib_there_and_back(client: socket.socket):
     client.sendall(large())
     assert numbers(answer(client)) == LARGE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -11,18 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tritonclient.http as plain
-import tritonclient.http.aio as aio
 from contract.casebook import get, infer_path
 from contract.wire import exchange
 from support.servers import Server
-from tritonclient.utils import InferenceServerException
 
 TWO = np.array([1, 2], dtype=np.float32)
 
 
 @pytest.fixture
 def client(probed_reference: Server) -> Iterator[plain.InferenceServerClient]:
-    """The plain client."""
     with plain.InferenceServerClient(probed_reference.http, concurrency=4) as client:
         yield client
 
@@ -33,15 +29,6 @@ def x(
     tensor = plain.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array, binary_data=binary)
     return tensor
-
-
-def test_infer_without_waiting(client: plain.InferenceServerClient):
-    waiting = [
-        client.async_infer("vector", [x(TWO + number)], request_id=str(number))
-        for number in range(10)
-    ]
-    for number, one in enumerate(waiting):
-        np.testing.assert_array_equal(one.get_result().as_numpy("Y"), TWO + number)
 
 
 def test_a_body_made_apart_from_its_request(probed_reference: Server):
@@ -60,27 +47,10 @@ def test_a_body_made_apart_from_its_request(probed_reference: Server):
     np.testing.assert_array_equal(result.as_numpy("Y"), TWO)
 
 
-def test_the_asyncio_client(probed_reference: Server):
-    async def talk() -> None:
-        async with aio.InferenceServerClient(probed_reference.http) as client:
-            assert await client.is_server_live()
-            assert (await client.get_model_metadata("vector"))["platform"] == "python"
-            results = await asyncio.gather(
-                *(client.infer("vector", [x(TWO + number)]) for number in range(10))
-            )
-            for number, result in enumerate(results):
-                np.testing.assert_array_equal(result.as_numpy("Y"), TWO + number)
-            with pytest.raises(InferenceServerException, match="nobody"):
-                await client.infer("nobody", [x(TWO)])
-
-    asyncio.run(talk())
-
-
 BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}]})
 LONG = json.dumps(
     {"inputs": [{"name": "X", "datatype": "FP32", "shape": [9999], "data": [1.5] * 9999}]}
 )
-FLAT = '{"X": [1, 2]}'
 GENERATED = '{"Y":[1.0,2.0]'
 
 
@@ -88,20 +58,15 @@ GENERATED = '{"Y":[1.0,2.0]'
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["/v2"], '"name":"triton"'),
         (["-I", "/v2/health/live"], "HTTP/1.1 "),
-        (["-i", "/v2/models/vector/ready"], "HTTP/1.1 200 OK"),
         (["--http1.0", "/v2/models/vector"], '"name":"vector"'),
-        (["-d", BODY, "/v2/models/vector/infer"], '"data":[1.0,2.0]'),
         (["--compressed", "-d", BODY, "/v2/models/vector/infer"], '"data":[1.0,2.0]'),
         (["-H", "Expect: 100-continue", "-d", LONG, "/v2/models/vector/infer"], "1.5,1.5]"),
         (["-H", "Transfer-Encoding: chunked", "-d", LONG, "/v2/models/vector/infer"], "1.5,1.5]"),
-        (["-d", FLAT, "/v2/models/vector/generate"], GENERATED),
         (
             ["-N", "-d", '{"X": [1, 2]}', "/v2/models/vector/generate_stream"],
             f"data: {GENERATED}",
         ),
-        (["-X", "POST", "/v2/repository/index"], '"name":"vector"'),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )

@@ -19,7 +19,7 @@ from contract.wire import ConnectionEnded, Reply, connect, read_reply
 from support.mutations import mutated
 from support.servers import Server
 
-FRAMED, RAW, BOTH = 2_500, 1_000, 500
+FRAMED, RAW, BOTH = 1_000, 400, 250
 GOOD = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="bystander")
 # What the reference server alone refuses, for the reasons in differences.py.
 REFUSED = (b"is out of range for", b"failed to decompress")

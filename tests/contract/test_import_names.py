@@ -5,13 +5,14 @@ Triton adds the C++ names to `triton_python_backend_utils` when the model's file
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contract.wire import exchange
+from contract.recordings import Recording, asked_live, recorded_rows, repository_folder
+from contract.wire import index
 from support.servers import start_tritonserver
 
 from reference_server.testing import open_repository
@@ -94,17 +95,35 @@ _LOCATION = re.compile(r"/[^)]*/triton_python_backend_utils\.py|  <frozen import
 Outcomes = Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Row:
+    """A model whose file uses names."""
+
+    name: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Everything that decides about the outcome."""
+        return PATTERNS[self.name], HELPER, CONFIG
+
+
+ROWS = [*map(Row, PATTERNS)]
+
+
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All patterns as models."""
-    folder = tmp_path_factory.mktemp("importing")
-    for name, source in PATTERNS.items():
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "1" / "model.py").write_text(source)
-        (folder / name / "config.pbtxt").write_text(CONFIG)
-        if "helper" in source:
-            (folder / name / "1" / "helper.py").write_text(HELPER)
-    return folder
+def repository() -> Iterator[Path]:
+    with repository_folder("importing") as root:
+        folder = root / "repository"
+        for name, source in PATTERNS.items():
+            (folder / name / "1").mkdir(parents=True)
+            (folder / name / "1" / "model.py").write_text(source)
+            (folder / name / "config.pbtxt").write_text(CONFIG)
+            if "helper" in source:
+                (folder / name / "1" / "helper.py").write_text(HELPER)
+        yield folder
+
+
+recorded = recorded_rows("import_names", ROWS, lambda row: row.files, repository="repository")
 
 
 def outcomes(index: Iterable[dict[str, str]]) -> Outcomes:
@@ -113,19 +132,25 @@ def outcomes(index: Iterable[dict[str, str]]) -> Outcomes:
 
 
 @pytest.fixture(scope="module")
-def real(oracle_installed: None, repository: Path) -> Iterator[Outcomes]:
-    """The outcomes on tritonserver 2.51."""
+def real(oracle_installed: None, repository: Path) -> Outcomes:
+    """The outcomes on the real server of the models that it is asked for."""
     with start_tritonserver(
         repository,
         ready_path="/v2/health/live",
         exit_on_error=False,
         disable_auto_complete_config=None,
+        model_control_mode="explicit",
+        load_model=[row.name for row in asked_live(ROWS)],
         model_load_thread_count=8,
         allow_grpc=False,
         allow_metrics=False,
     ) as server:
-        index = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-        yield outcomes(json.loads(exchange(server.http, index).replies[0].body))
+        return outcomes(index(server.http).values())
+
+
+@pytest.mark.parametrize("row", asked_live(ROWS), ids=lambda row: row.name)
+def test_the_real_server_answers_as_recorded(row: Row, real: Outcomes, recorded: Recording[str]):
+    recorded.check(row, real[row.name], lambda _, said: said)
 
 
 @pytest.mark.parametrize(
@@ -133,23 +158,16 @@ def real(oracle_installed: None, repository: Path) -> Iterator[Outcomes]:
     [
         ("inline", "2.51", PATTERNS),
         ("process", "2.51", IN_A_PROCESS),
-        ("inline", "newest", PATTERNS),
+        ("inline", "newest", IN_A_PROCESS),
     ],
     ids=["inline-2.51", "process-2.51", "inline-newest"],
 )
 def test_files_that_use_names_load_or_fail_as_in_triton(
-    real: Outcomes, repository: Path, host: str, release: str, models: Iterable[str]
+    recorded: Recording[str], repository: Path, host: str, release: str, models: Iterable[str]
 ):
     options = [f"--triton-version={release}", f"--backend-config=python,host={host}"]
     options += ["--disable-auto-complete-config", "--exit-on-error=false"]
     with open_repository(repository, models=[*models], options=options) as opened:
         reply = opened.http("POST", "/v2/repository/index")
     here = outcomes(entry for entry in reply.json() if "state" in entry)
-    assert here == {name: real[name] for name in models}
-
-
-def test_the_table_has_files_of_both_outcomes(real: Outcomes):
-    assert real.keys() == PATTERNS.keys()
-    loaded = {name for name, reason in real.items() if not reason}
-    assert {"annotates_later", "imports_natively", "asks_for_none", "initialize_reads"} <= loaded
-    assert {f"reads_{name}" for name in READ} & loaded == set()
+    assert here == {name: recorded.said(Row(name)) for name in models}

@@ -57,7 +57,6 @@ _PATIENT = "max_sequence_idle_microseconds: 60000000"
 SCHEDULERS = {
     "direct": "",
     "batching": "dynamic_batching { }",
-    "policies": "dynamic_batching { default_queue_policy { max_queue_size: 100 } }",
     "ordered": "dynamic_batching { preserve_ordering: true }",
     "rows": f"sequence_batching {{ direct {{ }} {_PATIENT} }}",
     "oldest": f"sequence_batching {{ oldest {{ max_candidate_sequences: 1 }} {_PATIENT} }}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.servers import ROOT
 
 from tools import versions
 
@@ -14,13 +13,11 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def real(oracle_installed: None) -> versions.Snapshot:
-    """The real server's interface."""
     return versions.snapshot("oracle")
 
 
 @pytest.fixture(scope="module")
 def ours() -> versions.Snapshot:
-    """The reference server's interface in the profile of that release."""
     return versions.snapshot("2.51")
 
 
@@ -57,11 +54,3 @@ def test_what_was_kept_of_a_server_is_equal_to_it(real: versions.Snapshot, tmp_p
     kept = tmp_path / "tritonserver-2.51.json"
     kept.write_text(json.dumps(real))
     assert versions.snapshot(str(kept)) == real
-
-
-def test_the_page_shows_what_is_printed(real: versions.Snapshot):
-    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
-    shown = page.partition("compare oracle newest\n")[2].partition("```")[0]
-    printed = versions.table(real, versions.snapshot("newest")).splitlines()
-    lines = [line.removeprefix("   ") for line in shown.splitlines()]
-    assert {line for line in lines if line.strip()} - {*printed} == {"..."}

@@ -72,7 +72,6 @@ def expected(server: Server, file: bytes) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, beside ge_classifier, whose graph it has."""
     folder = tmp_path_factory.mktemp("images")
     ignored = shutil.ignore_patterns("__pycache__", "*.pt2", ".cache")
     shutil.copytree(ROOT / "examples" / "images", folder, dirs_exist_ok=True, ignore=ignored)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from contract.casebook import Case, check_row, get, infer, post, tensor
-from contract.cases.settings import LOG, LOG_CASES
-from contract.recordings import Recording, asked_live, chapters, check_each, recording
-from contract.wire import Exchange, exchange
+from contract.casebook import infer, post, tensor
+from contract.cases.settings import LOG
+from contract.wire import exchange
 from support.servers import Server
 from support.waiting import until
 
@@ -24,50 +21,12 @@ AT_START = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-CHAPTERS = chapters(LOG_CASES)
 BOTH = pytest.mark.parametrize("name", ["traced_triton", "traced_reference"])
-
-
-def outcome(server: Server, case: Case) -> tuple[Exchange, Exchange]:
-    """The answer to a case, and the settings that it leaves behind; then all is as at start."""
-    try:
-        return exchange(server.http, case.request), exchange(server.http, get(LOG))
-    finally:
-        change(server, **AT_START)
 
 
 def change(server: Server, **settings: object) -> None:
     (reply,) = exchange(server.http, post(LOG, json.dumps(settings))).replies
     assert reply.status == 200, reply
-
-
-@pytest.fixture(scope="module")
-def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
-    """The real server's recorded responses and the settings after them."""
-    with recording("logging", traced_repository, LOG_CASES) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("case", asked_live(LOG_CASES), ids=str)
-def test_the_real_server_answers_as_recorded(
-    case: Case, traced_triton: Server, recorded: Recording[tuple[Exchange, ...]]
-):
-    answers = outcome(traced_triton, case)
-    check_row(case, answers[0])
-    recorded.check(case, answers, lambda _, answer: answer)
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_both_servers_answer_alike(
-    chapter: str, recorded: Recording[tuple[Exchange, ...]], traced_reference: Server
-):
-    def check(case: Case) -> None:
-        real, ours = recorded.said(case), outcome(traced_reference, case)
-        check_row(case, real[0])
-        assert [str(answer) for answer in ours] == [str(answer) for answer in real]
-        assert ours == real
-
-    check_each(CHAPTERS[chapter], check)
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ FAILING = 60
 
 @pytest.fixture
 def server(real_repository: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server with both, whose card is lost after a while."""
     repository = tmp_path / "models"
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2", "model.onnx")
     shutil.copytree(real_repository / MODEL, repository / MODEL, ignore=ignored)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,18 +15,14 @@ import pytest
 from contract.casebook import Case, get, infer, tensor
 from contract.cases import metrics_port
 from contract.probes import write_probes
-from contract.statistics_scripts import SCRIPTS, Script, chained, play, row
+from contract.serving import both_servers
 from contract.wire import exchange
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from support.servers import COMPLETE, Flag, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
-PROBES = [
-    *("counted", "counted_faults", "counted_chain", "counted_faulty_chain", "counted_step"),
-    "counted_outer_chain",
-    *("elaborate", "meter", "meter_too", "held"),
-]
+PROBES = ("batched", "faults", "chain", "elaborate", "meter", "meter_too", "held")
 FLAGS: dict[str, Flag] = {
     **COMPLETE,
     "allow_grpc": False,
@@ -41,24 +36,12 @@ Page = list[tuple[list[str], list[str]]]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The probes whose metrics are looked at."""
     folder = tmp_path_factory.mktemp("metered")
     write_probes(folder, *PROBES)
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository, **FLAGS) as server:
-        yield server
+triton, reference = both_servers(**FLAGS)
 
 
 def text(server: Server) -> str:
@@ -148,64 +131,19 @@ def test_the_series_are_the_same(triton: Server, reference: Server):
     assert labelled(reference) == real
 
 
-def counts(server: Server, model: str) -> dict[str, int]:
-    """The counters of a model that are no durations, by short names."""
-    pattern = rf'nv_inference_(\w+){{model="{model}",(?:reason="(\w+)",)?version="1"}} (\d+)'
-    return {
-        f"{name} {reason}".strip(): int(count)
-        for name, reason, count in re.findall(pattern, text(server))
-        if not name.endswith("_us")
-    }
-
-
-def shown(model: str, moves: dict[str, int]) -> dict[str, int]:
-    """Return the changes of the metrics that correspond to a model's statistics."""
-    reason = "OTHER" if model.endswith("_chain") else "BACKEND"
-    names = {
-        "success": "request_success",
-        "fail": f"request_failure {reason}",
-        "inference_count": "count",
-        "execution_count": "exec_count",
-    }
-    return {names[name]: count for name, count in moves.items() if name in names}
-
-
-def assert_moves(server: Server, script: Script) -> None:
-    """A script moves the metrics as it does the statistics, if maybe a moment later."""
-    wanted = {
-        model: shown(model, moves)
-        for model, moves in ({script.model: script.moves} | script.beside).items()
-    }
-    before = {model: counts(server, model) for model in wanted}
-    play(server.http, script)
-
-    def moved(model: str) -> dict[str, int]:
-        old, new = before[model], counts(server, model)
-        return {name: n - old[name] for name, n in new.items() if n != old[name]}
-
-    assert eventually(lambda: {model: moved(model) for model in wanted}, wanted) == wanted
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_real_counters_move_as_its_statistics_do(script: Script, triton: Server):
-    assert_moves(triton, script)
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_reference_counters_move_as_its_statistics_do(script: Script, reference: Server):
-    assert_moves(reference, script)
-
-
 def test_durations_add_up_where_the_real_ones_do(triton: Server, reference: Server):
+    row = infer("batched", tensor("X", "FP32", [1, 4], [1, 2, 3, 4]))
+    chained = infer("chain", tensor("IN", "FP32", [1, 4], [1, 2, 3, 4]))
+
     def durations(server: Server) -> dict[str, bool]:
-        for request in (row(1), chained(1)):
+        for request in (row, chained):
             for _ in range(5):
                 exchange(server.http, request)
-        pattern = r"(?m)^(nv_inference_\w+_us\{model=\"counted(?:_chain|_step)?\".*) (\d+)$"
+        pattern = r"(?m)^(nv_inference_\w+_us\{model=\"(?:batched|chain)\".*) (\d+)$"
         return {series: int(value) > 0 for series, value in re.findall(pattern, text(server))}
 
     every = dict.fromkeys(durations(triton), True)
-    assert len(every) == 15
+    assert len(every) == 10
     assert eventually(lambda: durations(triton), wanted=every) == every
     assert eventually(lambda: durations(reference), wanted=every) == every
 
@@ -227,23 +165,6 @@ def test_requests_are_pending_until_they_run(
         assert [reply.result().replies[0].status for reply in replies] == [200] * 4
     go.unlink()
     assert eventually(lambda: line(0) in text(running), wanted=True)
-
-
-def test_both_tell_the_same_of_the_machine(triton: Server, reference: Server):
-    def gauges(server: Server) -> dict[str, float]:
-        found = re.findall(r"(?m)^nv_(cpu|pinned)_(\w+) (.+)$", text(server))
-        return {f"{group} {name}": float(value) for group, name, value in found}
-
-    # The real server reads the machine for the first time when the first interval is over.
-    assert eventually(lambda: gauges(triton)["cpu memory_total_bytes"] > 0, wanted=True)
-    real, ours = gauges(triton), gauges(reference)
-    assert ours["cpu memory_total_bytes"] == real["cpu memory_total_bytes"]
-    for found in (real, ours):
-        assert 0 < found["cpu memory_used_bytes"] < found["cpu memory_total_bytes"]
-        assert 0 <= found["cpu utilization"] <= 1
-    assert {name: value for name, value in ours.items() if "pinned" in name} == {
-        name: value for name, value in real.items() if "pinned" in name
-    }
 
 
 # ------------------------------------------------------------------------------------- the port

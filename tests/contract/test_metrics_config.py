@@ -38,7 +38,6 @@ Pages = tuple[str, str]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models that are asked."""
     folder = tmp_path_factory.mktemp("metered")
     for name in MODELS:
         write_probe(folder, name, CACHE_PROBES[name])

@@ -221,13 +221,10 @@ TEXTS = np.array([[b"to be or not"], [b"encyclopedia"]], object)
 EMBEDDINGS = np.array([[4, 9], [1, 12]], np.float32)
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
-def pipelines(
-    models: Path, stubs: None, request: pytest.FixtureRequest
-) -> Iterator[ModelRepository]:
-    """Both pipelines in each kind of host; a process that imports torch takes seconds to start."""
-    host = f"--backend-config=python,host={request.param}"
-    options = ["--stub-model=plan=plan_stubs:classify", host]
+@pytest.fixture(scope="module")
+def pipelines(models: Path, stubs: None) -> Iterator[ModelRepository]:
+    """Both pipelines in processes; the tests below execute models in this one."""
+    options = ["--stub-model=plan=plan_stubs:classify", "--backend-config=python,host=process"]
     names = ["classifier_pipeline", "plan_pipeline"]
     with open_repository(models, models=names, options=options) as opened:
         yield opened
@@ -258,26 +255,6 @@ def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(
     assert '"STUB_MODEL":{"string_value":"plan_stubs:classify"}' in page
     with pytest.raises(ServerError, match="stub: ValueError: negative"):
         pipelines.model("plan").infer({"INPUT__0": -EMBEDDINGS})
-
-
-def test_without_it_the_error_names_what_is_here(models: Path) -> None:
-    with (
-        pytest.raises(
-            ServerError, match="backends python, onnxruntime, openvino, pytorch and those in"
-        ),
-        open_repository(models, models=["plan_pipeline"]),
-    ):
-        pass
-
-
-@pytest.mark.usefixtures("stubs")
-def test_a_function_that_is_not_there_is_told(models: Path) -> None:
-    option = "--stub-model=plan=plan_stubs:other"
-    with (
-        pytest.raises(ServerError, match="--stub-model: plan_stubs:other: module 'plan_stubs' has"),
-        open_repository(models, models=["plan"], options=[option]),
-    ):
-        pass
 
 
 @pytest.mark.usefixtures("stubs")

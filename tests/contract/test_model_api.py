@@ -15,6 +15,7 @@ from contract import argument_matrix
 from contract.casebook import infer, tensor
 from contract.model_api_scripts import SCRIPTS, Script
 from contract.recordings import MODE
+from contract.serving import both_servers
 from contract.wire import exchange
 from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver, stop
 
@@ -59,14 +60,12 @@ FLAGS: dict[str, Flag] = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The calling and the called models."""
     folder = tmp_path_factory.mktemp("asking")
     write(folder, *MODELS)
     return folder
 
 
 def write(folder: Path, *names: str) -> None:
-    """Write some of the models."""
     for name in names:
         file, config = MODELS[name]
         version = folder / name / "1"
@@ -79,29 +78,17 @@ def write(folder: Path, *names: str) -> None:
         (folder / name / "config.pbtxt").write_text(textwrap.dedent(text))
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server."""
-    with start_tritonserver(repository, **FLAGS) as server:
-        yield server
+triton, reference = both_servers(**FLAGS)
 
 
 @pytest.fixture(scope="module")
 def in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The reference server with each model in its own process."""
     folder = tmp_path_factory.mktemp("asking_in_processes")
     write(folder, *MODELS)
     for config in folder.glob("*/config.pbtxt"):
         with config.open("a") as file:
             file.write('parameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n')
     with start_reference_server(folder, **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server."""
-    with start_reference_server(repository, **FLAGS) as server:
         yield server
 
 
@@ -168,21 +155,6 @@ def test_the_page_counts_the_differences_in_arguments(arguments_here: argument_m
         assert count != "0", one.reason
         row = rf"^\| {re.escape(one.reason)} \| {count} \|$"
         assert re.search(row, PAGE, re.MULTILINE), row
-
-
-def test_the_page_counts_the_calls(arguments_here: argument_matrix.Matrix):
-    cells = argument_matrix.by_cell(arguments_here)
-    arguments = {
-        (call, name.rpartition(" by ")[0])
-        for call, name, _ in cells
-        if name != argument_matrix.NUMBER
-    }
-    kinds = {kind for _, name, kind in cells if name != argument_matrix.NUMBER}
-    accepted = sum(outcome == "accepted" for outcome in cells.values())
-    text = " ".join(PAGE.split())
-    assert f"{len(arguments_here)} functions with {len(arguments)} arguments" in text
-    assert f"with {len(kinds)} kinds of values" in text
-    assert f"Of its {len(cells):,} calls {accepted:,} are accepted" in text
 
 
 @pytest.mark.oracle

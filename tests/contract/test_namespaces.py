@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from contract.control_scripts import ensemble
+from contract.wire import said
 from server.support.model_folders import VECTOR, write_ensemble, write_model
 from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc import InferenceServerClient
@@ -84,16 +85,6 @@ def repositories(root: Path) -> dict[str, Any]:
     return {**FLAGS, "model_repository": [str(root / "one"), str(root / "two")]}
 
 
-def ask(server: Server, method: str, path: str, body: object = None) -> str:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://{server.http}{path}", data, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return f"{reply.status} {reply.read().decode()}"
-    except urllib.error.HTTPError as error:
-        return f"{error.code} {error.read().decode()}"
-
-
 def over_grpc(server: Server, name: str) -> str:
     with InferenceServerClient(server.grpc) as client:
         try:
@@ -104,16 +95,19 @@ def over_grpc(server: Server, name: str) -> str:
 
 def state_of(server: Server) -> list[str]:
     """Return all reports about the models, by both protocols."""
-    told = [ask(server, "POST", "/v2/repository/index", {}), ask(server, "GET", "/v2/models/stats")]
+    told = [
+        said(server.http, "POST", "/v2/repository/index", {}),
+        said(server.http, "GET", "/v2/models/stats"),
+    ]
     for name in NAMES:
         entry = "I" if name.startswith("over") else "X"
         tensor = {"name": entry, "datatype": "FP32", "shape": [1], "data": [0]}
         told += [
-            ask(server, "GET", f"/v2/models/{name}/ready"),
-            ask(server, "GET", f"/v2/models/{name}"),
-            ask(server, "GET", f"/v2/models/{name}/stats").partition("last_inference")[0],
-            ask(server, "POST", f"/v2/models/{name}/infer", {"inputs": [tensor]}),
-            ask(server, "POST", f"/v2/models/{name}/versions/1/infer", {"inputs": [tensor]}),
+            said(server.http, "GET", f"/v2/models/{name}/ready"),
+            said(server.http, "GET", f"/v2/models/{name}"),
+            said(server.http, "GET", f"/v2/models/{name}/stats").partition("last_inference")[0],
+            said(server.http, "POST", f"/v2/models/{name}/infer", {"inputs": [tensor]}),
+            said(server.http, "POST", f"/v2/models/{name}/versions/1/infer", {"inputs": [tensor]}),
             over_grpc(server, name),
         ]
     with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as page:
@@ -125,21 +119,23 @@ def play(server: Server, root: Path) -> dict[str, object]:
     """Return the reports after each step of the life of these models."""
     told: dict[str, object] = {"at the start": state_of(server)}
     for name in LOADED:
-        told[f"load {name}"] = ask(server, "POST", f"/v2/repository/models/{name}/load", {})
+        told[f"load {name}"] = said(server.http, "POST", f"/v2/repository/models/{name}/load", {})
     told["loaded"] = state_of(server)
     for name in ("second", "both", "nobody"):
-        told[f"unload {name}"] = ask(server, "POST", f"/v2/repository/models/{name}/unload", {})
+        told[f"unload {name}"] = said(
+            server.http, "POST", f"/v2/repository/models/{name}/unload", {}
+        )
         wait_until_unloaded(server)
     told["unloaded"] = state_of(server)
     shutil.rmtree(root / "two" / "both")
-    told["load what is left"] = ask(server, "POST", "/v2/repository/models/both/load", {})
-    told["load over it"] = ask(server, "POST", "/v2/repository/models/over_own/load", {})
+    told["load what is left"] = said(server.http, "POST", "/v2/repository/models/both/load", {})
+    told["load over it"] = said(server.http, "POST", "/v2/repository/models/over_own/load", {})
     told["left"] = state_of(server)
     return told
 
 
 def wait_until_unloaded(server: Server) -> None:
-    while "UNLOADING" in ask(server, "POST", "/v2/repository/index", {}):
+    while "UNLOADING" in said(server.http, "POST", "/v2/repository/index", {}):
         pass
 
 

@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from contract.casebook import get, infer, post, tensor
 from contract.cases.settings import TRACE
-from contract.probes import MODELS, Probe, write_probe, write_probes
+from contract.probes import Probe, write_probe, write_probes
 from contract.recordings import repository_folder
 from contract.runtime_models import RUNTIME_MODELS
 from contract.wire import Reply, exchange
@@ -34,7 +34,7 @@ TELLER = Probe(
     input { name: "NAME" data_type: TYPE_STRING dims: [1] }
     output { name: "TOLD" data_type: TYPE_STRING dims: [-1] }
     """,
-    MODELS / "tells_context.py",
+    "TellsContext",
 )
 OWN = {
     "teller": TELLER,
@@ -224,12 +224,6 @@ def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Collec
     assert lines == ["InferRequest: HTTP_RECV_START HTTP_RECV_END"]
 
 
-def test_generate_leaves_spans_too(traced: tuple[Server, Collector]):
-    path = "/v2/models/vector/generate"
-    _, lines = spans_of(traced, lambda headers: post(path, '{"X": [1]}', headers=headers))
-    assert lines == [SENT, "  vector 1", "    compute"]
-
-
 def test_a_response_that_is_only_an_end_is_not_sent(traced: tuple[Server, Collector]):
     path = "/v2/models/decoupled/generate_stream"
     _, lines = spans_of(traced, lambda headers: post(path, '{"X": [1]}', headers=headers))
@@ -331,16 +325,6 @@ def test_a_caller_is_known_by_its_header(
     context = asked(server, {"traceparent": parent})
     assert (context["traceparent"][3:35] == TRACE_ID) == is_one
     assert context["traceparent"].endswith("-01")
-
-
-def test_what_is_sent_is_json_of_this_server(traced: tuple[Server, Collector]):
-    _, collector = traced
-    spans_of(traced, lambda headers: infer("vector", X, headers=headers))
-    assert set(collector.requests) == {("/v1/traces", "application/json")}
-    assert collector.scopes == {"triton-server"}
-    resource = collector.resources[-1]
-    assert resource["service.name"] == "triton-inference-server"
-    assert (resource["deployment.environment"], resource["a"]) == ("test", "b=c")
 
 
 # ------------------------------------------------------------------------------------- settings

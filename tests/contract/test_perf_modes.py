@@ -14,8 +14,6 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 ROWS = ("-m", "batched", "-b", "2")
 FREE = ("-m", "vector", "--shape", "X:16")
-WORDS = ("-m", "text", "--string-length", "16")
-ENSEMBLE = ("-m", "chain")
 
 MODES = {
     "binary over HTTP": ("http", *ROWS, "--concurrency-range", "1:4:3"),
@@ -23,15 +21,10 @@ MODES = {
         *("http", "-m", "batched", "--concurrency-range", "2"),
         *("--input-tensor-format", "json", "--output-tensor-format", "json"),
     ),
-    "asynchronous HTTP": ("http", *ROWS, "--async", "--concurrency-range", "4"),
-    "strings": ("http", *WORDS, "--concurrency-range", "2"),
-    "zeros": ("http", *ROWS, "--input-data", "zero", "--concurrency-range", "2"),
-    "an ensemble": ("http", *ENSEMBLE, "--concurrency-range", "2"),
     "shared memory over HTTP": (
         *("http", *ROWS, "--shared-memory", "system", "--concurrency-range", "2"),
         *("--output-shared-memory-size", "1024"),
     ),
-    "a rate": ("http", *ROWS, "--request-rate-range", "50:100:50"),
     "a rate of Poisson": (
         *("http", *ROWS, "--request-rate-range", "50"),
         *("--request-distribution", "poisson"),
@@ -40,7 +33,6 @@ MODES = {
         *("http", *ROWS, "--concurrency-range", "1:4", "--binary-search"),
         *("--latency-threshold", "1000"),
     ),
-    "a percentile": ("http", *ROWS, "--percentile", "95", "--concurrency-range", "2"),
     "counted windows": (
         *("http", *ROWS, "--measurement-mode", "count_windows", "--concurrency-range", "2"),
         *("--measurement-request-count", "50"),
@@ -50,14 +42,7 @@ MODES = {
     "gRPC, gzip": (
         *("grpc", *ROWS, "--grpc-compression-algorithm", "gzip", "--concurrency-range", "2"),
     ),
-    "gRPC, deflate": (
-        *("grpc", *ROWS, "--grpc-compression-algorithm", "deflate", "--concurrency-range", "2"),
-    ),
     "a stream": ("grpc", *ROWS, "--streaming", "--async", "--concurrency-range", "4"),
-    "shared memory over gRPC": (
-        *("grpc", *ROWS, "--shared-memory", "system", "--concurrency-range", "2"),
-        *("--output-shared-memory-size", "1024"),
-    ),
     "parameters": (
         *("grpc", *ROWS, "--request-parameter", "level:7:int", "--concurrency-range", "1"),
     ),
@@ -85,18 +70,3 @@ def test_perf_analyzer_sends_the_data_of_a_file(
     data.write_text(json.dumps({"data": rows}))
     for protocol in ("http", "grpc"):
         measured(probed_reference, protocol, "-m", "batched", "--input-data", str(data))
-
-
-def test_perf_analyzer_sends_at_the_moments_of_a_file(
-    oracle_installed: None, probed_reference: Server, tmp_path: Path
-):
-    moments = tmp_path / "intervals"
-    moments.write_text("\n".join(["5000", "1000", "9000"] * 10))
-    measured(probed_reference, "http", *ROWS, "--request-intervals", str(moments))
-
-
-def test_perf_analyzer_reads_the_metrics(oracle_installed: None, tmp_path: Path):
-    write_probes(tmp_path, "batched")
-    with start_reference_server(tmp_path) as server:
-        where = f"{server.metrics}/metrics"
-        measured(server, "http", *ROWS, "--collect-metrics", "--metrics-url", where)

@@ -1,20 +1,22 @@
 """The HTTP protocol of NVIDIA's server: its answers to one row in ten are still the recorded ones.
 
-`tests/recorded/test_http.py` compares the reference server with the recorded answers.
+`tests/recorded/test_http.py` compares the reference server with the recorded answers. How both
+servers cut chunks is compared here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from contract.casebook import Ask, Case, check_row
-from contract.cases import CASES, real_models
+from contract.cases import CASES, generate, real_models
 from contract.differences import comparable
 from contract.probes import BROKEN
-from contract.recordings import Recording, asked_live
-from contract.statistics_scripts import SCRIPTS, Script, play
-from contract.wire import Exchange
+from contract.recordings import Recording, asked_live, recording
+from contract.wire import Exchange, connect
 from support.servers import Server
 
 pytestmark = pytest.mark.oracle
@@ -27,41 +29,52 @@ WHY_BROKEN = {
     "no_artifact": "no_artifact/1",
     "missing_step": "contains models that are not available or ambiguous: nobody",
 }
-ALL_CASES = [*CASES, *real_models.CASES]
+TABLES = [*CASES, *generate.CASES]
 
 
-@pytest.mark.parametrize("case", asked_live(CASES), ids=str)
+@pytest.fixture(scope="module")
+def generated(probe_repository: Path) -> Iterator[Recording[Exchange]]:
+    """The real server's recorded responses of the generate extension."""
+    with recording("generate", probe_repository, generate.CASES) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", asked_live(TABLES), ids=str)
 def test_the_real_server_answers_as_recorded(
-    case: Case, ask_triton: Ask, recorded: Recording[Exchange]
+    case: Case, ask_triton: Ask, recorded: Recording[Exchange], generated: Recording[Exchange]
 ):
     answer = ask_triton(case)
     check_row(case, answer)
-    recorded.check(case, answer, comparable)
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_real_server_counts_as_the_script_says(script: Script, probed_triton: Server):
-    assert play(probed_triton.http, script) == script.moves
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_reference_server_counts_as_the_script_says(script: Script, probed_reference: Server):
-    assert play(probed_reference.http, script) == script.moves
+    table = generated if case in generate.CASES else recorded
+    table.check(case, answer, comparable)
 
 
 @pytest.mark.parametrize("server", ["probed_triton", "probed_reference"])
-@pytest.mark.parametrize(("model", "words"), WHY_BROKEN.items())
-def test_the_log_says_why_a_model_did_not_load(
-    server: str, model: str, words: str, request: pytest.FixtureRequest
-):
-    lines = request.getfixturevalue(server).log.splitlines()
-    assert any(model in line and words in line for line in lines)
-
-
-def test_there_are_words_for_every_broken_probe():
+def test_the_log_says_why_a_model_did_not_load(server: str, request: pytest.FixtureRequest):
     assert set(WHY_BROKEN) == set(BROKEN)
+    lines = request.getfixturevalue(server).log.splitlines()
+    for model, words in WHY_BROKEN.items():
+        assert any(model in line and words in line for line in lines), model
 
 
 def test_no_two_cases_have_the_same_name():
-    names = Counter(case.name for case in ALL_CASES)
+    names = Counter(case.name for case in [*TABLES, *real_models.CASES])
     assert [name for name, count in names.items() if count > 1] == []
+
+
+CHUNKED = [
+    case for case in generate.CASES if case.name.startswith(("generate id", "generate answer"))
+]
+
+
+@pytest.mark.parametrize("case", CHUNKED, ids=str)
+def test_chunks_are_cut_alike(case: Case, probed_triton: Server, probed_reference: Server):
+    real, ours = (received(server, case.request) for server in (probed_triton, probed_reference))
+    assert ours == real
+
+
+def received(server: Server, request: bytes) -> bytes:
+    """Every byte of a connection, which is to end with the answer."""
+    with connect(server.http) as connection, connection.makefile("rb") as stream:
+        connection.sendall(request.replace(b"Host:", b"Connection: close\r\nHost:", 1))
+        return stream.read()

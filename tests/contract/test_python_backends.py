@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import shutil
@@ -16,6 +15,7 @@ import onnx
 import pytest
 from contract.probes import MODELS
 from contract.recordings import Recording, asked_live, own_path, repository_folder
+from contract.wire import index, said
 from runtime.support.axis_graphs import attentive, one_row, saved, summing
 from support.servers import Server, start_reference_server, start_tritonserver
 
@@ -199,45 +199,30 @@ def servers(oracle_installed: None, root: Path) -> Iterator[tuple[Server, Server
 
 @pytest.fixture(scope="module")
 def recorded(root: Path) -> Iterator[Answers]:
-    """The recorded answers of the real server."""
     own = own_path(root / "repository")
     opened: Answers = Recording("python_backends", (), lambda row: row.files, own, ROWS)
     yield opened
     opened.close()
 
 
-def ask(server: Server, method: str, path: str, body: Any = None) -> str:
-    connection = http.client.HTTPConnection(server.http, timeout=30)
-    content = b"" if body is None else json.dumps(body).encode()
-    connection.request(method, path, content)
-    reply = connection.getresponse()
-    text = f"{reply.status} {reply.read().decode()}"
-    connection.close()
-    return text
-
-
-def index(server: Server, model: str) -> list[str]:
-    """The model's rows; of Python's errors only what both servers show."""
-    rows = json.loads(ask(server, "POST", "/v2/repository/index").partition(" ")[2])
-    return [
-        _LINE.sub(r"\1", re.sub(r"\\n  <frozen importlib[^\\]*", "", json.dumps(row)))
-        for row in rows
-        if row["name"] == model
-    ]
+def entry(server: Server, model: str) -> str:
+    """The model's row of the index; of Python's errors only what both servers show."""
+    row = json.dumps(index(server.http)[model])
+    return _LINE.sub(r"\1", re.sub(r"\\n  <frozen importlib[^\\]*", "", row))
 
 
 def infer(server: Server, model: str) -> str:
     shape = [1, 1] if model == "configured.echo" else [1]
     given = {"name": "X", "datatype": "FP32", "shape": shape, "data": [1]}
-    return ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
+    return said(server.http, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
 
 
 def shown(server: Server, row: Row) -> tuple[str, ...]:
     """Return the index, configuration and metadata of a model, and the answer of an echo."""
     pages = ("/config", "")
     return (
-        *index(server, row.name),
-        *(ask(server, "GET", f"/v2/models/{row.name}{page}") for page in pages),
+        entry(server, row.name),
+        *(said(server.http, "GET", f"/v2/models/{row.name}{page}") for page in pages),
         *([_without_instance(infer(server, row.name))] if row.name in ECHOING else []),
     )
 
@@ -273,8 +258,8 @@ def test_a_model_of_backend_ge_answers_alike(servers: tuple[Server, Server]):
     }
     logits = []
     for server in servers:
-        status, _, body = ask(
-            server, "POST", "/v2/models/digits/infer", {"inputs": [given]}
+        status, _, body = said(
+            server.http, "POST", "/v2/models/digits/infer", {"inputs": [given]}
         ).partition(" ")
         assert status == "200", body
         logits.append(json.loads(body)["outputs"][0]["data"])
@@ -298,7 +283,7 @@ def test_a_model_of_backend_onnxruntime_answers_alike_by_the_shipped_code(
     ]
     path, replies = f"/v2/models/{model}/infer", []
     for server in servers:
-        status, _, body = ask(server, "POST", path, {"inputs": given}).partition(" ")
+        status, _, body = said(server.http, "POST", path, {"inputs": given}).partition(" ")
         assert status == "200", body
         replies.append(json.loads(body)["outputs"])
     real, ours = replies
@@ -318,8 +303,8 @@ def test_a_completed_model_answers_alike(model: str, servers: tuple[Server, Serv
         data["data"] = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
     replies = []
     for server in servers:
-        status, _, body = ask(
-            server, "POST", f"/v2/models/{model}/infer", {"inputs": [data]}
+        status, _, body = said(
+            server.http, "POST", f"/v2/models/{model}/infer", {"inputs": [data]}
         ).partition(" ")
         assert status == "200", body
         replies.append(json.loads(body)["outputs"])
@@ -332,7 +317,8 @@ def test_a_completed_model_answers_alike(model: str, servers: tuple[Server, Serv
 def test_written_limits_hold_in_both_servers(servers: tuple[Server, Server]):
     ids = {"name": "input_ids", "datatype": "INT64", "shape": [1, 41], "data": [1] * 41}
     real, ours = (
-        ask(server, "POST", "/v2/models/partial/infer", {"inputs": [ids]}) for server in servers
+        said(server.http, "POST", "/v2/models/partial/infer", {"inputs": [ids]})
+        for server in servers
     )
     assert ours == real
     assert "words" in ours
@@ -342,9 +328,3 @@ def test_decisions_are_in_the_log_with_their_evidence(servers: tuple[Server, Ser
     for server in servers:
         assert "empty: config.pbtxt lacks inputs, outputs" in server.log
         assert "range.input_ids: 0..49 (The graph executes with id 49" in server.log
-
-
-def test_a_model_of_backend_ge_brings_no_code(servers: tuple[Server, Server]):
-    for server in servers:
-        config = json.loads(ask(server, "GET", "/v2/models/digits/config").partition(" ")[2])
-        assert (config["backend"], config["runtime"]) == ("ge", "model.py")

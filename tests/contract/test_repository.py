@@ -8,14 +8,14 @@ for the rows of DIFFERENCES. Of the scripts one in ten is played on the real ser
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.control_scripts import Broke, Script, play_all
-from contract.recordings import Recording, asked_live
+from contract.recordings import Recording, asked_live, recorded_rows
 from contract.repository_scripts import EXPLICIT, FORWARDED, POLLED, RESTRICTED, RESTRICTIONS
 from server.support.model_folders import write_model
 from support.servers import Flag, start_reference_server, start_tritonserver
@@ -101,12 +101,7 @@ def sent(row: Row) -> object:
     return flags, TEXT, TELLS_PARAMETERS, [step.does for step in row.script.steps]
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[tuple[str, ...]]]:
-    """The real server's recorded responses to each step of a script."""
-    opened: Recording[tuple[str, ...]] = Recording("repository", (), sent, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("repository", ROWS, sent)
 
 
 def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_once: int) -> Said:
@@ -156,8 +151,6 @@ def once(play: Callable[[str], Said]) -> Callable[[Row], tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the real server says to a script."""
-
     def play(stage: str) -> Said:
         scripts = [row.script for row in asked_live(ROWS) if row.stage == stage]
         return played_by_triton(stage, scripts, tmp_path_factory.mktemp(stage))
@@ -167,8 +160,6 @@ def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what the reference server says to a script."""
-
     def play(stage: str) -> Said:
         repository = tmp_path_factory.mktemp(stage) / "ours"
         return played(start_reference_server, stage, STAGES[stage][0], repository, 4)

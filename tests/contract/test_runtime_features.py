@@ -55,7 +55,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(oracle_installed: None, repository: Path) -> Iterator[tuple[Server, Server]]:
-    """The real server and the reference server."""
     with (
         start_tritonserver(repository, ready_path=LIVE, **FLAGS) as real,
         start_reference_server(repository, ready_path=LIVE, **FLAGS) as reference,
@@ -192,19 +191,6 @@ def test_a_batch_of_unequal_lengths_is_executed_in_the_cheapest_executions(serve
         assert counting.moved(wanted) == wanted
 
 
-def test_predicted_and_measured_time_of_executions_are_exported(servers):
-    for server in servers:
-        counting = Counting(server, "window")
-        # As many as the batcher waits for, so that it does not wait for long.
-        for reply in at_once(server, [request("window", tokens([1, 2, 3]))] * BATCH):
-            outputs(reply)
-        assert counting.moved({"launches_total": 1}) == {"launches_total": 1}
-        now = counts(server, "window")
-        assert now["predicted_seconds_total"] > 0
-        assert now["measured_seconds_total"] > 0
-        assert now["cost_drift"] == 1  # of a cost that config.pbtxt gives
-
-
 def test_one_poisonous_request_of_a_batch_fails_alone(servers):
     rows = rows_of([5] * BATCH)
     rows[11][2] = POISON
@@ -241,16 +227,6 @@ def test_rows_are_packed_without_padding(servers):
         assert counting.moved(wanted) == wanted
 
 
-def test_outputs_are_cut_by_relations_between_axes(servers):
-    shapes = [(5, 2), (2, 7), (8, 8), (1, 1)]
-    images = [np.arange(h * w, dtype=np.float32).reshape(1, 1, h, w) for h, w in shapes]
-    for server in servers:
-        replies = at_once(server, [request("related", {"image": image}) for image in images])
-        for image, reply in zip(images, replies, strict=True):
-            expected = image[:, :, ::2].repeat(2, axis=3)
-            np.testing.assert_array_equal(outputs(reply)["wide"], expected)
-
-
 # --------------------------------------------------------------------------------------- gears
 
 GEARED = {
@@ -273,64 +249,6 @@ def test_executions_have_the_size_of_a_gear(servers, lengths, gear):
     counting = [Counting(server, "geared") for server in servers]
     embedding = outputs(same(servers, request("geared", tokens(*rows))))["embedding"]
     np.testing.assert_allclose(embedding, encode(rows), rtol=1e-6)
-    for count in counting:
-        assert count.moved(wanted) == wanted
-
-
-@pytest.mark.parametrize("lengths", [[20], [3] * 8], ids=["too long", "too many rows"])
-def test_what_no_gear_holds_is_executed_at_its_own_size(servers, lengths):
-    rows = rows_of(lengths)
-    wanted = {"launches_total": 1, "executed_elements_total": sum(lengths), "refused_total": 0}
-    counting = [Counting(server, "geared") for server in servers]
-    embedding = outputs(same(servers, request("geared", tokens(*rows))))["embedding"]
-    np.testing.assert_allclose(embedding, encode(rows), rtol=1e-6)
-    for count in counting:
-        assert count.moved(wanted) == wanted
-
-
-def test_gears_of_rows_and_lengths_are_taken_together(servers):
-    wanted = {
-        "gear_launches_total batch 4, tokens 4": 1,
-        "gear_launches_total batch 1, tokens 16": 1,
-    }
-    counting = [Counting(server, "joint") for server in servers]
-    for lengths in ([3, 3], [10]):
-        rows = rows_of(lengths)
-        embedding = outputs(same(servers, request("joint", tokens(*rows))))["embedding"]
-        np.testing.assert_allclose(embedding, encode(rows), rtol=1e-6)
-    for count in counting:
-        assert count.moved(wanted) == wanted
-
-
-def test_reproducible_answers_have_the_same_bits_alone_and_in_company(servers):
-    rows = rows_of([3, 30, 1, 32, 8, 29, 7, 9])
-    wanted = {
-        "gear_launches_total batch 4, tokens 8": 1,
-        "gear_launches_total batch 4, tokens 32": 1,
-        "launches_total": 2,
-    }
-    found = []
-    for server in servers:
-        counting = Counting(server, "reproducible")
-        together = at_once(server, [request("reproducible", tokens(row)) for row in rows])
-        assert counting.moved(wanted) == wanted
-        alone = [send(server, request("reproducible_alone", tokens(row))) for row in rows]
-        found += [
-            [outputs(reply)["embedding"].tobytes() for reply in replies]
-            for replies in (together, alone)
-        ]
-    assert all(bits == found[0] for bits in found)
-
-
-def test_a_request_that_no_gear_holds_is_told_what_would_be_held(servers):
-    wanted = {"gear_misses_total": 1, "refused_total": 1, "launches_total": 0}
-    counting = [Counting(server, "joint") for server in servers]
-    reply = same(servers, request("joint", tokens(*rows_of([10, 10])), id="wide"))
-    assert refusal(reply) == (
-        400,
-        "[request id: wide] input 'input_ids': found 2 rows of tokens 10 in shape [2, 10], "
-        "expected at most 1 of that size: no gear of gears.batch,tokens holds more",
-    )
     for count in counting:
         assert count.moved(wanted) == wanted
 
@@ -477,13 +395,6 @@ def test_a_request_past_its_deadline_is_not_executed(servers):
             text,
         )
         assert counting.moved(wanted) == wanted
-
-
-def test_a_request_with_time_enough_is_executed(servers):
-    sent = request("geared", tokens([1, 2]), parameters={"timeout": 60_000_000})
-    np.testing.assert_allclose(
-        outputs(same(servers, sent))["embedding"], encode([[1, 2]]), rtol=1e-6
-    )
 
 
 FAULTS = {

@@ -61,7 +61,6 @@ def write_models(repository: Path) -> Path:
 def triton(
     oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Path]]:
-    """The real server, and its models."""
     repository = write_models(tmp_path_factory.mktemp("real"))
     with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
         yield server, repository
@@ -69,7 +68,6 @@ def triton(
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """The reference server, and its models."""
     repository = write_models(tmp_path_factory.mktemp("ours"))
     with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
         yield server, repository
@@ -340,15 +338,12 @@ def test_clients_do_not_send_what_the_server_adds(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_perf_analyzer_plays_sequences(
-    oracle_installed: None, reference: tuple[Server, Path], protocol: str
-):
+def test_perf_analyzer_plays_sequences(oracle_installed: None, reference: tuple[Server, Path]):
     server, repository = reference
     batches = repository / "direct" / "batches"
     batches.unlink(missing_ok=True)
     measured(
-        *(server, protocol, "-m", "direct", "--shape", "X:1", "--concurrency-range", "3"),
+        *(server, "grpc", "-m", "direct", "--shape", "X:1", "--concurrency-range", "3"),
         *("--num-of-sequences", "3", "--sequence-length", "5", "--sequence-length-variation", "0"),
         # Long enough for some sequences on a slow machine.
         *("--sequence-id-range", "1000:2000", "--measurement-interval", "500"),

@@ -16,8 +16,6 @@ from support.distribution import SECONDS, SHARED_BY, SHARING, in_order, unit_of
 from support.servers import (
     ROOT,
     ServerFailed,
-    command_line,
-    free_ports,
     revive,
     start_reference_server,
     start_tritonserver,
@@ -61,27 +59,6 @@ def test_units_that_wait_run_beside_units_that_compute_and_the_longest_start_fir
         "tests/runtime/test_axes.py",
         "tests/contract/test_new.py",
     ]
-
-
-def test_flags_are_spelled_as_triton_spells_them():
-    flags = {
-        "http_port": 8000,
-        "allow_grpc": False,
-        "load_model": ["a", "b"],
-        "disable_auto_complete_config": None,
-    }
-    assert command_line(flags) == [
-        "--http-port=8000",
-        "--allow-grpc=false",
-        "--load-model=a",
-        "--load-model=b",
-        "--disable-auto-complete-config",
-    ]
-
-
-def test_free_ports_are_all_different():
-    ports = [*free_ports(200), *free_ports(200)]
-    assert len(set(ports)) == len(ports)
 
 
 @pytest.mark.parametrize("start", STARTERS)

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from contract.casebook import Case, check_row, get, infer
+from contract.casebook import Case, check_row, infer
 from contract.cases.shared_memory import (
     CASES,
     CUDA,
@@ -127,7 +127,6 @@ def trying(server: Server | InProcessServer) -> Try:
 
 @contextlib.contextmanager
 def objects() -> Iterator[None]:
-    """Make the objects, as new."""
     for key, content in OBJECTS.items():
         (SHARED / key).write_bytes(content)
     try:
@@ -233,7 +232,7 @@ def _offset() -> int:
     return _RANDOM.randrange(80) if _RANDOM.random() < 0.9 else 4096 - _RANDOM.randrange(48)
 
 
-ANYWHERE = [anywhere() for _ in range(1000)]
+ANYWHERE = [anywhere() for _ in range(300)]
 
 
 def write_and_read(server: Server) -> list[tuple[Reply, bytes]]:
@@ -318,21 +317,6 @@ def test_both_servers_unregister_alike_while_a_request_is_in_flight(
 ):
     real = story(probed_triton, probe_repository, *requests)
     assert story(probed_reference, probe_repository, *requests) == real
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_regions_in_use_stay_and_are_free_afterwards(
-    server: str, probe_repository: Path, request: pytest.FixtureRequest
-):
-    running: Server = request.getfixturevalue(server)
-    with in_flight(running, probe_repository):
-        refused = say(running, unregister())
-        assert refused.status == 500
-        assert refused.body == (
-            b'{"error":"Failed to unregister the following system shared memory regions: '
-            b'one ,two ,"}'
-        )
-    assert say(running, status()).body == b"[]"
 
 
 def test_a_client_that_leaves_lets_its_regions_go(probed_reference: Server, probe_repository: Path):
@@ -443,8 +427,3 @@ def test_the_servers_own_objects_are_refused(probed_reference: Server):
     assert reply.status == 400
     assert b"contains the reserved prefix 'triton_python_backend_shm_region_'" in reply.body
     assert say(probed_reference, status("r")).status == 404
-
-
-def test_both_kinds_are_named_in_the_metadata(probed_triton: Server, probed_reference: Server):
-    for server in (probed_triton, probed_reference):
-        assert b'"system_shared_memory","cuda_shared_memory"' in say(server, get("/v2")).body

@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from contract.probes import write_probes
-from support.perf_analyzer import measured
-from support.servers import Server, start_reference_server, start_tritonserver
+from support.servers import Server
 from tritonclient import http
-from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
+from tritonclient.utils import serialize_byte_tensor, shared_memory
 
 pytestmark = pytest.mark.oracle
 
 SERVERS = ("probed_triton", "probed_reference")
-STARTS = {"triton": start_tritonserver, "reference": start_reference_server}
 
 
 @pytest.fixture(params=SERVERS)
 def client(request: pytest.FixtureRequest) -> Iterator[http.InferenceServerClient]:
-    """A client of a server without regions."""
     server: Server = request.getfixturevalue(request.param)
     with contextlib.closing(http.InferenceServerClient(server.http)) as made:
         made.unregister_system_shared_memory()
@@ -79,37 +74,3 @@ def test_strings(client: http.InferenceServerClient):
         client.infer("words", [given], outputs=[wanted])
         got = shared_memory.get_contents_as_numpy(handle, np.object_, [3], offset=size)
         assert got.tolist() == words.tolist()
-
-
-def test_what_the_client_is_told_of_its_mistakes(client: http.InferenceServerClient):
-    given = http.InferInput("X", [4], "FP32")
-    given.set_shared_memory("nothing", 16)
-    with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-        client.infer("vector", [given])
-    with region(client, "r", 16):
-        with pytest.raises(InferenceServerException, match="'r' already in manager"):
-            client.register_system_shared_memory("r", "/anything", 16)
-        given.set_shared_memory("r", 16, offset=8)
-        with pytest.raises(InferenceServerException, match=r"Invalid offset \+ byte size"):
-            client.infer("vector", [given])
-    with pytest.raises(InferenceServerException, match="Unable to open shared memory region"):
-        client.register_system_shared_memory("r", "/surely_not_there", 16)
-
-
-def test_cuda_regions_without_a_gpu(client: http.InferenceServerClient):
-    assert client.get_cuda_shared_memory_status() == []
-    with pytest.raises(InferenceServerException, match="failed to register shared memory region"):
-        client.register_cuda_shared_memory("c", b"A" * 86 + b"==", 0, 64)
-    client.unregister_cuda_shared_memory()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", STARTS)
-def test_perf_analyzer_puts_its_tensors_into_shared_memory(
-    server: str, tmp_path: Path, oracle_installed: None
-):
-    write_probes(tmp_path, "batched")
-    with STARTS[server](tmp_path, allow_grpc=False, allow_metrics=False) as running:
-        what = ("-m", "batched", "--concurrency-range", "2")
-        where = ("--shared-memory", "system", "--output-shared-memory-size", "16")
-        assert "Request concurrency: 2" in measured(running, "http", *what, *where)

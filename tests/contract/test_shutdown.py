@@ -122,18 +122,6 @@ def bytes_of_a_new_connection(address: str) -> bytes:
         return b""
 
 
-def status_of_a_new_call(address: str) -> grpc.StatusCode:
-    """Return the status of a new call."""
-    with grpc.insecure_channel(address) as channel:
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive
-        try:
-            call(pb.ServerLiveRequest(), timeout=PATIENCE_SECONDS)
-        except grpc.RpcError as error:
-            status: grpc.StatusCode = error.code()
-            return status
-    return grpc.StatusCode.OK
-
-
 # ----------------------------------------------------------------------------------- in flight
 
 
@@ -196,21 +184,6 @@ def test_open_sequences_go_on_while_new_ones_are_refused(
         )
         client.infer("m", [x], sequence_id=1, sequence_end=True)
         assert ended(server) == 0
-
-
-def test_calls_are_refused_while_others_are_answered(tmp_path: Path, start: Start):
-    write(tmp_path, {"alone": "max_batch_size: 1"})
-    with start(tmp_path, **LONG) as server:
-        playing = Play(server, tmp_path, "alone")
-        playing.hold("runs")
-        terminate(server, "Waiting for in-flight requests to complete.")
-        # A call that came just before this line may be answered yet.
-        until(lambda: status_of_a_new_call(server.grpc) is grpc.StatusCode.UNAVAILABLE)
-        playing.go("runs")
-        playing.answered("runs")
-        playing.close()
-        assert ended(server) == 0
-    assert playing.outcome.answers == {"runs": ""}
 
 
 #: Answers with what it is sent, once the file `go` is there.
@@ -532,7 +505,6 @@ ASKED_WITHOUT_REPOSITORY = {
     [
         ("none", False, "Internal: failed to stat file "),
         ("explicit", True, "Invalid argument: repository path is not a valid directory"),
-        ("poll", False, "Internal: failed to stat file "),
     ],
 )
 def test_a_server_without_a_repository_says_that_it_is_not_ready(

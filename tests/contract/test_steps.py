@@ -117,12 +117,6 @@ def write_models(root: Path) -> None:
             [("y", TensorProto.FLOAT, shape), ("kept", TensorProto.FLOAT, shape)],
             config=STATEFUL.replace("STRATEGY", strategy),
         )
-    write_onnx(
-        root / "strings",
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [("x", TensorProto.STRING, ROWS)],
-        [("y", TensorProto.STRING, ROWS)],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -215,22 +209,10 @@ def test_states_go_from_request_to_request(served: ModelRepository, model: str) 
     assert totals == [1, 3, 6, 10]
 
 
-def test_strings(served: ModelRepository) -> None:
-    given = np.array([["ä".encode(), b""], [b"x", b"yz"]], object)
-    assert served.model("strings").infer({"x": given}).outputs["y"].tolist() == given.tolist()
-
-
-def test_a_step_has_the_metrics_of_every_model(served: ModelRepository) -> None:
-    served.model("named").infer({"x": np.ones((3, 2), np.float32)})
-    assert 'nv_inference_count{model="named",version="1"}' in served.metrics()
-
-
 @pytest.mark.parametrize(
     ("option", "size"),
     [
-        ("default-max-batch-size=9", 9),
         ("onnxruntime,default-max-batch-size=2", 2),
-        ("onnxruntime,default-max-batch-size=0", 0),
         ("pytorch,default-max-batch-size=2", 4),
     ],
 )

@@ -1,6 +1,6 @@
 """Models in the manner of public repositories: the same answers inline, in processes, for real.
 
-Each file of `stranger_models` is a pattern; its docstring describes it. docs/hosts.md lists them.
+`stranger_models.py` has the patterns; docs/hosts.md lists them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.recordings import Recording, asked_live
+from contract.recordings import Recording, asked_live, recorded_rows
+from contract.stranger_models import HEAD, PATTERNS
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
 from tools import oracle
 
 pytestmark = pytest.mark.oracle
 
-MODELS = Path(__file__).with_name("stranger_models")
-PATTERNS = sorted(path.stem for path in MODELS.glob("*.py"))
 CONFIG = """
     backend: "python"
     input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -46,7 +45,6 @@ FILES = {
     "text_file": {"1/labels.txt": "\u732b\n"},
     "path_edit": {"1/src/text_tools.py": "def clean(text): return ' '.join(text.split())\n"},
     "plugin_file": {"1/plugin.py": "def run(): return 'run'\n"},
-    "settings_file": {"1/settings.yaml": "beams: 4\nnames: [a, b]\n"},
 }
 REQUEST = {
     "id": "r1",
@@ -101,14 +99,13 @@ def write_environment(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, oracle_installed: None) -> Path:
-    """All patterns, as models."""
     folder = tmp_path_factory.mktemp("strangers")
     for name in PATTERNS:
         for path, text in FILES.get(name, {}).items():
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / name / path).write_text(text, encoding="utf-8")
         (folder / name / "1").mkdir(parents=True, exist_ok=True)
-        (folder / name / "1" / "model.py").write_bytes((MODELS / f"{name}.py").read_bytes())
+        (folder / name / "1" / "model.py").write_text(HEAD + PATTERNS[name])
         (folder / name / "config.pbtxt").write_text(CONFIG + CONFIGS.get(name, ""))
     write_environment(folder / "own_environment")
     return folder
@@ -123,7 +120,7 @@ class Pattern:
     @property
     def files(self) -> object:
         """Everything that decides about the answer."""
-        source = (MODELS / f"{self.name}.py").read_text(encoding="utf-8")
+        source = HEAD + PATTERNS[self.name]
         return source, CONFIG, CONFIGS.get(self.name), FILES.get(self.name), REQUEST
 
 
@@ -151,17 +148,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recording[str]]:
-    """The recorded answers of the real server."""
-    opened: Recording[str] = Recording("strangers", (), lambda row: row.files, {}, ROWS)
-    yield opened
-    opened.close()
+recorded = recorded_rows("strangers", ROWS, lambda row: row.files)
 
 
 @pytest.fixture(scope="module")
 def real(repository: Path, cache: None) -> Iterator[Server]:
-    """The real server with the models that it is asked for."""
     names = sorted({*NEIGHBOURS, *(row.name for row in asked_live(ROWS))})
     flags = FLAGS | {"model_control_mode": "explicit", "load_model": names}
     with start_tritonserver(repository, **flags) as server:

@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.casebook import Case, binary, check_row, get, infer, infer_binary, post, tensor
-from contract.cases.settings import MODEL_TRACE, TRACE, TRACE_CASES
-from contract.recordings import Recording, asked_live, chapters, check_each, recording
+from contract.casebook import binary, get, infer, infer_binary, post, tensor
+from contract.cases.settings import MODEL_TRACE, TRACE
 from contract.wire import Exchange, exchange
 from support.servers import Server, start_reference_server
 from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
-CHAPTERS = chapters(TRACE_CASES)
 CLEARED = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
 SERVERS = ("traced_triton", "traced_reference")
 
@@ -46,46 +44,6 @@ def settings(server: Server, path: str = TRACE) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------- settings
-
-
-def outcome(server: Server, case: Case) -> tuple[Exchange, ...]:
-    """The answer to a case, and the settings that it leaves behind; then all is as at start."""
-    try:
-        return tuple(
-            exchange(server.http, request)
-            for request in (case.request, get(TRACE), get(MODEL_TRACE))
-        )
-    finally:
-        clear(server)
-
-
-@pytest.fixture(scope="module")
-def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
-    """The real server's recorded responses and the settings after them."""
-    with recording("trace", traced_repository, TRACE_CASES) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("case", asked_live(TRACE_CASES), ids=str)
-def test_the_real_server_answers_as_recorded(
-    case: Case, traced_triton: Server, recorded: Recording[tuple[Exchange, ...]]
-):
-    answers = outcome(traced_triton, case)
-    check_row(case, answers[0])
-    recorded.check(case, answers, lambda _, answer: answer)
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_both_servers_answer_alike(
-    chapter: str, recorded: Recording[tuple[Exchange, ...]], traced_reference: Server
-):
-    def check(case: Case) -> None:
-        real, ours = recorded.said(case), outcome(traced_reference, case)
-        check_row(case, real[0])
-        assert [str(answer) for answer in ours] == [str(answer) for answer in real]
-        assert ours == real
-
-    check_each(CHAPTERS[chapter], check)
 
 
 X = tensor("X", "FP32", [2], [1, 2])
@@ -308,7 +266,11 @@ REQUESTS = {
     "generate": post("/v2/models/vector/generate", '{"X":[1,2],"id":"g"}'),
     "generate stream": post("/v2/models/vector/generate_stream", '{"X":[1,2]}'),
 }
-LEVELS = (["TIMESTAMPS"], ["TENSORS"], ["TIMESTAMPS", "TENSORS"])
+#: All requests at both levels; one at each alone.
+LEVELLED = [
+    *((name, ["TIMESTAMPS", "TENSORS"]) for name in REQUESTS),
+    *(("two inputs", [level]) for level in ("TIMESTAMPS", "TENSORS")),
+]
 
 
 def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
@@ -340,13 +302,12 @@ def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
     return order, told
 
 
-@pytest.mark.parametrize("level", LEVELS, ids="-".join)
-@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_traces_tell_the_same(request_: bytes, traced: tuple[Server, Server]):
+@pytest.mark.parametrize(("name", "level"), LEVELLED)
+def test_traces_tell_the_same(name: str, traced: tuple[Server, Server]):
     told = []
     for server in traced:
         before = latest(server)
-        exchange(server.http, request_)
+        exchange(server.http, REQUESTS[name])
         (text,) = written(server, before)
         told.append(read(text))
     real, ours = told
@@ -362,25 +323,6 @@ def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Server
         told.append(read(*written(server, before)))
     real, ours = told
     assert ours == real == ([0], {(0, "front"): ours[1][(0, "front")]})
-
-
-@pytest.mark.parametrize("level", [["TIMESTAMPS"]], ids="-".join)
-def test_moments_are_in_order(traced: tuple[Server, Server]):
-    for server in traced:
-        before = latest(server)
-        exchange(server.http, VECTOR)
-        (text,) = written(server, before)
-        moments = {
-            stamp["name"]: stamp["ns"]
-            for element in json.loads(text)
-            for stamp in element.get("timestamps", ())
-        }
-        ordered = [
-            *("HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START"),
-            *("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "REQUEST_END"),
-        ]
-        assert all(moments[a] <= moments[b] for a, b in itertools.pairwise(ordered))
-        assert moments["HTTP_SEND_START"] <= moments["HTTP_SEND_END"]
 
 
 @pytest.mark.parametrize("name", SERVERS)

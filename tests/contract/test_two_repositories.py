@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from contract.control_scripts import ensemble
+from contract.wire import said
 from server.support.model_folders import VECTOR, write_ensemble, write_model
 from support.servers import COMPLETE, Server, start_reference_server, start_tritonserver
 from support.waiting import until
@@ -34,7 +34,6 @@ POLICY = "version_policy { specific { versions: [1, 5, 9] } }"
 def servers(
     oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Server]]:
-    """The real server and ours, on the same two repositories."""
     root = tmp_path_factory.mktemp("repositories")
     first, second = root / "first", root / "second"
     for repository, names in ((first, ("one", "both")), (second, ("two", "both"))):
@@ -48,15 +47,6 @@ def servers(
         start_reference_server(first, model_repository=repositories, **FLAGS) as ours,
     ):
         yield real, ours
-
-
-def say(server: Server, method: str, path: str) -> str:
-    connection = http.client.HTTPConnection(server.http, timeout=30)
-    connection.request(method, path)
-    reply = connection.getresponse()
-    text = f"{reply.status} {reply.read().decode()}"
-    connection.close()
-    return text
 
 
 def test_both_servers_say_the_same(servers: tuple[Server, Server]):
@@ -76,8 +66,8 @@ def test_both_servers_say_the_same(servers: tuple[Server, Server]):
         ("GET", "/v2/health/ready"),
     ]
     real, ours = servers
-    assert [say(ours, *question) for question in asked] == [
-        say(real, *question) for question in asked
+    assert [said(ours.http, *question) for question in asked] == [
+        said(real.http, *question) for question in asked
     ]
 
 
@@ -91,12 +81,12 @@ def test_a_poll_unloads_a_name_that_is_in_two_repositories(
     flags = FLAGS | {"model_control_mode": "poll", "repository_poll_secs": 1, "load_model": []}
     with start(first, model_repository=[str(first), str(second)], **flags) as server:
         ready = "/v2/models/both/ready"
-        until(lambda: say(server, "GET", ready) == "200 ")
+        until(lambda: said(server.http, "GET", ready) == "200 ")
         write_model(second, "both")
-        until(lambda: say(server, "GET", ready) == '400 {"error":"Model version not ready"}')
-        assert say(server, "POST", "/v2/repository/index") == (
+        until(lambda: said(server.http, "GET", ready) == '400 {"error":"Model version not ready"}')
+        assert said(server.http, "POST", "/v2/repository/index") == (
             '200 [{"name":"both","state":"UNAVAILABLE",'
             '"reason":"model appears in two or more repositories"}]'
         )
         shutil.rmtree(first / "both")
-        until(lambda: say(server, "GET", ready) == "200 ")
+        until(lambda: said(server.http, "GET", ready) == "200 ")

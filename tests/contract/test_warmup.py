@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.casebook import post
 from contract.count_probes import WARM_PROBES
 from contract.probes import write_probe
+from contract.serving import both_servers
 from contract.statistics_scripts import counters
-from contract.wire import exchange
-from support.servers import COMPLETE, Flag, Server, start_reference_server, start_tritonserver
+from contract.wire import index
+from support.servers import COMPLETE, Flag, Server
 from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
@@ -53,24 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server, with as many of the models as it loads."""
-    with start_tritonserver(repository, ready_path="/v2/health/live", **FLAGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def reference(repository: Path) -> Iterator[Server]:
-    """The reference server, with as many of the models as it loads."""
-    with start_reference_server(repository, ready_path="/v2/health/live", **FLAGS) as server:
-        yield server
-
-
-def index(server: Server) -> dict[str, dict[str, str]]:
-    """Return a server's reports about its models, by name."""
-    (reply,) = exchange(server.http, post("/v2/repository/index", b"")).replies
-    return {model["name"]: model for model in json.loads(reply.body)}
+triton, reference = both_servers("/v2/health/live", **FLAGS)
 
 
 @pytest.mark.parametrize("model", EXECUTED)
@@ -87,9 +68,9 @@ def test_samples_are_counted_when_the_model_is_ready(model: str, triton: Server,
 
 @pytest.mark.parametrize("model", [name for name in WARM_PROBES if name not in EXECUTED])
 def test_a_warm_up_that_fails_fails_the_load(model: str, triton: Server, reference: Server):
-    real = index(triton)[model]
+    real = index(triton.http)[model]
     assert real.get("state") != "READY"
-    assert index(reference)[model] == real
+    assert index(reference.http)[model] == real
 
 
 def test_ensembles_have_no_warm_up(triton: Server, reference: Server):

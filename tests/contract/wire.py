@@ -8,6 +8,7 @@ and whether the server would still answer on that connection.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,3 +132,17 @@ def _chunks(stream) -> bytes:
     with contextlib.suppress(ConnectionEnded):
         _line(stream)
     return body
+
+
+def said(address: str, method: str, path: str, document: object = None) -> str:
+    """Return the status and the body of a reply to a request with this JSON."""
+    body = b"" if document is None else json.dumps(document).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    (reply,) = exchange(address, head.encode() + body).replies
+    return f"{reply.status} {reply.body.decode()}"
+
+
+def index(address: str) -> dict[str, dict[str, str]]:
+    """Return the rows of the repository's index by model."""
+    rows = json.loads(said(address, "POST", "/v2/repository/index").partition(" ")[2])
+    return {row["name"]: row for row in rows}

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tritonclient.grpc import model_config_pb2
 
-from model_factory import digits, recipes
+from model_factory import artifacts, recipes
 from model_factory.digits_evaluation import pad
 
 pytestmark = pytest.mark.brute_force
@@ -25,7 +23,7 @@ POISONS = [np.nan, np.inf, -np.inf, np.finfo(np.float32).max, -1.0]
 @pytest.fixture(scope="module")
 def onnx_classify(tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    digits.write_onnx(path)
+    artifacts.write_digits(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -35,7 +33,7 @@ def onnx_classify(tmp_path_factory):
 @pytest.fixture(scope="module")
 def torch_classify():
     torch = pytest.importorskip("torch", reason="the torch twin needs torch")
-    (recipe,) = (recipe for recipe in digits.RECIPES if recipe.needs_torch)
+    (recipe,) = (recipe for recipe in artifacts.DIGITS if recipe.needs_torch)
     recipes.build_all([recipe], MODEL.parent)
     module = torch.export.load(recipe.target(MODEL.parent)).module()
 
@@ -51,6 +49,7 @@ def _noise_images(sizes, seed):
     return [rng.random(size, np.float32) for size in sizes]
 
 
+@settings(max_examples=25)
 @given(SIZES, SEEDS, st.sampled_from(POISONS))
 def test_alone_and_in_a_poisoned_batch_an_image_gets_the_same_answer(
     onnx_classify, sizes, seed, poison
@@ -64,7 +63,7 @@ def test_alone_and_in_a_poisoned_batch_an_image_gets_the_same_answer(
     np.testing.assert_array_equal(together.argmax(axis=1), alone.argmax(axis=1))
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(SIZES, SEEDS, st.sampled_from(POISONS))
 def test_torch_twin_gives_the_answers_of_the_onnx_graph(
     onnx_classify, torch_classify, sizes, seed, poison
@@ -75,7 +74,7 @@ def test_torch_twin_gives_the_answers_of_the_onnx_graph(
     np.testing.assert_allclose(torch_classify(batch, mask), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 70), (70, 1), (2, 3), (70, 40), (256, 256)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 70), (70, 1), (256, 256)])
 @pytest.mark.parametrize("classify", ["onnx_classify", "torch_classify"])
 def test_any_size_is_classified(request, classify, size):
     logits = request.getfixturevalue(classify)(*pad(_noise_images([size], seed=0)))
@@ -96,34 +95,15 @@ def test_a_row_of_padding_only_stays_finite_and_disturbs_nobody(request, classif
 
 def test_equal_parameters_give_equal_onnx_files(tmp_path):
     for name in ("first.onnx", "second.onnx"):
-        digits.write_onnx(tmp_path / name)
+        artifacts.write_digits(tmp_path / name)
     assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
 
 
 def test_recipes_name_the_artifacts_and_files_that_exist():
-    assert [(recipe.file, recipe.needs_torch) for recipe in digits.RECIPES] == [
+    assert [(recipe.file, recipe.needs_torch) for recipe in artifacts.DIGITS] == [
         ("model.onnx", False),
         ("model.pt2", True),
     ]
-    for recipe in digits.RECIPES:
+    for recipe in artifacts.DIGITS:
         assert recipe.target(MODEL.parent).parent == MODEL / "1"
         assert recipe.digest()  # reads every input
-
-
-def test_config_declares_a_ragged_batched_image():
-    text = (MODEL / "config.pbtxt").read_text()
-    config = text_format.Parse(text, model_config_pb2.ModelConfig())
-    assert (config.backend, config.max_batch_size) == ("python", 64)
-    assert config.HasField("dynamic_batching")
-    (image,), (logits,) = config.input, config.output
-    assert (image.name, list(image.dims)) == ("image", [1, -1, -1])
-    assert image.allow_ragged_batch
-    assert (logits.name, list(logits.dims)) == ("logits", [10])
-    assert image.data_type == logits.data_type == model_config_pb2.TYPE_FP32
-
-
-def test_labels_name_the_ten_digits_in_order():
-    config = text_format.Parse((MODEL / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    labels = (MODEL / config.output[0].label_filename).read_text().splitlines()
-    words = "zero one two three four five six seven eight nine"
-    assert labels == words.split()

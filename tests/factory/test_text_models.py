@@ -13,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from model_factory import recipes
 from model_factory.__main__ import REPOSITORY
+from model_factory.artifacts import TEXTS
 from model_factory.sentences import LABELS
-from model_factory.text_recipes import RECIPES
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.config import json_form
@@ -25,9 +25,7 @@ from reference_server.observability.metric_registry import MetricRegistry
 
 pytestmark = pytest.mark.brute_force
 
-STEPS = ("tokenizer", "text_encoder", "text_classifier")
 FUSED = "text_pipeline_fused"
-MODELS = (*STEPS, "text_pipeline", FUSED)
 
 
 def read_config(model):
@@ -88,7 +86,7 @@ def load():
     with contextlib.ExitStack() as loaded:
 
         def load(model):
-            wanted = [item for item in RECIPES if item.model == model and not item.needs_torch]
+            wanted = [item for item in TEXTS if item.model == model and not item.needs_torch]
             recipes.build_all(wanted, REPOSITORY)
             instance = Loaded(REPOSITORY / model, read_config(model))
             loaded.callback(instance.close)
@@ -107,38 +105,6 @@ def texts(*elements):
 
 
 # -- configurations --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_configuration_parses_and_its_version_folder_exists(model):
-    config = read_config(model)
-    assert (REPOSITORY / model / "1").is_dir()
-    assert config.backend == ("" if model == "text_pipeline" else "python")
-
-
-def test_the_ensemble_connects_tensors_of_one_type():
-    pipeline = read_config("text_pipeline")
-    known = {tensor.name: tensor.data_type for tensor in pipeline.input}
-    assert [step.model_name for step in pipeline.ensemble_scheduling.step] == list(STEPS)
-    for step in pipeline.ensemble_scheduling.step:
-        config = read_config(step.model_name)
-        inputs = {tensor.name: tensor.data_type for tensor in config.input}
-        outputs = {tensor.name: tensor.data_type for tensor in config.output}
-        assert set(step.input_map) == set(inputs)
-        assert set(step.output_map) == set(outputs)
-        for name, source in step.input_map.items():
-            assert known[source] == inputs[name]
-        known |= {target: outputs[name] for name, target in step.output_map.items()}
-    for tensor in pipeline.output:
-        assert known[tensor.name] == tensor.data_type
-
-
-def test_the_label_file_is_the_order_of_the_logits():
-    config = read_config("text_classifier")
-    logits = next(tensor for tensor in config.output if tensor.name == "logits")
-    lines = (REPOSITORY / "text_classifier" / logits.label_filename).read_text().splitlines()
-    assert tuple(lines) == LABELS
-    assert list(logits.dims) == [len(LABELS)]
 
 
 @pytest.mark.parametrize("model", ["text_encoder", FUSED])
@@ -160,11 +126,6 @@ def test_the_fused_model_takes_and_gives_what_the_ensemble_does():
         (REPOSITORY / model / "labels.txt").read_text() for model in ("text_classifier", FUSED)
     ]
     assert labels[0] == labels[1]
-
-
-def test_the_fused_model_takes_as_many_texts_as_the_ensembles_encoder():
-    rows = read_config(FUSED).parameters["rows"].string_value
-    assert int(rows) == read_config("text_encoder").max_batch_size
 
 
 # -- tokenizer -------------------------------------------------------------------------------------
@@ -190,12 +151,6 @@ def test_only_the_request_with_broken_text_fails(tokenizer):
     )
     assert empty == "input 'text': found no text, expected one or more"
     np.testing.assert_array_equal(good["input_ids"], last["input_ids"])
-
-
-def test_a_batch_without_any_text_is_answered(tokenizer):
-    assert tokenizer.execute(texts(b"\xff")) == [
-        "input 'text', element 0: found invalid start byte at byte 0, expected UTF-8"
-    ]
 
 
 def test_empty_and_overlong_texts_are_texts(tokenizer):
@@ -236,19 +191,6 @@ def test_a_token_limit_that_is_none_is_refused(load, value):
 # -- encoder and classifier ------------------------------------------------------------------------
 
 
-def test_the_encoder_answers_a_mixed_batch_as_it_answers_each_alone(load, tokenizer):
-    encoder = load("text_encoder")
-    requests = tokenizer.execute(
-        texts(b"Hi!"), texts("退款已经十天了还没有到账。".encode()), texts(b"one", b"two " * 50)
-    )
-    together = encoder.execute(*requests)
-    for request, answer in zip(requests, together, strict=True):
-        (alone,) = encoder.execute(request)
-        np.testing.assert_allclose(answer["embedding"], alone["embedding"], atol=1e-5)
-        np.testing.assert_allclose(np.linalg.norm(answer["embedding"], axis=1), 1, atol=1e-5)
-    encoder.close()
-
-
 def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
     encoder, classifier = load("text_encoder"), load("text_classifier")
     batch = tokenizer.execute(
@@ -269,21 +211,6 @@ def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
 
 
 # -- the pipeline as one model ---------------------------------------------------------------------
-
-
-def test_the_fused_model_answers_as_the_steps_do_one_by_one(load, tokenizer):
-    encoder, classifier, fused = map(load, ("text_encoder", "text_classifier", FUSED))
-    batch = [
-        texts(b"Where is my parcel?", b"I was charged twice."),
-        texts("退款已经十天了还没有到账。".encode()),
-        texts(b"", b"word " * 600),
-    ]
-    expected = classifier.execute(*encoder.execute(*tokenizer.execute(*batch)))
-    for answer, known in zip(fused.execute(*batch), expected, strict=True):
-        assert answer["label"].tolist() == known["label"].tolist()
-        np.testing.assert_allclose(answer["logits"], known["logits"], atol=1e-5)
-    for loaded in (encoder, classifier, fused):
-        loaded.close()
 
 
 def test_only_the_request_with_broken_text_fails_in_the_fused_model(load):

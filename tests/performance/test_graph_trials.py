@@ -53,17 +53,17 @@ def test_table_shows_refusals_and_wrong_answers(tmp_path, monkeypatch, capsys):
     write_model(tmp_path, "refused", "leaking")
     write_model(tmp_path, "unchecked", "leaking", load_check="off")
     markdown = tmp_path / "table.md"
-    run(monkeypatch, tmp_path, "--loads", 2, "--busy", 1, "--markdown", markdown)
+    run(monkeypatch, tmp_path, "--loads", 1, "--busy", 1, "--markdown", markdown)
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
-    assert lines["healthy"][2:5] == ["2/2", "2/2", "1"]
+    assert lines["healthy"][2:5] == ["1/1", "1/1", "1"]
     assert lines["healthy"][6:] == ["24/24", "24/24", "served"]
-    assert lines["refused"][2:5] == ["0/2", "0/2", "1"]
+    assert lines["refused"][2:5] == ["0/1", "0/1", "1"]
     assert lines["refused"][-1] == "refused"
     assert lines["refused"][7].startswith("(")
     assert lines["unchecked"][-2:] == ["wrong", "answers"]
     text = markdown.read_text()
     assert "- truth: leaking" in text
-    assert "4 x ConfigFault: 1 fault in the configuration of model 'refused'" in text
+    assert "2 x ConfigFault: 1 fault in the configuration of model 'refused'" in text
 
 
 def test_only_named_models_are_tried_and_replace_the_table_of_a_page(tmp_path, monkeypatch, capsys):

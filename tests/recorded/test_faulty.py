@@ -39,7 +39,6 @@ _NO_ANSWER = "no answer"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All folders."""
     folder = tmp_path_factory.mktemp("faulty") / "repository"
     write_step(folder)
     for row in ROWS:
@@ -88,7 +87,6 @@ def _stable(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def real() -> Mapping[str, str]:
-    """The reasons of the real server's refusals."""
     recording = recorded()
     return {row.model: recording.said(row) for row in ROWS}
 

@@ -23,7 +23,6 @@ ROWS = [("http", case) for case in CASES] + [("generate", case) for case in gene
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[dict[str, Recording[Exchange]]]:
-    """The recorded answers, by the name of the table."""
     with (
         recording("http", probe_repository, CASES) as http,
         recording("generate", probe_repository, generate.CASES) as generated,

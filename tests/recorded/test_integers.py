@@ -6,15 +6,17 @@ answers.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from contract.integer_values import ENDS, FLAGS, Field, answers, fields, read, write
+from contract.integer_values import ENDS, FLAGS, answers, fields, read, write
 from support.in_process import InProcessServer, start_in_process
 
 TABLE = read()
+Ask = Callable[[str], dict[str, str]]
 _LOW_BITS = "all classes are meant; the real server takes the low 32 bits"
 #: Fields and values for which the servers answer otherwise, by the reason.
 DIFFERENCES = {
@@ -29,7 +31,6 @@ DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models."""
     folder = tmp_path_factory.mktemp("integers") / "repository"
     folder.mkdir()
     write(folder)
@@ -38,15 +39,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[InProcessServer]:
-    """The reference server."""
     with start_in_process(repository, **FLAGS) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def known(repository: Path) -> dict[str, Field]:
-    """The fields by their names."""
-    return {field.name: field for field in fields(repository)}
+def ask(repository: Path, server: InProcessServer) -> Ask:
+    """Return the server's answers to the values of a field; each field is asked once."""
+    known = {field.name: field for field in fields(repository)}
+    return functools.cache(lambda name: answers(server, known[name]))
 
 
 def comparable(answer: str) -> str:
@@ -54,12 +55,12 @@ def comparable(answer: str) -> str:
     return re.sub(r"(Invalid config override|failed to read text proto from)[^\"]*", r"\1", answer)
 
 
-def different(field: Field, server: InProcessServer) -> dict[str, tuple[str, str]]:
+def different(name: str, ask: Ask) -> dict[str, tuple[str, str]]:
     """Return the real server's answers that are not this server's, with these."""
-    ours, real = answers(server, field), TABLE[field.name]
+    ours, real = ask(name), TABLE[name]
     assert ours.keys() == real.keys()
     return {
-        f"{field.name}: {value}": (said, ours[value])
+        f"{name}: {value}": (said, ours[value])
         for value, said in real.items()
         if said != ENDS and comparable(said) != comparable(ours[value])
     }
@@ -76,8 +77,8 @@ CONFIGURATIONS = ("text ", "JSON ")
         for name in TABLE
     ],
 )
-def test_values_of_a_field(name: str, server: InProcessServer, known: dict[str, Field]):
-    found = different(known[name], server)
+def test_values_of_a_field(name: str, ask: Ask):
+    found = different(name, ask)
     unexpected = {
         key: texts
         for key, texts in found.items()
@@ -87,11 +88,7 @@ def test_values_of_a_field(name: str, server: InProcessServer, known: dict[str, 
 
 
 @pytest.mark.parametrize("pattern", DIFFERENCES)
-def test_each_accepted_difference_still_exists(
-    pattern: str, server: InProcessServer, known: dict[str, Field]
-):
+def test_each_accepted_difference_still_exists(pattern: str, ask: Ask):
     rows = [(name, f"{name}: {value}") for name, values in TABLE.items() for value in values]
     names = dict.fromkeys(name for name, row in rows if re.fullmatch(pattern, row))
-    assert any(
-        re.fullmatch(pattern, key) for name in names for key in different(known[name], server)
-    )
+    assert any(re.fullmatch(pattern, key) for name in names for key in different(name, ask))

@@ -92,20 +92,6 @@ def test_the_dashboard_is_of_grafanas_own_types(tmp_path: Path):
     assert all(line.startswith("misspelt.ts") and "legends" in line for line in faults), faults
 
 
-def test_the_page_counts_the_panels():
-    panels = [panel for row in dashboard.ROWS.values() for panel in row]
-    page = (ROOT / "docs" / "observing.md").read_text()
-    assert f"a dashboard with {len(panels)} panels" in page
-    assert sum(panel.ours for panel in panels) == 3
-
-
-def test_panels_have_places_and_numbers_of_their_own():
-    panels = json.loads(dashboard.FILE.read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
-    assert len(places) == len(panels)
-
-
 def test_the_page_names_the_profiles_of_compose():
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     profiles = defaultdict(list)
@@ -119,10 +105,3 @@ def test_the_page_names_the_profiles_of_compose():
     assert told == profiles
     for profile, _, command in rows:
         assert command in ("up", f"--profile {profile} up", f"run --rm {profile}")
-
-
-@pytest.mark.parametrize("file", ["prometheus.yml", "alerts.yml", "autoscaling.yml"])
-def test_the_image_has_what_prometheus_reads(file: str):
-    assert (OBSERVE / file).is_file()
-    assert "COPY observe/*.yml /etc/prometheus/" in (ROOT / "Dockerfile").read_text()
-    assert "!observe\n" in (ROOT / ".dockerignore").read_text()

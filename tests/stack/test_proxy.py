@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import queue
 import re
 import shutil
 import ssl
@@ -171,14 +170,3 @@ def test_grpc_passes_and_no_other_method(client: grpc.InferenceServerClient):
     for ask in (client.get_server_metadata, lambda: client.unload_model("vector")):
         with pytest.raises(InferenceServerException):
             ask()
-
-
-def test_a_stream_passes_however_long_all_of_it_is(client: grpc.InferenceServerClient):
-    values = np.arange(2_000_000, dtype=np.float32)
-    answers: queue.Queue = queue.Queue()
-    client.start_stream(lambda result, error: answers.put(error or result))
-    for _ in range(9):  # 72 MB
-        client.async_stream_infer("vector", [tensor(values)])
-        answer = answers.get(timeout=SECONDS)
-        np.testing.assert_array_equal(answer.as_numpy("Y"), values)
-    client.stop_stream()

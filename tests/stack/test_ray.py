@@ -200,12 +200,6 @@ def test_calls_of_grpc_are_answered_as_by_one_server(
     assert called(served.grpc) == called(one.grpc)
 
 
-def test_grpcs_own_health_service_answers(served: Served):
-    with grpc.insecure_channel(served.grpc) as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=60) == b"\x08\x01"
-
-
 @pytest.mark.parametrize("errors_end", ["false", "true"])
 def test_a_stream_of_grpc_has_the_answers_of_one_server(
     served: Served, one: Served, errors_end: str

@@ -58,21 +58,14 @@ def end(process: subprocess.Popen[str], number: int, send: Callable[[int, int], 
     assert process.returncode == 0
 
 
-def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, port):
-    missing = tmp_path / "missing"
-    process = start(missing, port)
-    # Long before the wait for readiness would give up.
-    shown, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert str(missing) in shown
-    assert "The first request" not in shown
-
-
 def test_a_file_gets_the_log_and_the_terminal_a_line(tmp_path, port):
     log = tmp_path / "serve.log"
     process = start(tmp_path / "missing", port, log_file=str(log))
     shown, _ = process.communicate(timeout=60)
+    # Long before the wait for readiness would give up.
     assert process.returncode == 1
+    assert str(tmp_path / "missing") in shown
+    assert "The first request" not in shown
     assert f"Server, with its log in {log} ... " in shown
     assert f"The server has ended; see {log}" in shown
     assert "Emulating tritonserver" in log.read_text()

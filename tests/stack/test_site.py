@@ -70,7 +70,3 @@ NAMES = {
 @pytest.mark.parametrize("module", site.API.values())
 def test_what_users_import_has_its_docstrings(built: Path, module: str):
     assert NAMES[module] in text(built / "api" / module / "index.html")
-
-
-def test_words_are_found(built: Path):
-    assert "allow_ragged_batch" in (built / "search" / "search_index.json").read_text()

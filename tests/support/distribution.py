@@ -22,7 +22,7 @@ SHARING = {
         *("pages_and_voices", "protocol_models", "replay", "resident_pipeline"),
     ),
     "the probes": (
-        *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),
+        *("grpc", "grpc_mutations", "grpc_strangers", "grpc_wire"),
         "client_versions",
         *(
             "http_bodies",
@@ -35,7 +35,7 @@ SHARING = {
         ),
         *("shared_memory", "shared_memory_clients"),
     ),
-    "the traced models": ("logging", "trace"),
+    "the traced models": ("logging", "settings", "trace"),
 }
 SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items() for name in names}
 #: Seconds of a test, and of a test with any of these marks, in files without measured seconds.
@@ -54,7 +54,7 @@ _LONGEST = {
     25: (
         *("contract/test_model_api", "contract/test_perf"),
         *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
-        *("factory/test_ocr_pages", "performance/test_ragged", "server/backends/test_checklist"),
+        *("factory/test_ocr_pages", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
         "simulator/test_real_models",
     ),
@@ -72,7 +72,7 @@ _LONGEST = {
     15: (
         *("contract/test_python_backends", "contract/test_configurations"),
         *("contract/test_grpc_options", "contract/test_namespaces", "contract/test_schedulers"),
-        *("contract/test_opentelemetry", "contract/test_ragged_server", "recorded/test_grpc"),
+        *("contract/test_opentelemetry", "recorded/test_grpc"),
         *("recorded/test_http", "runtime/cli/test_init", "runtime/npu/driver/test_real_models"),
         *("runtime/npu/service/test_engine", "runtime/npu/service/test_start"),
         *("server/backends/process/test_death", "server/testing/test_installed"),
@@ -80,7 +80,7 @@ _LONGEST = {
     ),
     10: (
         "contract/test_auto_complete",
-        *("contract/test_asgi_hosts", "contract/test_dashboard", "contract/test_grpc_control"),
+        *("contract/test_asgi_hosts", "contract/test_dashboard"),
         *("contract/test_two_repositories", "contract/test_warmup", "stack/test_serve"),
         *("runtime/cli/test_encoder_pages", "runtime/discovery/test_exports"),
         *("runtime/engines/test_onnx_sharing", "runtime/engines/test_torch"),

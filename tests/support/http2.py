@@ -28,7 +28,6 @@ Fields = Sequence[tuple[str, str]]
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    """One frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
@@ -113,7 +112,6 @@ class RawConnection:
         self.socket.close()
 
     def send(self, *data: bytes) -> None:
-        """Send these bytes."""
         self.socket.sendall(b"".join(data))
 
     def headers(self, stream: int, fields: Fields, flags: int = END_HEADERS) -> bytes:

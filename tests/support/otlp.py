@@ -44,7 +44,6 @@ class Collector:
         self._changed = threading.Condition()
 
     def take(self, path: str, content_type: str, body: bytes) -> None:
-        """Take one body."""
         with self._changed:
             self.requests.append((path, content_type))
             for resource in json.loads(body)["resourceSpans"]:

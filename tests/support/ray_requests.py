@@ -25,13 +25,11 @@ def asking(how: str) -> dict[str, object]:
 
 REQUESTS = [
     ("GET", "/v2", None),
-    ("GET", "/v2/health/live", None),
     ("GET", f"/v2/models/{PIPELINE}", None),
     ("GET", f"/v2/models/{PIPELINE}/config", None),
     ("GET", f"/v2/models/{PIPELINE}/versions/7", None),
     ("GET", "/v2/models/nobody", None),
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "shape": [1, 1, 8, 9]}]}),
-    ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": []}),
     # Longer than the requests that a server caches.
     ("POST", f"/v2/models/{PIPELINE}/infer", {"inputs": [{**IMAGE, "data": [0.5] * 30_000}]}),
     # BLS in a step of an ensemble, and a BLS request that unloads and loads a model.
@@ -69,13 +67,10 @@ def streamed(count: int, how: int) -> pb.ModelInferRequest:
 
 
 CALLS = [
-    ("ServerLive", pb.ServerLiveRequest()),
     ("ServerReady", pb.ServerReadyRequest()),
     ("ServerMetadata", pb.ServerMetadataRequest()),
     ("ModelReady", pb.ModelReadyRequest(name=PIPELINE)),
-    ("ModelReady", pb.ModelReadyRequest(name="nobody")),
     ("ModelMetadata", pb.ModelMetadataRequest(name=PIPELINE)),
-    ("ModelMetadata", pb.ModelMetadataRequest(name=PIPELINE, version="7")),
     ("ModelConfig", pb.ModelConfigRequest(name=PIPELINE)),
     ("ModelStatistics", pb.ModelStatisticsRequest(name="nobody")),
     ("ModelInfer", PICTURE),

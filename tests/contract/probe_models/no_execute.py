@@ -1,5 +1,0 @@
-"""Loads, and can then do nothing."""
-
-
-class TritonPythonModel:
-    pass
