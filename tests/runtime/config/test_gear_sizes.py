@@ -52,68 +52,6 @@ def test_gears_of_rows_may_be_below_max_batch_size():
     ("config", "expected"),
     [
         (
-            encoder_config({"gears.tokens": "8, 16"}),
-            "parameter 'gears.tokens': found no gear that holds tokens 32, expected one, as the "
-            "limit allows requests of that size; or oversize: fallback",
-        ),
-        (
-            pixels_config({"gears.height,width": "16x8, 8x16"}),
-            "parameter 'gears.height,width': found no gear that holds height 16, width 16,",
-        ),
-        (encoder_config({"gears.batch,tokens": "8x16, 4x31"}), "no gear that holds tokens 32,"),
-        (
-            encoder_config({"gears.tokens": "32, 64"}),
-            "parameter 'gears.tokens': found tokens 64, expected at most 32 (limit.tokens): memory "
-            "is planned from it",
-        ),
-        (
-            encoder_config({"gears.batch": "8, 9"}),
-            "parameter 'gears.batch': found batch 9, expected at most 8 (the most rows of a batch)",
-        ),
-        (
-            encoder_config({"gears.tokens": "8, 32, 8"}),
-            "parameter 'gears.tokens': found 8 twice, expected each gear once",
-        ),
-        (encoder_config({"gears.batch,tokens": "1x32, 01x32"}), "found 1x32 twice"),
-        (
-            encoder_config({"gears.tokens": "0, 32"}),
-            "parameter 'gears.tokens': found '0, 32', expected sizes of at least 1",
-        ),
-        (
-            encoder_config({"gears.tokens": "8, many"}),
-            "parameter 'gears.tokens': found 'many', expected gears as in '16, 32'; or 'auto 4'",
-        ),
-        (encoder_config({"gears.tokens": ""}), "parameter 'gears.tokens': found '', expected"),
-        (encoder_config({"gears.tokens": "8x32"}), "parameter 'gears.tokens': found '8x32'"),
-        (encoder_config({"gears.tokens": "-8"}), "parameter 'gears.tokens': found '-8'"),
-        (
-            encoder_config({"gears.batch,tokens": "8"}),
-            "found '8', expected gears as in '16x16, 32x32', one size for each of batch, tokens; "
-            "or 'auto 4'",
-        ),
-        (
-            encoder_config(
-                {"gears.tokens": ", ".join(map(str, range(1, 102))), "limit.tokens": "101"}
-            ),
-            "parameter 'gears.tokens': found 101 gears, expected at most 100",
-        ),
-        (
-            encoder_config({"gears.tokens": "auto 0"}),
-            "parameter 'gears.tokens': found 'auto 0', expected 'auto' and a number from 1 to 100",
-        ),
-        (encoder_config({"gears.tokens": "auto 101"}), "found 'auto 101'"),
-        (encoder_config({"gears.tokens": "auto"}), "found 'auto', expected gears as in"),
-        (
-            encoder_config({"gears.words": "8"}),
-            "parameter 'gears.words': found no axis 'words', expected one of: batch, tokens",
-        ),
-        (
-            encoder_config({"gears.tokens": "32", "gears.batch,tokens": "8x32"}),
-            "parameter 'gears.tokens': found axis 'tokens' in 'gears.batch,tokens' as well, "
-            "expected each axis in one place only",
-        ),
-        (encoder_config({"gears.tokens,tokens": "8x8"}), "found axis 'tokens' twice"),
-        (
             model_config(
                 [tensor("x", "FP32", [-1])],
                 [tensor("y", "FP32", [1])],
@@ -122,11 +60,6 @@ def test_gears_of_rows_may_be_below_max_batch_size():
             ),
             "parameter 'gears.batch': found 'batch', expected axes only: with max_batch_size 0 "
             "requests are executed one by one",
-        ),
-        (
-            pixels_config({"axes.inverted": "height - 8, width", "gears.height": "8, 16"}),
-            "parameter 'gears.height': found 8, where output 'inverted' has 'height - 8' = 0, "
-            "expected gears that give every output a size",
         ),
     ],
 )

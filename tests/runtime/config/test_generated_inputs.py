@@ -71,26 +71,6 @@ def test_a_missing_limit_is_reported_once():
     ("config", "expected"),
     [
         (
-            encoder_config({"positions.input_ids": "tokens"}),
-            "parameter 'positions.input_ids': found 'input_ids' among the inputs, expected a graph "
-            "input requests lack",
-        ),
-        (encoder_config({"offsets.lengths": "tokens"}), "found 'lengths' among the inputs"),
-        (
-            encoder_config({"positions.attention_mask": "tokens"}),
-            "parameter 'positions.attention_mask': found 'mask.attention_mask' as well, expected "
-            "one of the two",
-        ),
-        (
-            encoder_config({"offsets.cu": "tokens", "positions.cu": "tokens"}),
-            "parameter 'offsets.cu': found 'positions.cu' as well",
-        ),
-        (
-            encoder_config({"positions.p": "tokens,tokens"}),
-            "parameter 'positions.p': found no axis 'tokens,tokens', expected one of: tokens",
-        ),
-        (encoder_config({"offsets.cu": "words"}), "parameter 'offsets.cu': found no axis 'words'"),
-        (
             ALONE,
             "parameter 'offsets.cu': found max_batch_size 0, expected at least 1: without it there "
             "is no batch",

@@ -25,52 +25,6 @@ def test_invalid_card_numbers_are_refused(text):
     assert_fault(encoder_config({"device_ids": text}), expected)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "fault"),
-    [
-        (
-            {**CARDS, "devices": "cpu"},
-            "parameter 'device_ids': found 'devices' as well, expected one of the two",
-        ),
-        (
-            {**CARDS, "device_exec_blocks": "0"},
-            "parameter 'device_exec_blocks': found '0', expected a whole number of at least 1",
-        ),
-        (
-            {"device_exec_blocks": "2"},
-            "parameter 'device_exec_blocks': found '2', expected device_ids beside it; without, "
-            "list each of `devices` as often",
-        ),
-        (
-            {"static_model": "yes"},
-            "parameter 'static_model': found 'yes', expected '0' or '1'",
-        ),
-        (
-            {"static_model": "1"},
-            "parameter 'static_model': found '1', expected gears for batch, tokens: a static model "
-            "has no other sizes",
-        ),
-        (
-            {"graph.ge.aicoreNum": "24"},
-            "parameter 'graph.ge.aicoreNum': found devices cpu, expected a card among them: it is "
-            "an option of Ascend's compiler",
-        ),
-        (
-            {**CARDS, "graph.ge.aicoreNum": "24", "ge.aicoreNum": "12"},
-            "parameter 'ge.aicoreNum': found '12', and '24' at another level, expected one value",
-        ),
-        (
-            {**CARDS, "session.ge.exec.precision_mode": "x"},
-            "parameter 'session.ge.exec.precision_mode': found no option of GE that a model can "
-            "have 'ge.exec.precision_mode', expected one of: ",
-        ),
-        ({**CARDS, "graph.aicoreNum": "24"}, "did you mean 'ge.aicoreNum'?"),
-    ],
-)
-def test_contradictions_are_refused(parameters, fault):
-    assert_fault(encoder_config(parameters), fault)
-
-
 def test_several_faults_are_reported_together():
     config = encoder_config({"device_ids": "x", "static_model": "1", "graph.ge.y": "1"})
     assert len(faults_of(config)) == 3

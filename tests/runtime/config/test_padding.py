@@ -79,12 +79,6 @@ def test_optional_inputs_have_a_default(config, defaults):
     ("config", "expected"),
     [
         (
-            encoder_config({"default.input_ids": "1"}),
-            "parameter 'default.input_ids': found input 'input_ids', which every request brings, "
-            "expected an optional input",
-        ),
-        (encoder_config({"default.types": "1"}), "parameter 'default.types': found no input"),
-        (
             optional_types({"default.types": "128"}),
             "parameter 'default.types': found '128', expected a value of type INT8",
         ),
@@ -295,11 +289,6 @@ def test_padding_may_be_declared_neutral():
             plain({"padding.n": "neutral", "packing": "n"}),
             "parameter 'padding.n': found 'neutral', expected 'masked': rows of any lengths are "
             "joined along it",
-        ),
-        (
-            encoder_config({"padding.tokens": "equal"}),
-            "parameter 'padding.tokens': found 'equal', and 'axis_length.tokens', expected one of "
-            "the two: rows that end earlier have to be padded",
         ),
     ],
 )
