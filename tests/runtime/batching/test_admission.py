@@ -66,78 +66,37 @@ def test_a_request_without_batch_dimension_is_one_row():
             TEXTS,
             texts(ids=np.zeros((2, 5), np.int32)),
             RequestFault,
-            "input 'ids': found elements of NumPy type int32, expected INT64",
+            "found elements of NumPy type int32, expected INT64",
         ),
-        (
-            IMAGES,
-            image(0, 1, 4, 4),
-            ShapeMismatch,
-            "input 'image': found 0 rows in shape [0, 1, 4, 4], expected 1 to 4 (max_batch_size)",
-        ),
-        (IMAGES, image(5, 1, 4, 4), ShapeMismatch, "input 'image': found 5 rows in shape"),
-        (
-            IMAGES,
-            image(),
-            ShapeMismatch,
-            "input 'image': found shape [], expected [rows, 1, height, width]",
-        ),
-        (
-            IMAGES,
-            image(1, 4, 4),
-            ShapeMismatch,
-            "input 'image': found shape [1, 4, 4], expected [1, 1, height, width]",
-        ),
-        (
-            IMAGES,
-            image(2, 3, 4, 4),
-            ShapeMismatch,
-            "input 'image': found shape [2, 3, 4, 4], expected [2, 1, height, width]",
-        ),
-        (
-            IMAGES,
-            image(1, 1, 0, 4),
-            ShapeMismatch,
-            "input 'image': found height 0 in shape [1, 1, 0, 4], expected 1 to 16 (limit.height)",
-        ),
-        (
-            IMAGES,
-            image(1, 1, 4, 33),
-            ShapeMismatch,
-            "input 'image': found width 33 in shape [1, 1, 4, 33], expected 1 to 32 (limit.width)",
-        ),
+        (IMAGES, image(0, 1, 4, 4), ShapeMismatch, "found 0 rows in shape [0, 1, 4, 4], expected"),
+        (IMAGES, image(5, 1, 4, 4), ShapeMismatch, "found 5 rows in shape"),
+        (IMAGES, image(), ShapeMismatch, "found shape [], expected [rows, 1, height, width]"),
+        (IMAGES, image(1, 4, 4), ShapeMismatch, "found shape [1, 4, 4], expected [1, 1, height,"),
+        (IMAGES, image(2, 3, 4, 4), ShapeMismatch, "found shape [2, 3, 4, 4], expected [2, 1,"),
+        (IMAGES, image(1, 1, 0, 4), ShapeMismatch, "found height 0 in shape [1, 1, 0, 4],"),
+        (IMAGES, image(1, 1, 4, 33), ShapeMismatch, "found width 33 in shape [1, 1, 4, 33],"),
         (
             TEXTS,
             texts(types=np.zeros((2, 4), np.int8)),
             ShapeMismatch,
-            "input 'types': found tokens 4 in shape [2, 4], expected 5, the size of axis "
+            "found tokens 4 in shape [2, 4], expected 5, the size of axis "
             "'tokens' elsewhere in the request",
         ),
-        (
-            TEXTS,
-            texts(lengths=(5, 3, 1)),
-            ShapeMismatch,
-            "input 'lengths': found shape [3, 1], expected [2, 1]",
-        ),
-        (
-            TEXTS,
-            texts(lengths=(5, 0)),
-            RequestFault,
-            "input 'lengths': found length 0 in row 1, expected 1 to 5, the size of axis "
-            "'tokens' in the request",
-        ),
+        (TEXTS, texts(lengths=(5, 3, 1)), ShapeMismatch, "found shape [3, 1], expected [2, 1]"),
+        (TEXTS, texts(lengths=(5, 0)), RequestFault, "found length 0 in row 1, expected 1 to 5,"),
         (TEXTS, texts(lengths=(6, 5)), RequestFault, "found length 6 in row 0, expected 1 to 5"),
         (TEXTS, texts(lengths=(1, -1)), RequestFault, "found length -1 in row 1"),
         (
             ALONE,
             {"ids": np.zeros((2, 5), np.int64), "lengths": np.ones(1, np.int32)},
             ShapeMismatch,
-            "input 'ids': found shape [2, 5], expected [tokens]",
+            "found shape [2, 5], expected [tokens]",
         ),
         (
             ALONE,
             {"ids": np.zeros(9, np.int64), "lengths": np.ones(1, np.int32)},
             ShapeMismatch,
-            "input 'ids': found tokens 9 in shape [9], expected 1 to 8 (limit.tokens)",
+            "found tokens 9 in shape [9], expected 1 to 8 (limit.tokens)",
         ),
     ],
 )
@@ -322,37 +281,13 @@ def test_requests_that_a_gear_holds_are_admitted(admission, request_):
 @pytest.mark.parametrize(
     ("admission", "request_", "text"),
     [
-        (
-            BY_TOKENS,
-            rows_of(1, 300),
-            "input 'ids': found tokens 300 in shape [1, 300], expected 1 to 256 (the largest of "
-            "gears.tokens)",
-        ),
+        (BY_TOKENS, rows_of(1, 300), "found tokens 300 in shape [1, 300], expected 1 to 256 (the"),
         (BY_TOKENS, rows_of(2, 512, length=257), "found tokens 257 in shape [2, 512], expected 1"),
         (BY_TOKENS_ANSWERED, rows_of(1, 300, length=3), "found tokens 300 in shape [1, 300]"),
-        (
-            BY_ROWS,
-            rows_of(5, 12),
-            "input 'ids': found 5 rows in shape [5, 12], expected 1 to 4 (the largest of "
-            "gears.batch)",
-        ),
-        (
-            JOINT,
-            rows_of(3, 65),
-            "input 'ids': found 3 rows of tokens 65 in shape [3, 65], expected at most 2 of that "
-            "size: no gear of gears.batch,tokens holds more",
-        ),
-        (
-            JOINT,
-            rows_of(8, 65),
-            "input 'ids': found 8 rows of tokens 65 in shape [8, 65], expected",
-        ),
-        (
-            SHAPES,
-            image(1, 1, 17, 17),
-            "input 'image': found height 17, width 17 in shape [1, 1, 17, 17], expected sizes that "
-            "one gear of gears.height,width holds together",
-        ),
+        (BY_ROWS, rows_of(5, 12), "found 5 rows in shape [5, 12], expected 1 to 4 (the largest of"),
+        (JOINT, rows_of(3, 65), "found 3 rows of tokens 65 in shape [3, 65], expected at most 2"),
+        (JOINT, rows_of(8, 65), "found 8 rows of tokens 65 in shape [8, 65], expected"),
+        (SHAPES, image(1, 1, 17, 17), "found height 17, width 17 in shape [1, 1, 17, 17],"),
     ],
 )
 def test_requests_that_no_gear_holds_are_refused(admission, request_, text):

@@ -1,6 +1,6 @@
 import pytest
 from runtime.support.configs import encoder_config
-from runtime.support.parsing import faults_of, parse
+from runtime.support.parsing import parse
 
 from ge_runtime.config.execution_settings import ServiceShare, TimeLimits
 
@@ -47,10 +47,6 @@ def test_engines_on_several_devices_share_the_cores():
     assert parse(config, cores=8).intra_op_threads == 2
 
 
-def test_an_unknown_device_is_reported_once():
-    assert len(faults_of(encoder_config({"devices": "cuda, cuda"}))) == 1
-
-
 def test_models_execute_in_their_own_process_by_default():
     assert parse(encoder_config()).service_share is None
     assert parse(encoder_config({"placement": "local"})).service_share is None
@@ -66,8 +62,3 @@ def test_models_execute_in_their_own_process_by_default():
 )
 def test_the_share_of_the_device_service_is_read(parameters, share):
     assert parse(encoder_config({"placement": "service", **parameters})).service_share == share
-
-
-def test_executions_of_ten_minutes_can_be_allowed():
-    limits = {"execution_timeout_s": "900", "operator_timeout_s": "899", "devices": "npu:0"}
-    assert parse(encoder_config(limits)).time_limits == TimeLimits(900, 899)

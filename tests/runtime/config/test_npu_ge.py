@@ -2,9 +2,7 @@
 
 import pytest
 from runtime.support.configs import encoder_config
-from runtime.support.parsing import assert_fault, faults_of, parse
-
-from ge_runtime.config import ATC_FLAGS, GE_LEVELS
+from runtime.support.parsing import assert_fault, parse
 
 CARDS = {"device_ids": "0, 2"}
 GEARS = {"gears.batch": "1, 8", "gears.tokens": "8, 32"}
@@ -23,11 +21,6 @@ def test_exec_blocks_are_engines_of_each_card():
 def test_invalid_card_numbers_are_refused(text):
     expected = "expected the numbers of cards, each once, e.g. 0, 1"
     assert_fault(encoder_config({"device_ids": text}), expected)
-
-
-def test_several_faults_are_reported_together():
-    config = encoder_config({"device_ids": "x", "static_model": "1", "graph.ge.y": "1"})
-    assert len(faults_of(config)) == 3
 
 
 def test_a_static_model_has_gears_for_everything():
@@ -66,11 +59,6 @@ def test_external_weights_are_refused_for_om_files():
     assert_fault(encoder_config({**CARDS, **option}), "found '1', expected '0': a card's weights")
     assert parse(encoder_config({**SESSION, **option})).ge_options == {"ge.externalWeight": "1"}
     assert parse(encoder_config({**CARDS, "graph.ge.externalWeight": "0"})).ge_options
-
-
-def test_every_option_of_the_compiler_of_files_is_one_of_a_session():
-    assert ATC_FLAGS.keys() < GE_LEVELS.keys()
-    assert {*GE_LEVELS.values()} == {"session", "graph"}
 
 
 def test_options_of_the_compiler_are_read_from_any_level():

@@ -38,11 +38,6 @@ def test_pads_and_defaults_must_be_in_the_range():
     assert_fault(optional, "parameter 'default.kinds': found 0, expected 1 to 9 (range.kinds)")
 
 
-def test_a_range_of_no_input_is_refused():
-    config = encoder_config({"range.ids": "0..9"})
-    assert_fault(config, "parameter 'range.ids': found no input 'ids', expected one of: input_ids")
-
-
 def test_types_without_order_have_no_range():
     config = encoder_config({"range.flags": "0..1"})
     config["input"].append(tensor("flags", "BOOL", [2]))
