@@ -97,9 +97,3 @@ def test_requests_beside_one_that_fails_keep_their_bits(opened):
     assert [bits(answer) for answer in (first, *others)] == alone
     hits = runtime.counts().since(before).gear_hits
     assert set(hits) == {"batch 4, tokens 16"}
-
-
-def test_the_load_reports_that_all_gears_were_checked(opened):
-    runtime = opened(reproducible="true")
-    (line,) = (line for line in runtime.report if "load check" in line)
-    assert "; equal to the bit at all places of 3 gear(s)" in line

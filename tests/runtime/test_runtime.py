@@ -30,8 +30,6 @@ from runtime.support.graphs import (
 
 from ge_runtime import Caller, Runtime
 from ge_runtime.errors import (
-    ArtifactFault,
-    ConfigFault,
     EngineFault,
     GearOverflow,
     InvalidValue,
@@ -227,13 +225,6 @@ def test_only_the_failing_request_of_an_execution_gets_the_fault(opened, engine)
 # -- memory ----------------------------------------------------------------------------------
 
 
-def test_answers_outlive_the_next_execution(pixels):
-    first = image(4, 4, seed=1)
-    (answer,) = pixels.infer([first])
-    pixels.infer([image(16, 16, rows=8, seed=2)])
-    np.testing.assert_array_equal(answer["inverted"], 1 - first["image"])
-
-
 def test_answers_are_whole_arrays_that_callers_may_write(pixels):
     answers = pixels.infer([image(2, 3), image(16, 16)])
     for answer in answers:
@@ -267,11 +258,6 @@ def test_faults_keep_no_reference_to_their_batches(opened):
         gc.enable()
     assert runtime.counts().answers_spilled == 0
     assert str(fault).startswith("[request id: b] ")
-
-
-def test_largest_request_fits_the_planned_memory(pixels):
-    (answer,) = pixels.infer([image(16, 16, rows=8)])
-    assert answer["inverted"].shape == (8, 1, 16, 16)
 
 
 def test_a_failed_allocation_fails_the_load(opened):
@@ -350,13 +336,6 @@ def packed(*tokens, more=0):
     return texts(tokens, tail=0, more=more)
 
 
-def test_many_packed_requests_that_are_shorter_than_their_tensors_are_answered_in_full(opened):
-    request_batch = [packed(1, 2, more=30) for _ in range(64)]
-    for answer in opened(PACKED, packed_config()).infer(request_batch):
-        np.testing.assert_allclose(answer["tokens"][0, :3], [[0] * 4, TABLE[2], [0] * 4])
-        assert answer["tokens"].shape == (1, 32, 4)
-
-
 @pytest.mark.parametrize("oversize", ["error", "fallback"])
 def test_packed_executions_have_no_more_rows_than_a_gear(opened, oversize):
     config = packed_config({"gears.batch": "1, 2, 4", "oversize": oversize})
@@ -406,21 +385,6 @@ def test_lengths_may_be_of_a_type_that_is_too_small_for_the_limit(opened):
     request = {**texts([3] * 127), "lengths": np.array([[127]], np.int8)}
     (answer,) = opened(ENCODER, config).infer([request])
     np.testing.assert_allclose(answer["embedding"], TABLE[[3]], rtol=1e-5)
-
-
-def test_the_configuration_is_checked_before_the_artifact(tmp_path):
-    with pytest.raises(ConfigFault, match=r"limit\.tokens"):
-        Runtime.open(tmp_path, encoder_config({"limit.tokens": "x"}), instance_name="m_0")
-
-
-def test_a_missing_artifact_fails_the_load(tmp_path):
-    with pytest.raises(ArtifactFault, match="make models"):
-        Runtime.open(tmp_path, encoder_config(), instance_name="m_0")
-
-
-def test_a_graph_that_does_not_match_fails_the_load(opened):
-    with pytest.raises(ConfigFault, match="graph input 'mask'"):
-        opened(PIXELS, encoder_config())
 
 
 def test_closed_runtime_refuses_and_closes_again(opened):

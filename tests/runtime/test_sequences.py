@@ -9,7 +9,6 @@ from onnx import TensorProto, helper
 from runtime.support.axis_graphs import OLDEST, recurrent, recurrent_config, saved
 from runtime.support.graphs import onnx_model
 
-from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, EngineFault, RequestFault
 from ge_runtime.scheduling.request_batch import Caller
 from ge_runtime.scheduling.sequences import SequenceStates, SequenceStep
@@ -61,16 +60,6 @@ def test_a_start_resets_the_state_and_requests_without_sequence_have_none(opened
     assert alone["y"][0, 0] == 20
     assert ask(runtime, 4, 1) == 12
     assert ask(runtime, 4, 1, starts=True) == 8
-
-
-def test_memory_for_all_states_is_planned(opened):
-    # For four sequences at a time eight states are kept, each of 2 layers of 3 numbers.
-    plan = opened(recurrent(), recurrent_config(COST)).plan
-    assert plan.state_bytes == 8 * 2 * 3 * 4
-    (line,) = [line.split() for line in plan.table() if line.startswith("state")]
-    assert line[1] == "192"
-    assert plan.total_bytes == plan.weights_bytes + plan.workspace_bytes + plan.io_bytes + 192
-    assert plan.lower_bound <= plan.total_bytes <= plan.unshared_bytes
 
 
 def test_a_sequence_without_a_start_or_after_its_end_is_refused(opened):
@@ -145,16 +134,6 @@ def test_a_state_of_one_row_has_requests_executed_one_by_one(opened):
     assert runtime.counts().launches == 4
 
 
-def test_a_declared_state_has_the_dims_of_the_input(opened):
-    config = recurrent_config(COST)
-    config["output"].append({"name": "next", "data_type": "TYPE_FP32", "dims": [6]})
-    with pytest.raises(ConfigFault) as raised:
-        opened(recurrent(), config)
-    assert (
-        "parameter 'state.state': found output FP32[6], expected FP32[2,3], as the input has it"
-    ) in str(raised.value)
-
-
 def test_a_model_without_a_batch_dimension_keeps_states_too(opened):
     graph = recurrent(batch=1)
     config = recurrent_config(batch=0, sequence_batching={"direct": {}})
@@ -180,31 +159,6 @@ def test_a_state_may_come_from_any_stage(opened, tmp_path):
     for place, value in enumerate(expected([1, 2, 3])):
         (answer,) = runtime.infer([x(place + 1)], [step(1, starts=place == 0)])
         assert answer["z"][0, 0] == value / 2
-
-
-@pytest.mark.slow
-def test_states_are_kept_of_torch_programs(tmp_path):
-    torch = pytest.importorskip("torch", reason="the torch engine needs torch")
-
-    class Recurrent(torch.nn.Module):
-        def forward(self, x, state):
-            following = state * 0.5 + x[None]
-            return {"y": following.sum(0), "next": following}
-
-    batch = torch.export.Dim("batch")
-    arguments = (torch.zeros(3, 3), torch.zeros(2, 3, 3))
-    program = torch.export.export(Recurrent(), arguments, dynamic_shapes=({0: batch}, {1: batch}))
-    folder = tmp_path / "1"
-    folder.mkdir()
-    torch.export.save(program, folder / "model.pt2")
-    runtime = Runtime.open(folder, recurrent_config(COST), instance_name="tiny_0")
-    try:
-        for place, value in enumerate(expected([1, 2, 3])):
-            callers = [step(sequence, starts=place == 0) for sequence in (1, 2)]
-            answers = runtime.infer([x(place + 1), x(0)], callers)
-            assert [answer["y"][0, 0] for answer in answers] == [value, 0]
-    finally:
-        runtime.close()
 
 
 @pytest.mark.parametrize(
@@ -298,12 +252,6 @@ def test_the_load_check_finds_leakage_between_states_of_sequences(opened):
         ConfigFault, match=r"output 'state\.state': .* expected rows that are indep"
     ):
         opened(mixing_states(), config)
-
-
-def test_the_load_check_reports_that_it_checked_states(opened):
-    runtime = opened(recurrent("batch"), recurrent_config(COST))
-    (line,) = (line for line in runtime.report if "load check" in line)
-    assert "values of other requests, nor do the states of sequences" in line
 
 
 def test_sequences_keep_their_state_with_reproducible_answers(opened):

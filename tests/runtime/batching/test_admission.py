@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.admission import Admission
-from ge_runtime.batching.feeds import Joined
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.ragged import Layout
+from ge_runtime.batching.groups import kind_of
+from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
 from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
@@ -145,38 +145,10 @@ def test_rows_without_lengths_are_as_long_as_the_request():
     assert OPTIONAL.admit(ids(rows=1, tokens=8)).lengths == {"tokens": [8]}
 
 
-def test_present_inputs_are_used_unchanged():
-    request = {**ids(), "types": np.ones((2, 5), np.int8)}
-    block = OPTIONAL.admit(request)
-    assert block.tensors["types"] is request["types"]
-    assert request.keys() == {"ids", "types"}
-
-
 def test_defaults_allocate_no_memory():
     block = OPTIONAL.admit(ids(rows=4, tokens=8))
     assert block.tensors["types"].strides == (0, 0)
     assert not block.tensors["types"].flags.writeable
-
-
-def test_requests_without_batch_dimension_have_defaults_too():
-    alone = Admission((IDS, TYPES), {"tokens": 8}, {}, 0, defaults={"types": 1})
-    block = alone.admit({"ids": np.zeros(3, np.int64)})
-    np.testing.assert_array_equal(block.tensors["types"], np.ones((1, 3), np.int8))
-
-
-def test_defaults_join_batches_like_other_inputs():
-    admission = Admission((IDS, TYPES), {"tokens": 8}, {}, 4, defaults={"types": 7})
-    there = {**ids(1, 3), "types": np.array([[1, 2, 3]], np.int8)}
-    layout = Layout.of([admission.admit(there), admission.admit(ids(2, 2))])
-    batch = np.empty((3, 3), np.int8)
-    Joined(TYPES, np.int8(-1)).write(layout, batch)
-    np.testing.assert_array_equal(batch, [[1, 2, 3], [7, 7, -1], [7, 7, -1]])
-
-
-def test_bf16_defaults_are_bits():
-    scale = TensorSpec("scale", DType.BF16, ())
-    admission = Admission((IDS, scale), {"tokens": 8}, {}, 4, defaults={"scale": 1})
-    assert admission.admit(ids(2)).tensors["scale"].tolist() == [0x3F80, 0x3F80]
 
 
 def test_a_missing_input_without_a_default_is_refused():
@@ -201,13 +173,6 @@ def test_unknown_sizes_and_bytes_are_not_restricted():
     assert str(raised.value) == "input 'text': found shape [1, 3], expected [2, *]"
     with pytest.raises(RequestFault, match="found elements of NumPy type int64, expected BYTES"):
         admission.admit({**ids(2), "text": np.zeros((2, 3), np.int64)})
-
-
-def test_bf16_is_passed_as_bits_and_named_bf16():
-    admission = Admission((TensorSpec("x", DType.BF16, (2,)),), {}, {}, 4)
-    assert admission.admit({"x": np.zeros((1, 2), np.uint16)}).rows == 1
-    with pytest.raises(RequestFault, match="found elements of NumPy type float32, expected BF16"):
-        admission.admit({"x": np.zeros((1, 2), np.float32)})
 
 
 # -- what a batch must hold -------------------------------------------------------------------
@@ -341,9 +306,61 @@ def test_faults_name_the_request_if_it_has_an_id():
     assert str(raised.value) == "[request id: abc] found no input 'image', expected image"
 
 
-def test_the_key_that_limits_rows_is_named():
-    admission = Admission((IDS,), {"tokens": 8}, {}, 4, rows_key="rows")
-    with pytest.raises(
-        ShapeMismatch, match=r"found 5 rows in shape \[5, 5\], expected 1 to 4 \(rows"
-    ):
-        admission.admit(ids(5))
+VOCABULARY = {"ids": ValueRange(0, 15)}
+
+
+def admission(max_batch_size=4, *, lengths=False):
+    inputs, axis_lengths = ([IDS, LENGTHS], {"tokens": "lengths"}) if lengths else ([IDS], {})
+    return Admission(inputs, {"tokens": 8}, axis_lengths, max_batch_size, ranges=VOCABULARY)
+
+
+def rows_of_ids(*rows):
+    return {"ids": np.array(rows, np.int64)}
+
+
+@pytest.mark.parametrize("value", [16, -1, 2**62])
+def test_an_element_out_of_range_is_named_with_its_place(value):
+    with pytest.raises(RequestFault) as raised:
+        admission().admit(rows_of_ids([1, 2, 3], [4, value, 6]))
+    assert str(raised.value) == (
+        f"input 'ids': found {value} at [1, 1], expected 0 to 15 (range.ids)"
+    )
+
+
+@given(st.lists(st.lists(st.integers(-3, 18), min_size=5, max_size=5), min_size=1, max_size=4))
+def test_only_data_counts(rows):
+    ends = [1 + (row[0] % 5) for row in rows]
+    request = {**rows_of_ids(*rows), "lengths": np.array(ends, np.int32)[:, None]}
+    sound = all(
+        0 <= value <= 15 for row, end in zip(rows, ends, strict=True) for value in row[:end]
+    )
+    try:
+        admission(lengths=True).admit(request)
+    except RequestFault:
+        assert not sound
+    else:
+        assert sound
+
+
+@pytest.mark.parametrize(
+    ("value", "sound"), [(0.5, True), (-1, True), (1, True), (1.01, False), (np.nan, False)]
+)
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.FP32, DType.FP64])
+def test_nan_is_in_no_range(value, sound, dtype):
+    spec = TensorSpec("x", dtype, (2,))
+    judge = Admission([spec], {}, {}, 1, ranges={"x": ValueRange(-1.0, 1.0)})
+    request = {"x": np.array([[0, value]], dtype.numpy)}
+    if sound:
+        judge.admit(request)
+    else:
+        with pytest.raises(RequestFault, match=r"at \[0, 1\], expected -1.0 to 1.0"):
+            judge.admit(request)
+
+
+def test_kinds_are_equal_if_and_only_if_the_values_are():
+    def kind(*values):
+        tensors = {"a": np.full((2, 1), values[0]), "b": np.full((2, 3), values[1])}
+        return kind_of(["a", "b"], tensors)
+
+    assert kind(1, 2) == kind(1, 2)
+    assert len({kind(1, 2), kind(2, 1), kind(1, 1), kind(2, 2)}) == 4

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.calibration import (
-    RELIABLE_WEIGHT,
     ROUNDS,
     UNRELIABLE_WEIGHT,
     Sample,
     calibrate,
 )
 from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
-from ge_runtime.batching.gears import ROWS, Gear, Gears
+from ge_runtime.batching.gears import ROWS, Gears
 from ge_runtime.batching.partition import BatchPartitioner, RequestSizes
 from ge_runtime.errors import EngineFault
 
@@ -80,21 +79,6 @@ def test_coefficients_are_finite_for_any_clock(times, budget_s):
     assert found.launch_s >= LAUNCH_FLOOR_S
 
 
-def test_no_execution_takes_a_large_part_of_the_budget():
-    cost = CostModel(1e-3, 85e-6, 55e-9, TOKENS)  # an encoder of 6 layers on 2 cores
-    engine = engine_of(cost)
-    calibration = calibrate(engine.execute, FREE, TOKENS, budget_s=0.5)
-    assert max(cost.seconds(gear.rows, gear.extents) for gear in engine.sizes) < 0.5 / 8
-    assert coefficients(calibration.cost) == pytest.approx(coefficients(cost), rel=1e-4)
-
-
-def test_few_and_many_short_and_long_rows_are_measured():
-    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
-    calibrate(engine.execute, FREE, TOKENS, budget_s=10)
-    corners = [(1, 16), (64, 16), (1, 512), (64, 512)]
-    assert all(Gear(rows, {"tokens": tokens}) in engine.sizes for rows, tokens in corners)
-
-
 def test_sizes_take_turns():
     engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
     calibrate(engine.execute, FREE, TOKENS, budget_s=10)
@@ -127,15 +111,6 @@ def test_declared_gears_are_measured():
     assert sorted(timing.gear.rows for timing in calibration.timings) == [1, 2, 8, 32]
     assert all(gear in gears.every() for gear in engine.sizes)
     assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
-
-
-def test_free_rows_are_measured_at_declared_extents():
-    gears = Gears(("tokens",), {"tokens": 512}, 64, {("tokens",): [(40,), (512,)]})
-    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
-    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
-    timed = [(timing.gear.rows, timing.gear.extents["tokens"]) for timing in timings]
-    rows = (1, 2, 4, 8, 16, 32, 64)
-    assert sorted(timed) == [(n, tokens) for n in rows for tokens in (40, 512)]
 
 
 def test_a_selection_of_many_gears_is_measured():
@@ -188,16 +163,6 @@ def test_an_engine_that_executes_nothing_is_a_fault():
 
     with pytest.raises(EngineFault, match="no kernel"):
         calibrate(execute, FREE, TOKENS, budget_s=1.0)
-
-
-def test_a_calibration_has_a_text_of_one_line():
-    gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS,): [(1,), (8,)], ("tokens",): [(64,)]})
-    cost = CostModel(1e-3, 1e-5, 0.0, TOKENS)
-    calibration = calibrate(engine_of(cost).execute, gears, TOKENS, budget_s=1.0)
-    assert str(calibration) == (
-        "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
-    )
-    assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
 
 
 # -- clocks that others disturb ----------------------------------------------------------------
@@ -285,7 +250,7 @@ WIDTHS = Gears(("width",), {"width": 640}, 32, {})
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "true",
     [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from runtime.engines.conformance_engine import EngineConformance, token_batch
-from runtime.support.graphs import ENCODER, NONZERO, encode, onnx_model, write
+from runtime.support.graphs import ENCODER, NONZERO, onnx_model, write
 
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import find_artifacts
@@ -191,12 +191,6 @@ def test_callers_array_is_handed_on_if_the_tensor_is_wanted_as_well():
     assert (wanted["c"] == 3).all()
 
 
-def test_stage_that_is_not_needed_is_not_executed():
-    stages, chain = counting("a", "b", "c")
-    assert chain.run({"a": ONES}, {"b": None}).keys() == {"b"}
-    assert not stages["c"].runs
-
-
 def test_tensors_that_no_stage_needs_together_share_bytes():
     _, chain = counting("a", "b", "c", "d", "e")
     handover = chain.plan([{"a": (16,)}])
@@ -226,12 +220,6 @@ def test_tensor_larger_than_planned_is_allocated_by_its_engine():
     assert left_to_engines(stages) == 1
     chain.run({"a": ONES[:4]}, {"c": None})
     assert left_to_engines(stages) == 1
-
-
-def test_everything_is_allocated_by_engines_before_the_chain_is_bound():
-    stages, chain = counting("a", "b", "c", "d")
-    assert chain.run({"a": ONES}, {"d": None})["d"].tolist() == [4] * 5
-    assert left_to_engines(stages) == 2
 
 
 def test_a_size_that_depends_on_data_is_not_planned(tmp_path):
@@ -268,12 +256,6 @@ def test_later_stages_get_c_order_from_arrays_that_an_engine_allocates():
     assert flat.runs[0][0]["image"].flags.c_contiguous
 
 
-def test_weights_and_device_memory_are_those_of_all_stages():
-    _, chain = counting("a", "b", "c")
-    assert chain.weights_bytes() == 200
-    assert chain.device_io_bytes() == 20
-
-
 def test_intermediates_follow_stage_by_stage_and_span_what_is_handed_over():
     _, chain = counting("a", "b", "c", "d")
     assert chain.intermediates({"a": (5,)}) == Intermediates(
@@ -298,12 +280,6 @@ def test_intermediates_after_an_open_size_are_unsized():
     intermediates = chain.intermediates({"a": (5,)})
     assert [one.name for one in intermediates.lifetimes] == ["find/early", "find/late"]
     assert intermediates.unsized == 2
-
-
-def test_intermediates_are_unknown_if_those_of_a_stage_are():
-    stages, chain = counting("a", "b", "c")
-    stages["b"].intermediates = lambda _: None
-    assert chain.intermediates({"a": (5,)}) is None
 
 
 @given(data=st.data())
@@ -398,13 +374,6 @@ def test_bare_result_of_the_last_stage_takes_the_name_that_is_left(tmp_path):
     np.testing.assert_allclose(doubled, embedding * 2, rtol=1e-5)
 
 
-def test_one_artifact_is_no_chain(tmp_path):
-    write(ENCODER, "onnxruntime", tmp_path)
-    engine = open_engine(*find_artifacts(tmp_path, "auto"), threads=1, outputs=["embedding"])
-    assert not isinstance(engine, ChainEngine)
-    assert engine.run(token_batch(1, 1)[0], {"embedding": None})["embedding"].shape == (1, 4)
-
-
 def test_all_stages_that_cannot_be_opened_are_reported(tmp_path):
     save_head(tmp_path)
     for name in ("first", "last"):
@@ -441,32 +410,6 @@ def test_fault_of_a_stage_keeps_its_kind_and_names_the_stage(kind):
         chain.run({"a": ONES}, {"c": None})
     assert str(raised.value) == "stage 'c': no more"
     assert isinstance(raised.value.__cause__, kind)
-
-
-def test_chain_is_lost_with_any_of_its_stages():
-    stages, chain = counting("a", "b", "c")
-    assert not chain.lost
-    stages["c"].lost = True
-    assert chain.lost
-
-
-def test_closing_closes_every_stage():
-    stages, chain = counting("a", "b", "c")
-    chain.close()
-    assert [stage.closed for stage in stages.values()] == [1, 1]
-
-
-def test_pipeline_gives_what_its_graphs_give_one_by_one(tmp_path):
-    save_head(tmp_path)
-    chain = open_pipeline(tmp_path, outputs=["embedding", "logits"])
-    rows = [[1, 2, 3], [4]]
-    ids, mask = np.zeros((2, 3), np.int64), np.zeros((2, 3), np.int64)
-    for index, tokens in enumerate(rows):
-        ids[index, : len(tokens)], mask[index, : len(tokens)] = tokens, 1
-    wanted = {"logits": None, "embedding": None}
-    results = chain.run({"input_ids": ids, "attention_mask": mask}, wanted)
-    np.testing.assert_allclose(results["embedding"], encode(rows), rtol=1e-5)
-    np.testing.assert_allclose(results["logits"], encode(rows) @ WEIGHTS, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("unpadded", [False, True])

@@ -27,7 +27,7 @@ from ge_runtime.engines import onnx as onnx_engine
 from ge_runtime.engines.artifact import Artifact, is_installed
 from ge_runtime.engines.backend import open_backend
 from ge_runtime.engines.base import Limited
-from ge_runtime.engines.onnx import OnnxCudaEngine, OnnxEngine, open_session, signature_of
+from ge_runtime.engines.onnx import OnnxCudaEngine, open_session, signature_of
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, NoDevice, OutOfMemory
 from ge_runtime.testing.conformance import check
 
@@ -136,12 +136,6 @@ def test_unplanned_work_is_reported(on_host):
     assert engine.device_io_bytes() is None
     # Here all of it is: on a GPU what computes sizes, and nothing else.
     assert engine.unplanned[-1].startswith("executed on the CPU, to compute sizes: 1 Cast, 1 Div")
-
-
-def test_on_the_host_itself_nothing_is_limited(version_dir):
-    engine = OnnxEngine.open(version_dir(ENCODER) / "model.onnx", 1)
-    assert not isinstance(engine, Limited)
-    assert engine.device_io_bytes() == 0
 
 
 # -- what is refused ----------------------------------------------------------------------------

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.brute_force
 
 OUTPUTS = {"encoder": ["embedding"], "pixels": ["sums", "inverted"], "nonzero": ["where"]}
 TIMEOUT_S = 30
-SIZES = [(1, 1), (1, 7), (5, 1), (8, 32)]
+SIZES = [(1, 1), (8, 32)]
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.gpu)])
@@ -388,13 +388,6 @@ def test_failed_assertion_on_a_real_device_loses_it(version_dir):
         timeout=300,
     )
     assert done.stdout == "lost True\n", done.stderr
-
-
-def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, backend, fake):
-    path = tmp_path / "model.pt2"
-    path.write_bytes(b"no program")
-    with pytest.raises(ArtifactFault, match=r"model\.pt2: torch cannot open it"):
-        backend().open([Artifact(path, "torch", "")], threads=1, outputs=["y"])
 
 
 def test_stages_and_a_limit_of_workspace_are_refused(version_dir, backend, fake):

@@ -1,6 +1,4 @@
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -47,10 +45,6 @@ def test_private_memory_is_resident_minus_shared(machine, tmp_path):
     root = machine({"proc/self/statm": "1024 100 50 1 0 90 0\n"})
     assert own_resident_bytes(root) == 50 * resource.getpagesize()
     assert own_resident_bytes(tmp_path / "elsewhere") is None
-
-
-def test_a_system_without_such_files_has_no_limits(tmp_path):
-    assert read_limits(tmp_path) == ()
 
 
 def test_a_kernel_without_available_memory_is_ignored(machine):
@@ -141,17 +135,6 @@ def test_the_address_space_is_a_limit(machine):
     )
 
 
-@pytest.mark.brute_force
-def test_the_limit_of_a_real_process_is_found():
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
-        "from ge_runtime.memory.machine import read_limits\n"
-        "print([limit.total_bytes for limit in read_limits() if 'ulimit' in limit.name])"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert printed.stdout == "[1073741824]\n", printed.stderr
-
-
 def plan(workspace=1000, inputs=64, answers=128):
     gear = GearPlan({"batch": 1}, inputs, answers, workspace, workspace, 0)
     return Plan(weights_bytes=500, gears=(gear,), answer_slots=3, workspace_known=True)
@@ -160,10 +143,6 @@ def plan(workspace=1000, inputs=64, answers=128):
 def test_on_the_host_executions_take_workspace_and_batches():
     assert host_bytes(plan(), on_host=True) == 1000 + 64 + 3 * 128
     assert host_bytes(plan(), on_host=True, engines=2) == 2 * (1000 + 64 + 3 * 128)
-
-
-def test_for_devices_the_host_has_only_batches():
-    assert host_bytes(plan(), on_host=False) == 64 + 3 * 128
 
 
 def test_the_tightest_limit_comes_first():

@@ -317,12 +317,6 @@ def test_requests_that_share_an_execution_are_copied(executor_of):
     assert not np.shares_memory(engine.read, second)
 
 
-def test_a_padded_request_is_copied(executor_of):
-    engine, tensor = Reading(), aligned()
-    executor_of(engine).execute([request_of(tensor)], Gear(2, {}))
-    assert engine.read.tolist() == [[7, 7], [0, 0]]
-
-
 @pytest.mark.parametrize("rules", [{"here": False}, {"reproducible": True}])
 def test_requests_for_devices_and_reproducible_answers_are_copied(executor_of, rules):
     engine, tensor = Reading(), aligned()

@@ -2,7 +2,7 @@ import pytest
 
 from ge_runtime.errors import ConfigFault, PoolClosed
 from ge_runtime.testing import ManualClock
-from ge_runtime.workspace import PROCESS_POOLS, PoolRegistry
+from ge_runtime.workspace import PoolRegistry
 
 MIB = 2**20
 
@@ -20,11 +20,6 @@ def test_models_of_a_device_share_one_pool(pools):
         "<Membership of b in <WorkspacePool workspace of npu:0: open, 0 of 12,582,912 bytes in 0 "
         "lease(s), 0 waiting>>"
     )
-
-
-def test_devices_have_separate_pools(pools):
-    first, second = pools.join("npu:0", 12 * MIB, "a"), pools.join("npu:1", 6 * MIB, "a")
-    assert first.pool is not second.pool
 
 
 def test_another_capacity_is_a_fault_that_names_both_models(pools):
@@ -59,12 +54,3 @@ def test_after_the_last_member_another_capacity_is_accepted(pools):
     assert new.pool.capacity_bytes == 6 * MIB
     with new.pool.lease(MIB, owner="a"):
         pass
-
-
-def test_a_process_has_a_registry():
-    membership = PROCESS_POOLS.join("test_registry", MIB, "a")
-    try:
-        with membership.pool.lease(MIB, owner="a") as lease:
-            assert lease.nbytes == MIB
-    finally:
-        membership.leave()
