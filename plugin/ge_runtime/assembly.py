@@ -315,7 +315,6 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
 
 
 def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int) -> str:
-    """Return the line of the report about the processor."""
     if config.device_kind == "cpu":
         return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
     return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
@@ -421,7 +420,6 @@ def _state_group(
 
 
 def _checked_states(contract: Contract) -> list[TensorSpec]:
-    """Return the states of sequences that the load check compares, as inputs of the graph."""
     fixed = [replace(state.spec, name=state.source) for state in contract.states]
     return [*fixed, *(state.spec for state in contract.growing)]
 
@@ -446,7 +444,6 @@ def _partitioner(
 
 
 def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
-    """Return the bytes of the plan still to be allocated in host memory, for all engines."""
     on_host, engines = config.device_kind == "cpu", len(config.places)
     return host_bytes(plan, on_host=on_host, engines=engines)
 
@@ -496,7 +493,6 @@ def _planned_memory(
 
 
 def _allocate(backend: DeviceBackend, label: str, nbytes: int, plan: Plan) -> Array:
-    """Return planned memory, uint8 [nbytes]. Raises PlanFault if it cannot be allocated."""
     try:
         return backend.memory.allocate(label, nbytes).memory
     except OutOfMemory as fault:

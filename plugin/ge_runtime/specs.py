@@ -218,7 +218,6 @@ class DType(Enum):
 
 
 def _bfloat16(value: float) -> np.uint16:
-    """Return the upper half of the bits of an FP32, rounded to nearest even."""
     if math.isnan(value):  # rounding its bits up could give those of a number
         return np.uint16(0x7FC0)
     bits = int(np.float32(value).view(np.uint32))

@@ -277,7 +277,6 @@ def graph_config(
 
 
 def _is_number(declared: Mapping[str, Any]) -> bool:
-    """Return whether an option of config.pbtxt has a type and dims that can be read."""
     dtype = DType.of_config(declared["data_type"])
     whole = _OPTIONS[declared["name"]] is int
     is_number = dtype.is_integer or (not whole and dtype.numpy.kind == "f")
@@ -285,7 +284,6 @@ def _is_number(declared: Mapping[str, Any]) -> bool:
 
 
 def _defaults(parameters: Mapping[str, str]) -> dict[str, float]:
-    """Return the options of requests that lack them. Raises RuntimeFault for a wrong value."""
     keys = {f"default.{name}": name for name in _OPTIONS}
     found = {
         name: _number(key, parameters[key], _OPTIONS[name])

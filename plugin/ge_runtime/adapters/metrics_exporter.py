@@ -213,5 +213,4 @@ class MetricsExporter:
 
 
 def _text(bound: float) -> str:
-    """Return the bound of a bucket as Prometheus writes it."""
     return "+Inf" if bound == math.inf else str(bound)

@@ -409,7 +409,6 @@ def failure(pb_utils: PbUtils, error: Exception) -> object:
 
 
 def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
-    """Return Triton's code for an error, which servers translate to a status."""
     if isinstance(error, HandleGone):  # the client's request was valid, and may be repeated
         return codes.UNAVAILABLE
     if isinstance(error, RequestFault):

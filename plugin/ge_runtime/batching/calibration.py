@@ -306,7 +306,6 @@ def _sizes(gears: Gears, yardstick: CostModel) -> list[Gear]:
 
 
 def _row_counts(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4, 8, ... and `most`."""
     rows = 1
     while rows < most:
         yield rows

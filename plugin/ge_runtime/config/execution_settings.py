@@ -323,7 +323,6 @@ def _tensor(
     *,
     is_input: bool,
 ) -> ResidentTensor | None:
-    """Read the parameter of one tensor; None after an error."""
     side = "input" if is_input else "output"
     if (declared.dtype, declared.dims) != (HANDLE_DTYPE, HANDLE_DIMS):
         expected = "UINT64[4], the handle of a row, which the server passes on"

@@ -259,7 +259,6 @@ class RuntimeConfig:
 def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
-    """Return the configuration; it is only valid if `errors` stays empty."""
     # In order of dependence: tensors have axes, axes limits, limits gears.
     max_batch_size = read_max_batch_size(model_config, errors)
     parameters = table.read_parameters(model_config, errors)

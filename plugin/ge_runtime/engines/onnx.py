@@ -258,7 +258,6 @@ class OnnxEngine(LibraryEngine):
         return InvalidValue.of(name, found, expected, f"onnxruntime: {text}")
 
     def _fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
-        """Return the fault of a failed execution."""
         return (OutOfMemory if no_memory else EngineFault)(text)
 
     def weights_bytes(self) -> int:
@@ -460,7 +459,6 @@ class OnnxCudaEngine(OnnxEngine):
 
 
 def _options(index: int, workspace_bytes: int | None) -> dict[str, str]:
-    """Return the options of the CUDA provider (ONNX Runtime, "CUDA Execution Provider")."""
     options = {
         "device_id": str(index),
         # By default the arena grows to the next power of two.
@@ -501,7 +499,6 @@ def _lacking(onnxruntime: Onnxruntime) -> str:
 
 
 def _cpu_operators(session: Session) -> Counter[str]:
-    """Count the operators that are executed on the CPU."""
     return Counter(
         node.op_type
         for part in session.get_provider_graph_assignment_info()

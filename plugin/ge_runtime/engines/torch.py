@@ -110,7 +110,6 @@ class TorchEngine(LibraryEngine):
             raise self._fault(error) from error
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
-        """Execute the graph on inputs in the order of the signature."""
         args, kwargs = self._arguments.unflatten(flat)
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)
@@ -120,7 +119,6 @@ class TorchEngine(LibraryEngine):
         return (OutOfMemory if no_memory else EngineFault)(f"torch: {error}")
 
     def _wrap(self, tensor: GraphTensor, array: Array) -> TorchTensor:
-        """Return a torch tensor in the memory of the array."""
         wrapped = self._torch.from_numpy(array)
         return wrapped.view(self._torch.bfloat16) if tensor.dtype is DType.BF16 else wrapped
 

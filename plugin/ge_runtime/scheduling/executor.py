@@ -358,7 +358,6 @@ class Executor:
         return answers, counts
 
     def _size_of(self, batch: Layout | Gear) -> _Size:
-        """Return the size of a batch, and remember it."""
         rows, extents = batch.rows, batch.extents
         geometry = Geometry(rows, extents, packed=self._rules.packing)
         results, copied, nbytes = [], [], 0
@@ -406,7 +405,6 @@ class Executor:
         return parts + len(layout.blocks) * ALIGNMENT
 
     def _reason(self, layout: Layout) -> Reason:
-        """Return the reason why the requests of a batch may share it."""
         if self._rules.reproducible:
             return Reason.REPRODUCIBLE
         return reason_of([block.needs for block in layout.blocks], self._rules.padding)
@@ -455,7 +453,6 @@ _NO_CONTEXT: Final = nullcontext()
 
 
 def _fills(block: Block, gear: Gear) -> bool:
-    """Return whether an execution of this request alone has no padding."""
     fills = block.rows == gear.rows and block.sizes == gear.extents
     for axis, ends in block.lengths.items():
         fills = fills and sum(ends) == block.rows * block.sizes[axis]
@@ -473,7 +470,6 @@ tensors at other addresses could be rounded differently."""
 
 
 def _is_bindable(tensor: Array) -> bool:
-    """Return whether an engine can read the tensor where it is."""
     # The address: `tensor.ctypes` takes three calls of Python functions.
     return tensor.flags.carray and not tensor.__array_interface__["data"][0] % _BINDABLE
 

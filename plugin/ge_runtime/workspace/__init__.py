@@ -164,7 +164,6 @@ class WorkspacePool:
         return False
 
     def _wait(self, waiter: Waiter, condition: Condition) -> None:
-        """Block until the waiter no longer waits."""
         try:
             with self._lock:
                 while waiter.outcome is Outcome.WAITING:

@@ -173,7 +173,6 @@ class OnnxGraph:
 
 
 def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes of all graphs in the attributes of a node, at any depth."""
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -280,7 +279,6 @@ class ShapeValues:
 
 
 def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodeProto, ...]:
-    """Return the nodes that depend only on constants and shapes."""
     known = set(constants)
     nodes = []
     for node in model.graph.node:
@@ -293,7 +291,6 @@ def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodePr
 def _inputs(
     node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Array] | None:
-    """Return the node's inputs; None unless all are known."""
     names = {name for name in node.input if name}
     if node.op_type not in _OF_SHAPES:
         return {name: known[name] for name in names} if names <= known.keys() else None
