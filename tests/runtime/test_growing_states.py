@@ -329,12 +329,6 @@ def test_a_recogniser_keeps_caches_of_fixed_and_of_growing_size(opened):
             np.testing.assert_allclose(answer["scores"], scores, atol=1e-5)
 
 
-def test_memory_of_blocks_and_of_the_group_is_planned(runtime):
-    plan = runtime.plan
-    # Each of 4 tensors of 2 x 8 numbers: 12 blocks of 16 tokens, and 2 buffers of 2 rows of 48.
-    assert plan.state_bytes == 4 * 64 * (12 * 16 + 2 * 2 * 48)
-
-
 @pytest.mark.parametrize(
     ("parameters", "more", "fault"),
     [

@@ -203,14 +203,6 @@ def test_answers_are_sent_with_their_execution_the_shortest_first(opened, engine
     assert runtime.counts().early_answers == 3
 
 
-def test_early_answers_can_be_turned_off(opened, engine):
-    runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
-    engine.before = lambda: sizes.append(runtime.counts().useful_elements)
-    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("answered early"))
-    assert sizes == [0, 2]  # the longest first, as all answers wait for the last
-    assert runtime.counts().early_answers == 0
-
-
 def test_early_answers_of_two_executors_are_sent_on_the_callers_thread(opened):
     runtime, answered = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
 
@@ -288,11 +280,6 @@ def test_a_pool_needs_a_known_workspace(opened, monkeypatch):
     with pytest.raises(ConfigFault, match="whose workspace cannot be computed"):
         opened({"workspace_pool_mib": "1"})
     assert opened().is_ready()
-
-
-def test_the_pool_is_closed_with_its_last_model(opened):
-    opened({"workspace_pool_mib": "1"}).close()
-    opened({"workspace_pool_mib": "2"}).close()
 
 
 def test_executions_wait_for_workspace_of_other_models(opened):

@@ -1,7 +1,6 @@
 """Completion of partial configurations: what is derived, kept, merged and refused."""
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -248,12 +247,6 @@ def test_a_crash_leaves_no_files(folder, cache, monkeypatch, tmp_path):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_an_interpreter_that_cannot_be_started_is_an_error(folder, cache, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(folder / "nothing"))
-    with pytest.raises(ArtifactFault, match=r"absent: .*nothing"):
-        completed(folder)
-
-
 @pytest.mark.brute_force
 def test_a_completed_model_answers(tmp_path, cache):
     """The whole way: another process derives, and `initialize` gets the parameters."""
@@ -416,9 +409,3 @@ def test_a_contradiction_names_the_line_and_the_experiment(
         derived(graph(), tmp_path, parameters, **written)
     assert line in str(caught.value)
     assert experiment in str(caught.value)
-
-
-@pytest.mark.brute_force
-def test_a_limit_that_was_not_measured_is_a_choice(tmp_path):
-    _, found = derived(valid(), tmp_path, {"limit.samples": "900000"})
-    assert "limit.samples" not in found

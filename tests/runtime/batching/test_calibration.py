@@ -113,15 +113,6 @@ def test_declared_gears_are_measured():
     assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
 
 
-def test_a_selection_of_many_gears_is_measured():
-    tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
-    gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
-    engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
-    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
-    assert len(timings) == 48
-    assert (timings[0].gear, timings[-1].gear) == (gears.every()[0], gears.every()[-1])
-
-
 def test_a_model_without_axes_has_a_cost_per_row():
     engine = Engine(lambda gear: 1e-3 + gear.rows * 1e-4)
     found = calibrate(engine.execute, Gears((), {}, 64, {}), (), budget_s=1.0).cost
@@ -133,12 +124,6 @@ def test_the_only_size_is_divided_between_launch_and_elements():
     calibration = calibrate(lambda gear: Sample(1.024), gears, TOKENS, budget_s=9.0)
     assert coefficients(calibration.cost) == pytest.approx((0.512, 0.001, 0.0, 0.0))
     assert not calibration.doubt
-
-
-def test_a_clock_that_stands_still_gives_the_floor():
-    found = calibrate(lambda gear: Sample(0.0, 0.0), FREE, TOKENS, budget_s=1.0).cost
-    assert found.launch_s == LAUNCH_FLOOR_S
-    assert found.seconds(64, {"tokens": 512}) < 2 * LAUNCH_FLOOR_S
 
 
 def test_a_size_that_the_engine_cannot_execute_is_left_out():
@@ -201,16 +186,6 @@ def test_the_wall_clock_counts_where_threads_do_not_share_the_work():
     cost = calibrate(execute, FREE, TOKENS, budget_s=5.0).cost
     plan = BatchPartitioner(FREE, cost, 64).plan(RequestSizes([1] * 8, {"tokens": [16] * 8}))
     assert [len(execution.members) for execution in plan] == [8]
-
-
-def test_an_engine_that_waits_is_timed_by_the_wall_clock():
-    cost = CostModel(1e-3, 1e-6, 0.0, TOKENS)
-
-    def execute(gear):
-        return Sample(cost.seconds(gear.rows, gear.extents), 1e-5)
-
-    found = calibrate(execute, FREE, TOKENS, budget_s=1.0).cost
-    assert coefficients(found) == pytest.approx(coefficients(cost), abs=1e-12)
 
 
 def plan_of(cost):

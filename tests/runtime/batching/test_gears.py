@@ -98,11 +98,6 @@ def test_gears_are_fixed_when_tables_name_rows_and_all_axes(drawn):
     assert gears_of(drawn).fixed == (named == {ROWS, *AXES})
 
 
-def test_among_equal_numbers_of_elements_smaller_extents_are_chosen():
-    gears = Gears(("tokens",), {"tokens": 64}, 32, {(ROWS, "tokens"): [(8, 64), (32, 16)]})
-    assert gears.fit(4, {"tokens": 16}) == Gear(32, {"tokens": 16})
-
-
 def test_a_label_names_the_declared_sizes_of_a_gear():
     gears = Gears(AXES, {"a": 64, "b": 64}, 8, {(ROWS,): [(1,), (8,)], ("b",): [(16,), (64,)]})
     assert gears.label(Gear(8, {"a": 5, "b": 16})) == "batch 8, b 16"

@@ -348,12 +348,6 @@ def members_of(plan):
     return [execution.members for execution in plan]
 
 
-def test_free_executions_never_pad_and_never_split_without_gain():
-    # By rounding, ten times 0.003 s is less when added in pieces.
-    plan = partitioner().plan(RequestSizes([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8}))
-    assert members_of(plan) == [(1, 3), (0, 2, *range(4, 12))]
-
-
 def test_packed_requests_share_executions_of_equal_sizes_in_order_of_arrival():
     axes = ("tokens", "width")
     gears = Gears(axes, {"tokens": 512, "width": 8}, 3, {}, equal=("width",))

@@ -49,27 +49,7 @@ def test_auto_takes_what_is_installed(folder):
     assert artifact.reason.endswith("; model.onnx is there, but onnxruntime is not installed")
 
 
-def test_an_engine_asked_for_is_taken(folder):
-    path = folder("model.pt2", "model.onnx")
-    assert find_artifact(path, "torch", ALL) == Artifact(
-        path / "model.pt2",
-        "torch",
-        "model.pt2 is there and torch is installed; config.pbtxt asks for it",
-    )
-
-
 CANN = only("acl", "torch_npu", "ge")
-
-
-def test_on_a_card_auto_prefers_the_om_and_says_why(folder):
-    path = folder("model.pt2", "model.om", "model.air", "model.onnx")
-    assert find_artifact(path, "auto", CANN, device_kind="npu") == Artifact(
-        path / "model.om",
-        "om",
-        "model.om is there and acl is installed; model.pt2 would do too, but om is preferred: all "
-        "its memory is planned; model.air would do too, but om is preferred: all its memory is "
-        "planned",
-    )
 
 
 @pytest.mark.parametrize(

@@ -312,23 +312,6 @@ def test_external_files_are_found_wherever_they_are_named(tmp_path, monkeypatch,
     assert len(digests) == 1 + len(expected)
 
 
-def test_key_that_is_split_between_two_parts_is_found(tmp_path, monkeypatch):
-    path = write(tmp_path / "model", product("k.bin"))
-    for nbytes in range(8, 40):
-        monkeypatch.setattr(content, "_PART_BYTES", nbytes)
-        assert [file.name for file in ContentHashes().files(path)] == ["model", "k.bin"]
-
-
-def test_elements_of_large_tensors_are_skipped(tmp_path, monkeypatch):
-    read, pread = [], os.pread
-    monkeypatch.setattr(os, "pread", lambda *args: read.append(args[1]) or pread(*args))
-    model = product("k.bin")
-    large = onnx.numpy_helper.from_array(np.zeros(2**20, np.float32), "large")
-    model.graph.initializer.insert(0, large)
-    assert len(ContentHashes().files(write(tmp_path / "model", model))) == 2
-    assert sum(read) < 2**18
-
-
 def field(number, body):
     return varint(number << 3 | 2) + varint(len(body)) + body
 
@@ -381,17 +364,6 @@ def test_external_file_that_is_no_file_is_not_read(tmp_path, location):
     os.mkfifo(tmp_path / "pipe")
     path = write(tmp_path / "model", product(location))
     assert ContentHashes().of(path) == ContentHashes().of(path)
-
-
-def test_absolute_locations_and_those_in_other_folders_are_read(tmp_path):
-    """ONNX Runtime before 1.24 reads such files; later releases refuse the graph."""
-    for location in (str(tmp_path / "w" / "k.bin"), "../w/k.bin"):
-        path = write(tmp_path / "m" / "model", product(location))
-        digests = set()
-        for factor in (1.0, 2.0):
-            weights(tmp_path / "w" / "k.bin", factor)
-            digests.add(ContentHashes().of(path))
-        assert len(digests) == 2
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -118,15 +118,6 @@ def test_shape_is_foreseen_where_each_size_is_fixed_or_an_inputs(output, shape):
     assert found == ({} if shape is None else {"y": shape})
 
 
-def test_shape_that_an_earlier_stage_leaves_open_stays_open():
-    found = signature([IDS], [graph_tensor("found", "count", 4)])
-    head = signature(
-        [graph_tensor("found", "n", 4)], [graph_tensor("y", "n"), graph_tensor("z", 2)]
-    )
-    shapes = Wiring.of({"found": found, "head": head}, ["y"]).shapes({"ids": (3, 7)})
-    assert shapes == {"ids": (3, 7), "z": (2,)}
-
-
 def test_disagreement_names_both_stages_and_what_each_says():
     wide = signature([graph_tensor("embedding", "batch", 5)], [LOGITS])
     assert faults_of({"encoder": ENCODER, "head": wide}) == [
@@ -153,15 +144,6 @@ def test_tensors_agree_if_some_shape_suits_both(taken, agrees):
         assert Wiring.of(stages, ["logits"])
     else:
         assert len(faults_of(stages)) == 1
-
-
-def test_stages_that_share_an_input_must_agree_on_it():
-    mask = graph_tensor("mask", "batch", dtype=DType.INT64)
-    first = signature([mask], [EMBEDDING])
-    second = signature([EMBEDDING, graph_tensor("mask", "batch")], [LOGITS])
-    assert faults_of({"first": first, "second": second}) == [
-        "stage 'second', input 'mask': found FP32[*], expected INT64[*], what stage 'first' takes"
-    ]
 
 
 def test_name_that_two_stages_give_is_refused():

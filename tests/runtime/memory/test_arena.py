@@ -137,17 +137,6 @@ def test_a_view_of_a_view_of_any_kind_keeps_the_slot(view):
     assert slots.free == 1
 
 
-def test_the_arena_keeps_the_slot_until_all_is_carved():
-    slots = some_slots(1)
-    arena = slots.take()
-    assert slots.free == 0
-    answer = arena.carve(FLOATS, (2,))
-    del arena
-    assert slots.free == 0
-    del answer
-    assert slots.free == 1
-
-
 def test_an_answer_in_a_reference_cycle_frees_the_slot_when_collected():
     slots = some_slots(1)
     cycle = [batch_of(slots)]

@@ -65,13 +65,6 @@ def test_tensors_of_different_gears_do_not_add_up():
     assert Plan.of(needs, weights_bytes=0, answer_slots=1).inputs_bytes == 1010 * 64
 
 
-def test_unshared_gears_need_their_sum():
-    gears = [(1, 16), (8, 16), (8, 512)]
-    plan, alone = encoder_plan(*gears), [encoder_plan(gear) for gear in gears]
-    assert plan.unshared_bytes == sum(each.total_bytes for each in alone) - 2 * 90_000
-    assert all(each.unshared_bytes == each.total_bytes for each in alone)
-
-
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512)), min_size=1, max_size=6))
 def test_the_total_is_between_the_bound_and_the_unshared_total(gears):
     plan = encoder_plan(*gears)
@@ -119,20 +112,6 @@ def test_the_table_shows_gears_and_sums():
         "total       13,461,648   12.8 MiB  100.0%  1.00 of the lower bound, 13,461,648",
         "not shared  13,468,368   12.8 MiB  100.0%  if each gear had memory of its own",
     ]
-
-
-def test_device_inputs_and_outputs_are_in_all_sums():
-    need = encoder_need(8, 16)
-    on_host, on_card = (
-        Plan.of([need], weights_bytes=100, answer_slots=2, device_io_bytes=nbytes)
-        for nbytes in (0, 5_000)
-    )
-    assert on_card.total_bytes == on_host.total_bytes + 5_000
-    assert on_card.lower_bound == on_host.lower_bound + 5_000
-    assert on_card.unshared_bytes == on_host.unshared_bytes + 5_000
-    (line,) = (line for line in on_card.table() if line.startswith("device I/O"))
-    assert line.endswith("on the device; inputs and answers are pinned memory of the host")
-    assert not any(line.startswith("staging") for line in on_card.table())
 
 
 def test_table_leaves_out_small_gears_where_there_are_many():

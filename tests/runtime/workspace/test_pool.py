@@ -155,14 +155,6 @@ def test_closing_waits_for_all_leases(pool, clock):
     assert closing.result()
 
 
-def test_closing_waits_at_most_the_given_time(pool, clock):
-    with pool.lease(500, owner="a"):
-        closing = Beside(pool.close, 3.0)
-        clock.until_waiting(1)
-        clock.advance(3.0)
-        assert not closing.result()
-
-
 # -- for people ----------------------------------------------------------------------------------
 
 

@@ -62,15 +62,6 @@ def test_large_tensors_keep_name_type_and_dims(tmp_path, typed):
     assert weights_bytes == LARGE.nbytes + SMALL.nbytes
 
 
-def test_large_constants_inside_nodes_are_weights_too(tmp_path):
-    value = numpy_helper.from_array(LARGE)
-    found, weights_bytes = read(
-        tmp_path, adding({}, helper.make_node("Constant", [], ["large"], value=value))
-    )
-    assert found.graph.node[0].attribute[0].t == bare(LARGE)
-    assert weights_bytes == LARGE.nbytes
-
-
 def test_tensors_inside_branches_are_weights_too(tmp_path):
     branch = helper.make_graph(
         [helper.make_node("Identity", ["inner"], ["z"])],

@@ -68,24 +68,6 @@ def test_view_that_is_an_output_is_a_copy_into_the_callers_memory():
     assert held(tiny(nodes), x=(3, 4)) == {"a": (48, 0, 2), "b": (48, 2, 2)}
 
 
-def test_sizes_that_follow_from_each_other_are_all_found():
-    """The second slice's end is the size of the first."""
-    ends = [
-        node("Shape", ["x"], ["shape"]),
-        node("Slice", ["shape", "zero", "one", "zero"], ["end"]),
-        node("Slice", ["table", "zero", "end", "zero"], ["first"]),
-        node("Shape", ["first"], ["first_shape"]),
-        node("Slice", ["first_shape", "zero", "one", "zero"], ["first_end"]),
-        node("Sub", ["first_end", "one"], ["less"]),
-        node("Slice", ["table", "zero", "less", "zero"], ["second"]),
-        node("ReduceSum", ["second"], ["y"]),
-    ]
-    constants = {"table": np.zeros(999, np.float32), "zero": np.array([0]), "one": np.array([1])}
-    sizes = held(tiny(ends, constants, y=[1, 1]), x=(50, 4))
-    assert sizes["first"] == (200, 2, 3)
-    assert sizes["second"] == (196, 6, 7)
-
-
 def test_names_of_input_sizes_hold_for_what_the_file_says_of_results():
     """An operator that onnx does not know; the file declares its result's shape."""
     model = tiny([node("Own", ["x"], ["a"], domain="own"), node("Relu", ["a"], ["y"])])
@@ -106,11 +88,6 @@ def test_a_size_that_depends_on_data_is_counted():
     model = onnx_model(nodes, [("x", FLOAT, ["n"])], [("y", INT64, [1, None])])
     assert graph_of(model).intermediates({"x": (9,)}) == Intermediates((), unsized=1)
     assert graph_of(NONZERO.onnx()).intermediates({"x": (9,)}) == Intermediates(())
-
-
-def test_optional_results_that_are_left_out_do_not_count():
-    nodes = [node("Dropout", ["x"], ["a", ""]), node("Relu", ["a"], ["y"])]
-    assert held(tiny(nodes), x=(2, 4)) == {"a": (32, 0, 1)}
 
 
 def test_branches_read_outer_values_and_have_results_without_a_size():
