@@ -64,16 +64,6 @@ def test_advancing_wakes_exactly_the_due_waits():
     clock.until_waiting(0)
 
 
-def test_a_wait_on_a_manual_clock_ends_when_notified():
-    clock = ManualClock()
-    waiter = Waiter(clock, math.inf)
-    clock.until_waiting(1)
-    with waiter.condition:
-        waiter.condition.notify_all()
-    assert waiter.joined() == 0.0
-    clock.until_waiting(0)
-
-
 def test_time_never_goes_back():
     with pytest.raises(ValueError, match="seconds: found -1, expected 0 or more"):
         ManualClock().advance(-1)

@@ -105,19 +105,6 @@ def test_texts_of_any_length_share_a_batch(opened, engine):
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("engine", ENGINES)
-def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
-    request_batch = [image(3, 16), image(16, 2, rows=3), image(5, 5)]
-    for answer, request in zip(
-        opened(PIXELS, pixels_config(), engine).infer(request_batch), request_batch, strict=True
-    ):
-        pixel = request["image"]
-        np.testing.assert_allclose(answer["inverted"], 1 - pixel, rtol=1e-6)
-        np.testing.assert_allclose(answer["sums"][:, 0], pixel.sum((1, 2, 3)), rtol=1e-5)
-        np.testing.assert_array_equal(answer["sums"][:, 1], pixel[0].size)
-
-
-@pytest.mark.brute_force
 @given(st.lists(token_rows, max_size=6), st.integers(0, 3))
 def test_texts_get_the_same_answer_alone_and_with_others(encoder, request_batches, more):
     request_batch = [texts(*rows, more=more) for rows in request_batches]
@@ -183,10 +170,6 @@ def test_an_image_between_gears_is_executed_alone_with_fallback(opened):
     counts = runtime.counts()
     assert answer["edges"].shape == (1, 1, 3, 9)
     assert (counts.executed_elements, counts.gear_misses) == (27, 1)
-
-
-def test_an_empty_batch_has_no_answers(encoder):
-    assert encoder.infer([]) == []
 
 
 # -- a fault stays with its request ----------------------------------------------------------

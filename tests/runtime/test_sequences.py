@@ -252,15 +252,3 @@ def test_the_load_check_finds_leakage_between_states_of_sequences(opened):
         ConfigFault, match=r"output 'state\.state': .* expected rows that are indep"
     ):
         opened(mixing_states(), config)
-
-
-def test_sequences_keep_their_state_with_reproducible_answers(opened):
-    runtime = opened(
-        recurrent("batch"), recurrent_config({**COST, "reproducible": "true", "gears.batch": "4"})
-    )
-    callers = [step(sequence, starts=True) for sequence in (1, 2)]
-    together = runtime.infer([x(1), x(2)], callers)
-    assert [float(answer["y"][0, 0]) for answer in together] == [2.0, 4.0]
-    assert ask(runtime, 3, 1, ends=True) == expected([1, 3])[-1]
-    assert ask(runtime, 3, 2, ends=True) == expected([2, 3])[-1]
-    assert runtime.counts().gear_hits == {"batch 4": 3}

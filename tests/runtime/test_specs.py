@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
 
 
-@pytest.mark.parametrize("dtype", DType)
-def test_config_names_map_back_to_their_dtype(dtype):
-    assert DType.of_config(dtype.config_name) is dtype
+def test_config_names_map_back_to_their_dtype():
+    assert all(DType.of_config(dtype.config_name) is dtype for dtype in DType)
 
 
 def test_each_dtype_has_a_numpy_type_of_its_own_but_bf16_which_is_its_bits():
@@ -71,9 +70,9 @@ def test_largest_is_the_largest_finite_element(dtype, largest):
     assert dtype.largest == largest
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType if d not in (DType.BYTES, DType.BF16)])
-def test_integers_are_those_that_numpy_calls_integers(dtype):
-    assert dtype.is_integer == np.issubdtype(dtype.numpy, np.integer)
+def test_integers_are_those_that_numpy_calls_integers():
+    for dtype in set(DType) - {DType.BYTES, DType.BF16}:
+        assert dtype.is_integer == np.issubdtype(dtype.numpy, np.integer)
 
 
 def test_spec_names_its_axes_and_takes_their_sizes():

@@ -290,15 +290,6 @@ def test_written_names_of_axes_are_used(tmp_path):
     assert found == {"axes.input_ids": "words", "mask.attention_mask": "words"}
 
 
-def test_written_sizes_are_fixed_in_experiments(tmp_path):
-    ids = tensor("input_ids", "INT64", [24])
-    sections, found = derived(attentive(), tmp_path, input=[ids], max_batch_size=4)
-    assert sections["max_batch_size"] == 4
-    assert [own["dims"] for own in sections["input"]] == [[24], [24]]
-    assert sections["input"][0] == ids
-    assert found == {"range.input_ids": "0..49"}
-
-
 def test_a_written_mask_comes_from_requests(tmp_path):
     mask = tensor("attention_mask", "INT64", [-1], optional=False)
     sections, found = derived(attentive(), tmp_path, {"limit.tokens": "32"}, input=[mask])
@@ -333,15 +324,6 @@ def test_states_are_kept_for_sequences(tmp_path):
     assert [own["name"] for own in sections["output"]] == ["y"]
     assert sections["sequence_batching"] == {"oldest": {"max_candidate_sequences": 16}}
     assert found == {"state.state": "state_out"}
-
-
-@pytest.mark.parametrize(
-    "written", [{"dynamic_batching": {}}, {"input": [tensor("x", "FP32", [4])]}], ids=list
-)
-def test_states_of_written_tensors_or_schedulers_are_sent_by_requests(written, tmp_path):
-    sections, found = derived(summing(), tmp_path, **written)
-    assert [own["name"] for own in sections["input"]] == ["x", "state"]
-    assert found == {}
 
 
 def test_a_written_line_that_the_load_check_refuses_is_a_contradiction(tmp_path):

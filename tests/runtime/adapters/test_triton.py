@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from runtime.support.axis_graphs import recurrent, recurrent_config, saved
 from runtime.support.configs import encoder_config, model_config, tensor
-from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
+from runtime.support.graphs import BFLOAT16, ENCODER, TABLE, encode
 from runtime.support.images import images_config, write_shown
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
@@ -391,13 +391,6 @@ def test_counts_are_exported_when_the_model_is_closed(opened, pb_utils):
     assert pb_utils.metric("launch_seconds_total", model="encoder").number > 0
 
 
-def test_planned_memory_is_exported_at_load(opened, pb_utils):
-    opened(encoder_config())
-    assert pb_utils.metric("total_bytes", instance="encoder_0_0").number > 0
-    assert pb_utils.metric("weights_bytes").number == TABLE.nbytes + 2 * 8
-    assert pb_utils.metric("allocations_after_freeze").number == 0
-
-
 # -- derived outputs -------------------------------------------------------------------------
 
 LABELS = np.array([b"first", b"second", b"third", b"fourth"], object)
@@ -421,11 +414,6 @@ def test_derived_outputs_are_added_to_those_of_the_graph(opened):
     assert outputs_of(both)["label"].tolist() == [[b"fourth"], [b"fourth"]]
     assert outputs_of(both)["embedding"].shape == (2, 4)
     assert outputs_of(one).keys() == {"label"}
-
-
-def test_an_undeclared_derived_output_fails_the_load(opened):
-    with pytest.raises(ConfigFault, match="derived outputs: found no output 'label'"):
-        opened(encoder_config(), {"label": label})
 
 
 def test_a_function_that_fails_for_one_request_fails_only_that_request(opened, pb_utils):
@@ -457,26 +445,6 @@ def test_a_derived_output_that_differs_from_its_declaration_is_refused(
     model = opened(labelled(data_type, dims), {"label": lambda outputs: made})
     (response,) = answered(model, [request([1])])
     assert error_of(response) == (INTERNAL, f"derived output 'label': found {found}")
-
-
-@pytest.mark.parametrize("made", [np.array([[b"x"]]), np.array([["x", "y"]], object)])
-def test_derived_strings_are_bytes_or_objects_of_any_declared_size(opened, made):
-    model = opened(labelled(dims=[-1]), {"label": lambda outputs: made})
-    (response,) = answered(model, [request([1], outputs=["label"])])
-    assert outputs_of(response)["label"] is made
-
-
-def test_requests_without_batch_dimension_derive_without_one(opened):
-    config = model_config(
-        [tensor("x", "FP32", [-1])],
-        [tensor("where", "INT64", [1, -1]), tensor("count", "INT64", [1])],
-        {"axes.x": "n", "limit.n": "4"},
-        batch=0,
-    )
-    count = {"count": lambda outputs: np.array([outputs["where"].size])}
-    x = Tensor("x", np.array([1, 0, 1], np.float32))
-    (response,) = answered(opened(config, count, NONZERO), [InferenceRequest([x], ["count"])])
-    assert outputs_of(response)["count"].tolist() == [2]
 
 
 # -- models without a graph ------------------------------------------------------------------

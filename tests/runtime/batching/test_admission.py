@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.groups import kind_of
 from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
 from ge_runtime.specs import UNKNOWN, DType, Relation, TensorSpec
@@ -138,15 +137,6 @@ def test_rows_without_lengths_are_as_long_as_the_request():
     assert block.lengths == {"tokens": [5, 5]}
     np.testing.assert_array_equal(block.tensors["lengths"], np.full((2, 1), 5, np.int32))
     assert OPTIONAL.admit(ids(rows=1, tokens=8)).lengths == {"tokens": [8]}
-
-
-def test_a_missing_input_without_a_default_is_refused():
-    with pytest.raises(RequestFault) as raised:
-        OPTIONAL.admit({"types": np.zeros((1, 1), np.int8), "idz": np.zeros((1, 1))})
-    assert str(raised.value) == (
-        "found no input 'ids', input 'idz', expected ids, lengths (optional), scales (optional), "
-        "types (optional)"
-    )
 
 
 # -- types and sizes of any kind --------------------------------------------------------------
@@ -334,22 +324,12 @@ def test_only_data_counts(rows):
 @pytest.mark.parametrize(
     ("value", "sound"), [(0.5, True), (-1, True), (1, True), (1.01, False), (np.nan, False)]
 )
-@pytest.mark.parametrize("dtype", [DType.FP16, DType.FP32, DType.FP64])
-def test_nan_is_in_no_range(value, sound, dtype):
-    spec = TensorSpec("x", dtype, (2,))
+def test_nan_is_in_no_range(value, sound):
+    spec = TensorSpec("x", DType.FP16, (2,))
     judge = Admission([spec], {}, {}, 1, ranges={"x": ValueRange(-1.0, 1.0)})
-    request = {"x": np.array([[0, value]], dtype.numpy)}
+    request = {"x": np.array([[0, value]], np.float16)}
     if sound:
         judge.admit(request)
     else:
         with pytest.raises(RequestFault, match=r"at \[0, 1\], expected -1.0 to 1.0"):
             judge.admit(request)
-
-
-def test_kinds_are_equal_if_and_only_if_the_values_are():
-    def kind(*values):
-        tensors = {"a": np.full((2, 1), values[0]), "b": np.full((2, 3), values[1])}
-        return kind_of(["a", "b"], tensors)
-
-    assert kind(1, 2) == kind(1, 2)
-    assert len({kind(1, 2), kind(2, 1), kind(1, 1), kind(2, 2)}) == 4

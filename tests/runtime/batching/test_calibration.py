@@ -103,22 +103,6 @@ def test_the_first_execution_of_a_size_counts_only_if_it_is_the_only_one():
     assert {timing.seconds for timing in calibration.timings} == {1e-3, 5e-3}
 
 
-def test_declared_gears_are_measured():
-    table = {(ROWS, "tokens"): [(2, 512), (8, 64), (32, 16), (1, 16)]}
-    gears = Gears(("tokens",), {"tokens": 512}, 32, table)
-    engine = engine_of(CostModel(1e-4, 1e-6, 1e-9, TOKENS))
-    calibration = calibrate(engine.execute, gears, TOKENS, budget_s=1.0)
-    assert sorted(timing.gear.rows for timing in calibration.timings) == [1, 2, 8, 32]
-    assert all(gear in gears.every() for gear in engine.sizes)
-    assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
-
-
-def test_a_model_without_axes_has_a_cost_per_row():
-    engine = Engine(lambda gear: 1e-3 + gear.rows * 1e-4)
-    found = calibrate(engine.execute, Gears((), {}, 64, {}), (), budget_s=1.0).cost
-    assert found.seconds(10, {}) == pytest.approx(2e-3)
-
-
 def test_the_only_size_is_divided_between_launch_and_elements():
     gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS, "tokens"): [(8, 64)]})
     calibration = calibrate(lambda gear: Sample(1.024), gears, TOKENS, budget_s=9.0)

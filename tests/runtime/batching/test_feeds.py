@@ -109,24 +109,6 @@ def test_offsets_are_the_starts_of_rows_and_the_end_of_the_last(requests, axis, 
     assert [after - before for before, after in pairwise(offsets)] == ends
 
 
-@pytest.mark.brute_force
-@given(request_batches())
-def test_joined_rows_are_gathered(requests):
-    batch = fed(Joined(requests.spec, requests.pad), requests.layout)
-    for row, data in zip(batch, requests.data(), strict=False):
-        np.testing.assert_array_equal(row[tuple(map(slice, data.shape))], data)
-
-
-@pytest.mark.brute_force
-@given(request_batches(first="a"))
-def test_joined_rows_with_the_packed_axis_are_packed(requests):
-    requests = requests.but(packed="a")
-    batch = fed(Joined(requests.spec, requests.pad), requests.layout)
-    for data in requests.data():
-        own, batch = batch[: len(data)], batch[len(data) :]
-        np.testing.assert_array_equal(own[tuple(map(slice, data.shape))], data)
-
-
 def test_rows_of_padding_are_the_smallest_valid_rows():
     """A row of padding has one position, so that no graph divides by a length of 0."""
     block = block_of({"x": np.full((1, 3), 7)}, {"t": 3})

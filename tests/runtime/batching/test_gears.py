@@ -105,12 +105,6 @@ def test_a_label_names_the_declared_sizes_of_a_gear():
     assert Gears(AXES, {"a": 64, "b": 64}, 8, {}).label(Gear(8, {"a": 5, "b": 16})) is None
 
 
-def test_trial_sizes_exist_where_no_gear_holds_data_of_that_size():
-    gears = Gears(AXES, {"a": 64, "b": 64}, 8, {("a",): [(16,), (64,)]}, equal=("a",))
-    assert gears.fit(1, {"a": 9, "b": 5}) is None
-    assert gears.at_least(1, {"a": 9, "b": 5}) == Gear(1, {"a": 16, "b": 5})
-
-
 @pytest.mark.parametrize(
     ("rows", "sizes", "axis", "found", "expected"),
     [

@@ -154,16 +154,6 @@ def test_a_request_alone_has_the_plan_of_a_batch_of_one(batch):
 
 
 @pytest.mark.brute_force
-@given(any_batches)
-def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
-    for execution in batch.plan():
-        rows, extents = batch.size(execution.members)
-        assert batch.held(execution.members) or len(execution.members) == 1
-        expected = batch.gears.fit(rows, extents) or Gear(rows, extents)
-        assert execution.gear == expected
-
-
-@pytest.mark.brute_force
 @given(one_row_batches)
 def test_one_axis_and_one_row_each_gives_the_optimum_over_all_sets(batch):
     optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
@@ -209,17 +199,6 @@ def test_the_plan_of_requests_of_several_kinds_is_the_plans_of_each_kind(batch, 
         apart += seconds_of(alone.plan())
     assert all(len({kinds[m] for m in execution.members}) == 1 for execution in plan)
     assert seconds_of(plan) == SAME(apart, rel=1e-9)
-
-
-@pytest.mark.brute_force
-@given(parted_batches)
-def test_the_plan_of_a_batch_is_the_plans_of_its_groups(batch):
-    groups = {}
-    for member in range(batch.n):
-        sizes = tuple(batch.sizes[axis][member] for axis in batch.equal)
-        groups.setdefault(sizes, []).append(member)
-    apart = sum(seconds_of(moved(batch, members).plan()) for members in groups.values())
-    assert seconds_of(batch.plan()) == SAME(apart, rel=1e-9)
 
 
 def orders_of(batch, members):

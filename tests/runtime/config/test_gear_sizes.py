@@ -37,12 +37,6 @@ def test_no_fallback_is_suggested_for_compiled_graphs():
     assert fault.endswith("as the limit allows requests of that size")
 
 
-def test_gears_of_rows_may_be_below_max_batch_size():
-    assert parse(encoder_config({"gears.batch": "1, 2"}, batch=64)).gears == {
-        ("batch",): ((1,), (2,))
-    }
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -60,11 +54,6 @@ def test_gears_of_rows_may_be_below_max_batch_size():
 )
 def test_invalid_gears_are_refused(config, expected):
     assert_fault(config, expected)
-
-
-def test_one_mistake_in_gears_is_one_fault():
-    assert len(faults_of(encoder_config({"gears.tokens": "0, 0, 99, many"}))) == 1
-    assert len(faults_of(encoder_config({"gears.tokens": "64"}))) == 1
 
 
 # -- reproducible answers ----------------------------------------------------------------------

@@ -1,6 +1,6 @@
 import pytest
-from runtime.support.configs import encoder_config, model_config, tensor, without
-from runtime.support.parsing import assert_fault, faults_of, parse
+from runtime.support.configs import encoder_config, model_config, tensor
+from runtime.support.parsing import assert_fault, parse
 
 from ge_runtime.config import BatchInput, BatchInputKind
 from ge_runtime.specs import DType
@@ -60,11 +60,6 @@ def test_the_kind_that_is_protobufs_default_may_be_left_out():
 )
 def test_sufficient_types_are_accepted(kind, data_type):
     assert parse(with_entry(entry(kind, data_type=data_type), parameters={"limit.tokens": "8000"}))
-
-
-def test_a_missing_limit_is_reported_once():
-    config = encoder_config(batch_input=[entry()])
-    assert len(faults_of(without(config, "limit.tokens"))) == 1
 
 
 @pytest.mark.parametrize(

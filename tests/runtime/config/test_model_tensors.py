@@ -47,11 +47,6 @@ def test_an_output_may_be_an_input_of_any_type_and_size():
     assert config.inputs[1] == TensorSpec("note", DType.BYTES, (UNKNOWN,))
 
 
-def test_a_passed_input_may_have_named_sizes():
-    config = parse(passing({"axes.note": "words", "limit.words": "9"}))
-    assert config.inputs[1].dims == ("words",)
-
-
 def test_batches_consist_of_prepared_tensors():
     config = parse(preparing({"pad.input_ids": "3", "gears.tokens": "32"}))
     assert config.prepared == config.sources
@@ -165,9 +160,3 @@ def test_an_output_is_derived_or_passed_not_both():
         "parameter 'pass.back': found 'back' among the derived outputs, expected one of the two",
         derived=["back"],
     )
-
-
-def test_optional_inputs_of_a_preparing_model_need_no_default():
-    config = preparing()
-    config["input"] = [tensor("text", "STRING", [-1], optional=True)]
-    assert parse(config).defaults == {}

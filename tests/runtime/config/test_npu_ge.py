@@ -8,10 +8,6 @@ CARDS = {"device_ids": "0, 2"}
 GEARS = {"gears.batch": "1, 8", "gears.tokens": "8, 32"}
 
 
-def test_cards_are_devices_by_their_numbers():
-    assert parse(encoder_config(CARDS)).devices == ("npu:0", "npu:2")
-
-
 def test_exec_blocks_are_engines_of_each_card():
     config = encoder_config({**CARDS, "device_exec_blocks": "2"})
     assert parse(config).devices == ("npu:0", "npu:0", "npu:2", "npu:2")

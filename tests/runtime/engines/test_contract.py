@@ -61,12 +61,6 @@ def test_every_graph_input_has_its_feed():
     assert all(type(f.pad) is np.int64 for f in contract.feeds if isinstance(f, Joined))
 
 
-def test_lengths_input_is_passed_on_to_a_graph_that_has_it():
-    lengths = GraphTensor("lengths", DType.INT32, (None, 1))
-    contract = between(encoder_config(), [IDS, MASK, lengths])
-    assert TensorSpec("lengths", DType.INT32, (1,)) in [feed.spec for feed in contract.feeds]
-
-
 @pytest.mark.parametrize("dtype", [DType.BOOL, DType.INT8, DType.FP16, DType.FP32])
 def test_mask_has_the_graphs_own_type(dtype):
     mask = GraphTensor("attention_mask", dtype, (None, None))
@@ -78,17 +72,6 @@ def test_lengths_have_the_graphs_own_type_and_rank(dims, spec):
     config = without(encoder_config({"lengths.count": "tokens"}), "mask.attention_mask")
     contract = between(config, [IDS, GraphTensor("count", DType.INT8, dims)])
     assert contract.feeds[1] == Lengths(TensorSpec("count", DType.INT8, spec), "tokens")
-
-
-def test_undeclared_results_are_not_requested():
-    extra = GraphTensor("hidden", DType.FP32, (None, None, 4))
-    assert len(between(encoder_config(), [IDS, MASK], [extra, EMBEDDING]).outputs) == 1
-
-
-def test_graph_fixed_to_the_only_possible_sizes_agrees():
-    fixed = [GraphTensor(name, DType.INT64, (1, 1)) for name in ("input_ids", "attention_mask")]
-    embedding = GraphTensor("embedding", DType.FP32, (1, 4))
-    assert between(encoder_config({"limit.tokens": "1"}, batch=1), fixed, [embedding])
 
 
 def test_graph_without_batch_dimension_agrees_with_requests_that_run_alone():
@@ -260,16 +243,6 @@ def test_prepared_tensors_are_fed_instead_of_inputs():
     assert [feed.spec.name for feed in contract.feeds] == ["input_ids", "attention_mask"]
 
 
-def test_rows_that_the_models_code_makes_are_the_graphs():
-    config = model_config(
-        [tensor("text", "STRING", [-1])],
-        [tensor("embedding", "FP32", [-1, 4])],
-        {"rows": "64", "prepared.input_ids": "INT64[tokens]", "limit.tokens": "8"},
-        batch=0,
-    )
-    assert between(config, [IDS]).outputs == (TensorSpec("embedding", DType.FP32, (4,)),)
-
-
 # -- graphs of fixed sizes ---------------------------------------------------------------------
 
 ONE_GEAR = {"gears.batch": "8", "gears.tokens": "32"}
@@ -281,13 +254,6 @@ def test_graph_fixed_to_the_only_gear_agrees():
     joint = {"gears.batch,tokens": "8x32", "offsets.cu": "tokens"}
     cu = graph("cu", "INT64", 9)
     assert between(encoder_config(joint), [*FIXED, cu], [graph("embedding", "FP32", 8, 4)])
-
-
-def test_relations_of_fixed_sizes_are_fixed():
-    config = encoder_config({**ONE_GEAR, "axes.pooled": "tokens // 2"})
-    config["output"].append(tensor("pooled", "FP32", [-1]))
-    outputs = [graph("embedding", "FP32", 8, 4), graph("pooled", "FP32", 8, 16)]
-    assert between(config, FIXED, outputs).outputs[1].axes == ("tokens",)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-import numpy as np
 import pytest
 from runtime.support.configs import encoder_config, model_config, pixels_config, tensor
 from runtime.support.graphs import ENCODER, NONZERO, PIXELS, TABLE, write
 
-from ge_runtime.batching.feeds import Joined, Offsets
 from ge_runtime.batching.gears import Gear
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.contract import Contract
@@ -13,7 +11,6 @@ from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.memory.plan import Need, Plan
 from ge_runtime.planning.histogram import Histogram
-from ge_runtime.specs import DType, TensorSpec
 
 
 def gearing(tmp_path, parameters=None, **more):
@@ -25,15 +22,6 @@ def test_without_gears_memory_is_planned_for_the_limits(tmp_path):
     found = gearing(tmp_path)
     assert found.tables == {}
     assert found.planned == (Gear(8, {"tokens": 32}),)
-    assert found.report == ()
-
-
-def test_declared_gears_are_taken_as_they_are(tmp_path):
-    found = gearing(tmp_path, {"gears.tokens": "8, 32", "gears.batch": "1, 8"})
-    assert found.tables == {("tokens",): ((8,), (32,)), ("batch",): ((1,), (8,))}
-    sizes = {(gear.rows, gear.extents["tokens"]) for gear in found.planned}
-    assert sizes == {(1, 8), (1, 32), (8, 8), (8, 32)}
-    assert found.gears.fit(3, {"tokens": 9}) == Gear(8, {"tokens": 32})
     assert found.report == ()
 
 
@@ -115,15 +103,6 @@ def test_gear_takes_what_its_batch_takes(opened):
     assert plan.answer_slots == 3
 
 
-def test_memory_is_planned_for_all_gears(opened):
-    engine, footprint = opened(ENCODER, encoder_config())
-    gears = [Gear(8, {"tokens": 4}), Gear(1, {"tokens": 32})]
-    plan = footprint.plan(engine, gears, answer_slots=1)
-    alone = [footprint.plan(engine, [gear], answer_slots=1) for gear in gears]
-    assert plan.inputs_bytes == max(each.inputs_bytes for each in alone)
-    assert plan.workspace_bytes == max(each.workspace_bytes for each in alone)
-
-
 def test_answers_that_are_cut_to_their_requests_size_have_room_for_a_copy(opened):
     engine, footprint = opened(PIXELS, pixels_config())
     plan = footprint.plan(engine, [Gear(2, {"height": 16, "width": 16})])
@@ -145,17 +124,6 @@ def test_graph_without_a_batch_dimension_is_asked_for_shapes_without_one(opened)
     assert plan.inputs_bytes == 256
     # The size of `where` is unknown: the engine allocates it.
     assert plan.answers_bytes == 0
-
-
-def test_packed_axis_holds_all_rows():
-    spec = TensorSpec("input_ids", DType.INT64, ("tokens",))
-    feeds = (
-        Joined(spec, np.int64(0)),
-        Offsets(TensorSpec("offsets", DType.INT32, ()), "tokens"),
-    )
-    footprint = Footprint(Contract(feeds, ()), batched=True, packed="tokens")
-    gear = Gear(8, {"tokens": 32})
-    assert footprint.shapes(gear) == {"input_ids": (256,), "offsets": (9,)}
 
 
 MIB = 2**20

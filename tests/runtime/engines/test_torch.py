@@ -82,11 +82,6 @@ class Optional(torch.nn.Module):
         return {"y": x + 1}
 
 
-class Keywords(torch.nn.Module):
-    def forward(self, x, *, offset):
-        return {"y": x + offset}
-
-
 def saved(tmp_path, module, args, kwargs=None):
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(module, args, kwargs), path)
@@ -119,13 +114,6 @@ def test_second_arithmetic_has_weights_with_other_last_bits(tmp_path, dtype):
     assert own["offset"].tolist() == nudged["offset"].tolist()
     steps = own["y"].view(f"i{dtype.itemsize}") - nudged["y"].view(f"i{dtype.itemsize}")
     assert {*abs(steps).tolist()} == {0, 1}
-
-
-def test_keyword_arguments_are_inputs_like_others(tmp_path):
-    path = saved(tmp_path, Keywords(), (torch.ones(2),), {"offset": torch.ones(2)})
-    engine = TorchEngine.open(path, 1, ["y"])
-    inputs = {"offset": torch.tensor([1.0, 2.0]).numpy(), "x": torch.tensor([10.0, 20.0]).numpy()}
-    assert engine.run(inputs, {"y": None})["y"].tolist() == [11, 22]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -102,29 +102,14 @@ def test_an_answer_never_changes_while_it_is_held(count, executions):
 @pytest.mark.parametrize(
     "view",
     [
-        lambda batch: batch[3:4],
         lambda batch: batch[2:6].reshape(2, 32)[1:],
-        lambda batch: batch.T,
         lambda batch: batch[1].view(np.int32),
-        lambda batch: batch[None, 0, ::2],
-        lambda batch: np.asarray(batch[5]),
         lambda batch: memoryview(batch[7:]),
         lambda batch: np.from_dlpack(batch[1:3]),
         lambda batch: np.frombuffer(batch, np.uint8)[7:9],
         lambda batch: iter(batch[4]),
     ],
-    ids=[
-        "rows",
-        "reshaped",
-        "turned",
-        "other type",
-        "steps",
-        "the same",
-        "buffer",
-        "dlpack",
-        "bytes",
-        "iterator",
-    ],
+    ids=["reshaped", "other type", "buffer", "dlpack", "bytes", "iterator"],
 )
 def test_a_view_of_a_view_of_any_kind_keeps_the_slot(view):
     slots = some_slots(1)

@@ -71,11 +71,12 @@ def test_groups_of_version_2_are_read_from_the_innermost_outwards(machine):
     )
 
 
-def test_a_group_without_a_limit_is_ignored(machine):
+@pytest.mark.parametrize("limit", ["max", f"{16 * GIB}"], ids=["no limit", "above RAM"])
+def test_groups_that_limit_nothing_are_ignored(machine, limit):
     files = {
         "proc/self/cgroup": "0::/a\n",
-        "sys/fs/cgroup/a/memory.max": "max\n",
-        "sys/fs/cgroup/a/memory.current": "1\n",
+        "sys/fs/cgroup/a/memory.max": f"{limit}\n",
+        "sys/fs/cgroup/a/memory.current": "0\n",
     }
     assert len(read_limits(machine(files))) == 1
 
@@ -107,15 +108,6 @@ def test_in_a_container_the_mount_is_its_own_group(machine):
     assert read_limits(machine(files))[1] == MemoryLimit(
         "control group /", GIB, GIB, "/sys/fs/cgroup/memory"
     )
-
-
-def test_limits_above_ram_are_left_out(machine):
-    files = {
-        "proc/self/cgroup": "0::/a\n",
-        "sys/fs/cgroup/a/memory.max": f"{16 * GIB}\n",
-        "sys/fs/cgroup/a/memory.current": "0\n",
-    }
-    assert len(read_limits(machine(files))) == 1
 
 
 def test_the_address_space_is_a_limit(machine):

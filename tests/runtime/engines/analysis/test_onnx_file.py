@@ -39,16 +39,6 @@ def adding(constants, *nodes):
     )
 
 
-@pytest.mark.parametrize("graph", [ENCODER, PIXELS], ids=lambda graph: graph.name)
-def test_model_without_large_tensors_is_read_as_it_is(tmp_path, graph):
-    file = OnnxFile.read(write(graph, "onnxruntime", tmp_path))
-    expected = graph.onnx()
-    assert onnx.ModelProto.FromString(file.model) == expected
-    assert file.weights_bytes == sum(
-        numpy_helper.to_array(tensor).nbytes for tensor in expected.graph.initializer
-    )
-
-
 @pytest.mark.parametrize("typed", [False, True], ids=["raw", "typed"])
 def test_large_tensors_keep_name_type_and_dims(tmp_path, typed):
     model = adding({"small": SMALL})
