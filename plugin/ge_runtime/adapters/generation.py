@@ -225,7 +225,8 @@ def graph_config(
     Raises:
         RuntimeFault: The parameters do not describe such a model.
     """
-    parameters = _texts(model_config)
+    given = model_config.get("parameters") or {}
+    parameters = {key: str(value.get("string_value", "")) for key, value in given.items()}
     outputs = [key for key in parameters if key.startswith(_GENERATE)]
     declared = list(model_config.get("output") or ())
     policy = model_config.get("model_transaction_policy") or {}
@@ -302,11 +303,6 @@ def _number(key: str, text: object, kind: Callable[[Any], Any] = int) -> Any:  #
         return kind(text)
     except ValueError:
         raise RuntimeFault(f"parameter '{key}': found '{text}'; expected a number") from None
-
-
-def _texts(model_config: Mapping[str, Any]) -> dict[str, str]:
-    parameters = model_config.get("parameters") or {}
-    return {key: str(value.get("string_value", "")) for key, value in parameters.items()}
 
 
 def _ids(runtime: Runtime) -> TensorSpec:

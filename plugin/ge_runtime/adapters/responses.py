@@ -241,11 +241,12 @@ def answer_batch(
         The return value of `execute`, without outputs that a client did not request.
     """
     return respond_to(
-        pb_utils, requests, _read, lambda batch, _: function(batch), (), FaultLog(pb_utils)
+        pb_utils, requests, read_inputs, lambda batch, _: function(batch), (), FaultLog(pb_utils)
     )
 
 
-def _read(request: Request) -> Tensors:
+def read_inputs(request: Request) -> Tensors:
+    """Return the inputs of a request by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 

@@ -52,10 +52,6 @@ WORTH_ASKING: Final = 50
 _log = logging.getLogger(__name__)
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Executed:
     """One execution, as reported to the traces of its requests."""
@@ -86,7 +82,7 @@ class Caller(NamedTuple):
     """Seconds on the runtime's clock, after which an answer is useless."""
     sequence: SequenceStep | None = None
     """The sequence that the request belongs to, or None."""
-    is_cancelled: Callable[[], bool] = _never
+    is_cancelled: Callable[[], bool] = lambda: False
     """Asks the server, see `ASKING_S`."""
 
     executed: Callable[[Executed], None] | None = None

@@ -257,7 +257,9 @@ class ShapeValues:
         known = dict(self._constants)
         for index, node in enumerate(self._nodes):
             inputs = _inputs(node, known, shapes)
-            if inputs is not None and all(_is_small(shapes.get(name)) for name in node.output):
+            if inputs is not None and all(
+                name in shapes and math.prod(shapes[name]) <= _MOST_ELEMENTS for name in node.output
+            ):
                 known.update(self._run(index, node, inputs))
         return {name: value for name, value in known.items() if name not in self._constants}
 
@@ -298,10 +300,6 @@ def _inputs(
         return None
     # Placeholders of these shapes, whose elements are all the same byte.
     return {name: np.broadcast_to(np.int8(0), shapes[name]) for name in names}
-
-
-def _is_small(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and math.prod(shape) <= _MOST_ELEMENTS
 
 
 def _has_elements(tensor: TensorProto) -> bool:
