@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from runtime.support.axis_graphs import (
-    rated,
-    rated_config,
-    time_major,
-    time_major_config,
-)
+from runtime.support.axis_graphs import rated, rated_config, time_major, time_major_config
 from runtime.support.configs import model_config, packed_config, pixels_config, tensor
 from runtime.support.parsing import assert_fault, parse
 

@@ -1,10 +1,6 @@
 import traceback
 
-from ge_runtime.errors import (
-    ConfigFault,
-    RuntimeFault,
-    forget_frames,
-)
+from ge_runtime.errors import ConfigFault, RuntimeFault, forget_frames
 
 
 def test_config_fault_shows_and_keeps_every_fault():

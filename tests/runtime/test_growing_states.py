@@ -302,9 +302,7 @@ def test_a_decoder_that_attends_to_an_encoder_keeps_its_past(opened):
         for own, answer in zip(batch, runtime.infer(requests, callers), strict=True):
             frames = states[own].shape[1]
             logits = expected.logits(
-                texts[own],
-                encoder_states=states[own],
-                encoder_mask=np.ones((1, frames), np.int64),
+                texts[own], encoder_states=states[own], encoder_mask=np.ones((1, frames), np.int64)
             )
             np.testing.assert_allclose(answer["logits"][0], logits[-2:], atol=1e-5)
 

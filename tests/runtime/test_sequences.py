@@ -191,12 +191,7 @@ def test_invalid_states_are_refused_at_load(opened, graph, config, expected):
 SPEC = TensorSpec("state", DType.FP32, (2,))
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 6), st.booleans(), st.booleans()),
-        max_size=60,
-    )
-)
+@given(st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), max_size=60))
 def test_a_state_belongs_to_its_sequence_or_is_missing(steps):
     """Compares the states with a dictionary that keeps all; 3 of up to 6 sequences fit."""
     states, model = SequenceStates([SPEC], 3), {}

@@ -213,9 +213,7 @@ class _Answers:
         self._outbox.put(self, failure(model._pb_utils, error))
 
 
-def graph_config(
-    model_config: Mapping[str, Any],
-) -> tuple[dict[str, Any], str, dict[str, float]]:
+def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, float]]:
     """Return the graph's configuration, its output with logits, and the defaults of options.
 
     Args:

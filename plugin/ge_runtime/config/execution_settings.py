@@ -315,13 +315,7 @@ class Resident:
 
 
 def _tensor(
-    name: str,
-    text: str,
-    declared: TensorSpec,
-    errors: ConfigErrors,
-    model: str,
-    *,
-    is_input: bool,
+    name: str, text: str, declared: TensorSpec, errors: ConfigErrors, model: str, *, is_input: bool
 ) -> ResidentTensor | None:
     side = "input" if is_input else "output"
     if (declared.dtype, declared.dims) != (HANDLE_DTYPE, HANDLE_DIMS):

@@ -510,8 +510,5 @@ def test_an_output_of_an_unsupported_type_fails_only_its_request(pb_utils):
         [words(b"c"), words(b"p")],
         lambda inputs: {"count": np.zeros(1, "c8" if inputs["text"][0] == b"c" else "f4")},
     )
-    assert error_of(complex_) == (
-        INTERNAL,
-        "TritonModelException: NumPy dtype is not supported.",
-    )
+    assert error_of(complex_) == (INTERNAL, "TritonModelException: NumPy dtype is not supported.")
     assert outputs_of(plain)

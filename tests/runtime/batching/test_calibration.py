@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.calibration import (
-    ROUNDS,
-    UNRELIABLE_WEIGHT,
-    Sample,
-    calibrate,
-)
+from ge_runtime.batching.calibration import ROUNDS, UNRELIABLE_WEIGHT, Sample, calibrate
 from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
 from ge_runtime.batching.gears import ROWS, Gears
 from ge_runtime.batching.partition import BatchPartitioner, RequestSizes

@@ -55,10 +55,7 @@ def test_fit_returns_the_holding_gear_with_the_fewest_elements(drawn, size, equa
 
 @pytest.mark.brute_force
 @given(
-    tables(AXES),
-    equal_axes,
-    st.lists(sizes, min_size=1, max_size=5),
-    st.lists(sizes, min_size=1),
+    tables(AXES), equal_axes, st.lists(sizes, min_size=1, max_size=5), st.lists(sizes, min_size=1)
 )
 def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, equal, across, down):
     gears = gears_of(drawn, equal)

@@ -16,9 +16,7 @@ packed_batches = request_batches(first="a").map(
 def packed(requests):
     layout, spec = requests.layout, requests.spec
     return written(
-        lambda batch: pack(layout, spec, requests.pad, batch),
-        layout.shape(spec),
-        spec.dtype.numpy,
+        lambda batch: pack(layout, spec, requests.pad, batch), layout.shape(spec), spec.dtype.numpy
     )
 
 

@@ -104,11 +104,7 @@ def test_images_of_any_size_have_neither_crop_nor_padding_nor_dynamic_aipp(text,
             FIELD + "engine ge_session, expected an .om file on a card, or another device",
         ),
         (
-            {
-                "aipp.image": f"{RGB}, aipp_mode=dynamic",
-                "devices": "npu:0",
-                "placement": "service",
-            },
+            {"aipp.image": f"{RGB}, aipp_mode=dynamic", "devices": "npu:0", "placement": "service"},
             FIELD + "aipp_mode=dynamic, expected static with placement: service",
         ),
     ],

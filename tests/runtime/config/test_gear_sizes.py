@@ -49,7 +49,7 @@ def test_no_fallback_is_suggested_for_compiled_graphs():
             ),
             "parameter 'gears.batch': found 'batch', expected axes only: with max_batch_size 0 "
             "requests are executed one by one",
-        ),
+        )
     ],
 )
 def test_invalid_gears_are_refused(config, expected):

@@ -10,10 +10,7 @@ FIELD = "parameter 'jpeg.image': found "
 def config(prepared="UINT8[8,6,3]", jpeg="file", dims=(1,), kind="STRING", **more):
     parameters = {"prepared.image": prepared, "jpeg.image": jpeg, **more.pop("parameters", {})}
     return model_config(
-        [tensor("file", kind, list(dims))],
-        [tensor("made", "FP32", [1])],
-        parameters,
-        **more,
+        [tensor("file", kind, list(dims))], [tensor("made", "FP32", [1])], parameters, **more
     )
 
 

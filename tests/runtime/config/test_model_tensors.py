@@ -135,10 +135,7 @@ def test_invalid_parameters_of_tensors_are_refused(row):
         (
             {
                 **passing(),
-                "input": [
-                    tensor("x", "FP32", [4]),
-                    tensor("note", "STRING", [-1], optional=True),
-                ],
+                "input": [tensor("x", "FP32", [4]), tensor("note", "STRING", [-1], optional=True)],
             },
             "parameter 'pass.back': found optional input 'note', expected an input that every "
             "request brings",

@@ -207,13 +207,7 @@ def test_axes_are_equal_by_default():
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [
-        {"mask.m": "n"},
-        {"lengths.l": "n"},
-        {"offsets.o": "n"},
-        {"packing": "n"},
-    ],
+    "parameters", [{"mask.m": "n"}, {"lengths.l": "n"}, {"offsets.o": "n"}, {"packing": "n"}]
 )
 def test_axes_with_generated_inputs_are_masked(parameters):
     assert rules_of(plain(parameters)) == {"n": "masked"}

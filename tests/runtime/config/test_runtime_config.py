@@ -6,13 +6,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.configs import (
-    encoder_config,
-    model_config,
-    pixels_config,
-    tensor,
-    without,
-)
+from runtime.support.configs import encoder_config, model_config, pixels_config, tensor, without
 from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, Resident, TimeLimits

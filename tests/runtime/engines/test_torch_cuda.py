@@ -19,13 +19,7 @@ from ge_runtime import Runtime
 from ge_runtime.cuda import CAPTURING
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.backend import DeviceSettings, open_backend
-from ge_runtime.errors import (
-    ArtifactFault,
-    EngineLost,
-    NoDevice,
-    OutOfMemory,
-    PlanFault,
-)
+from ge_runtime.errors import ArtifactFault, EngineLost, NoDevice, OutOfMemory, PlanFault
 from ge_runtime.testing.conformance import check
 
 torch = pytest.importorskip("torch", reason="the torch engine needs torch")

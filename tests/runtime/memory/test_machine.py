@@ -120,10 +120,7 @@ def test_the_address_space_is_a_limit(machine):
         "proc/self/statm": "1024 100 50 1 0 90 0\n",
     }
     assert read_limits(machine(files))[1] == MemoryLimit(
-        "address space (ulimit -v)",
-        GIB,
-        GIB - 1024 * resource.getpagesize(),
-        "/proc/self/limits",
+        "address space (ulimit -v)", GIB, GIB - 1024 * resource.getpagesize(), "/proc/self/limits"
     )
 
 

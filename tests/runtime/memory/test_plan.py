@@ -143,12 +143,7 @@ def test_unsized_results_make_the_workspace_a_lower_bound():
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [
-        (1023, ""),
-        (1024, "1.0 KiB"),
-        (90_258_544, "86.1 MiB"),
-        (3000 * 1024**4, "3000.0 TiB"),
-    ],
+    [(1023, ""), (1024, "1.0 KiB"), (90_258_544, "86.1 MiB"), (3000 * 1024**4, "3000.0 TiB")],
 )
 def test_bytes_are_shown_in_the_largest_unit_of_at_least_1(nbytes, text):
     assert in_binary_units(nbytes) == text

@@ -8,12 +8,7 @@ import pytest
 from runtime.support.threads import Beside
 
 from ge_runtime.clock import SystemClock
-from ge_runtime.errors import (
-    NeverFits,
-    PoolClosed,
-    PoolFull,
-    PoolTimeout,
-)
+from ge_runtime.errors import NeverFits, PoolClosed, PoolFull, PoolTimeout
 from ge_runtime.testing import ManualClock
 from ge_runtime.workspace import Held, WorkspacePool
 

@@ -230,10 +230,7 @@ def test_what_depends_on_data_or_on_an_unknown_shape_is_not_computed():
 
 
 def test_large_values_are_not_computed():
-    nodes = [
-        node("ConstantOfShape", ["shape"], ["zeros"]),
-        node("Shape", ["zeros"], ["again"]),
-    ]
+    nodes = [node("ConstantOfShape", ["shape"], ["zeros"]), node("Shape", ["zeros"], ["again"])]
     shapes = {"zeros": (2**10, 2**10), "again": (2,)}
     found = values_of(nodes, {"shape": np.array([2**10, 2**10])}, shapes)
     assert {name: value.tolist() for name, value in found.items()} == {"again": [2**10, 2**10]}

@@ -60,10 +60,7 @@ def test_view_takes_no_bytes_of_its_own(view):
 
 @pytest.mark.parametrize(
     ("copy", "nbytes"),
-    [
-        (lambda a: a.transpose(1, 2).reshape(-1, 12), X),
-        (lambda a: a.to(torch.float16), X // 2),
-    ],
+    [(lambda a: a.transpose(1, 2).reshape(-1, 12), X), (lambda a: a.to(torch.float16), X // 2)],
     ids=["reshape", "to"],
 )
 def test_view_that_needs_a_copy_takes_its_bytes(copy, nbytes):
