@@ -262,6 +262,34 @@ def test_a_failed_send_is_logged_and_affects_no_other_request(opened, pb_utils, 
     assert line.endswith("no shared memory")
 
 
+def test_early_answers_have_all_outputs(opened):
+    cost = "launch_us=100, element_ns=10000000, element2_ns=0"
+    config = encoder_config({"pass.words": "note", "cost": cost}, batch=1)
+    config["input"].append(tensor("note", "STRING", [1]))
+    config["output"] += [tensor("words", "STRING", [1]), tensor("label", "STRING", [1])]
+    made = []
+
+    def label(outputs):
+        made.append(outputs["embedding"])
+        return np.array([[b"label"]], object)
+
+    model = opened(config, {"label": label})
+    names = ("embedding", "words", "label")
+    requests = [
+        request([token] * (1 + token), outputs=names, more=[note(f"note {token}")])
+        for token in range(3)
+    ]
+    for token, response in enumerate(answered(model, requests)):
+        assert outputs_of(response)["words"].tolist() == [[f"note {token}".encode()]]
+        assert outputs_of(response)["label"].tolist() == [[b"label"]]
+    assert len(made) == 3
+    assert sum(len(own.get_response_sender().sent) for own in requests) == 2
+
+
+def note(text):
+    return Tensor("note", np.array([[text.encode()]], object))
+
+
 # -- callers ---------------------------------------------------------------------------------
 
 

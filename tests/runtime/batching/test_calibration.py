@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.calibration import ROUNDS, UNRELIABLE_WEIGHT, Sample, calibrate
+from ge_runtime.batching.calibration import (
+    RELIABLE_WEIGHT,
+    ROUNDS,
+    UNRELIABLE_WEIGHT,
+    Sample,
+    calibrate,
+)
 from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
 from ge_runtime.batching.gears import ROWS, Gears
 from ge_runtime.batching.partition import BatchPartitioner, RequestSizes
@@ -127,6 +133,16 @@ def test_an_engine_that_executes_nothing_is_a_fault():
 
     with pytest.raises(EngineFault, match="no kernel"):
         calibrate(execute, FREE, TOKENS, budget_s=1.0)
+
+
+def test_a_calibration_has_a_text_of_one_line():
+    gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS,): [(1,), (8,)], ("tokens",): [(64,)]})
+    cost = CostModel(1e-3, 1e-5, 0.0, TOKENS)
+    calibration = calibrate(engine_of(cost).execute, gears, TOKENS, budget_s=1.0)
+    assert str(calibration) == (
+        "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
+    )
+    assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
 
 
 # -- clocks that others disturb ----------------------------------------------------------------

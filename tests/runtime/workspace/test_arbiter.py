@@ -29,6 +29,16 @@ def outcomes(*waiters):
     return [waiter.outcome.name for waiter in waiters]
 
 
+def test_methods_return_the_waiters_that_stop_waiting():
+    pool = arbiter()
+    asked(pool, 60)
+    late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
+    newcomer = Waiter(100, "model")
+    assert list(pool.request(newcomer, 5.0)) == [late, small]
+    assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
+    assert (late.waited_s, small.waited_s) == (2.0, 1.5)
+
+
 class ArbiterMachine(RuleBasedStateMachine):
     """Compares the arbiter with the definition of the order, on lists of waiters."""
 
