@@ -79,6 +79,7 @@ def test_used_blocks_are_exported_until_idle_sequences_have_ended(
 def test_nothing_is_exported_after_closing(pb_utils, metrics, exporter, timers):
     exporter.note()
     exporter.close()
+    assert timers[0].cancelled
     metrics.add(Counts(launches=1))
     timers[0].fire()  # expired before it was cancelled
     exporter.note()
