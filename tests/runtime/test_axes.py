@@ -130,6 +130,13 @@ def test_a_constant_of_too_few_values_is_refused(opened):
     )
 
 
+def test_a_constant_of_a_wrong_type_or_unknown_input_is_refused(opened):
+    with pytest.raises(ConfigFault, match=r"'constant.gain': found '1e300', expected a value of"):
+        opened(strided(), strided_config({"constant.gain": "1e300"}))
+    with pytest.raises(ConfigFault, match=r"'constant.gian': found no graph input 'gian'"):
+        opened(strided(), strided_config({"constant.gian": "1"}))
+
+
 @pytest.mark.parametrize(
     ("graph", "config"),
     [

@@ -134,6 +134,16 @@ def test_a_state_of_one_row_has_requests_executed_one_by_one(opened):
     assert runtime.counts().launches == 4
 
 
+def test_a_declared_state_has_the_dims_of_the_input(opened):
+    config = recurrent_config(COST)
+    config["output"].append({"name": "next", "data_type": "TYPE_FP32", "dims": [6]})
+    with pytest.raises(ConfigFault) as raised:
+        opened(recurrent(), config)
+    assert (
+        "parameter 'state.state': found output FP32[6], expected FP32[2,3], as the input has it"
+    ) in str(raised.value)
+
+
 def test_a_model_without_a_batch_dimension_keeps_states_too(opened):
     graph = recurrent(batch=1)
     config = recurrent_config(batch=0, sequence_batching={"direct": {}})

@@ -177,6 +177,14 @@ def test_invalid_entries_are_derived_again(content, folder, derivations, cache):
     assert len(derivations) == 2
 
 
+def test_entries_with_another_content_are_ignored(folder, derivations, cache):
+    completed(folder)
+    for entry in cache.iterdir():
+        entry.write_text(json.dumps({**json.loads(entry.read_text()), "parameters": ["x"]}))
+    completed(folder)
+    assert len(derivations) == 2
+
+
 @pytest.mark.parametrize("place", ["a file", "no folder"])
 def test_without_a_cache_initialize_derives_again(place, folder, derivations, cache, monkeypatch):
     cache.parent.parent.joinpath("cache").write_text("")  # no folder can be made here
@@ -315,6 +323,11 @@ def test_rows_that_are_not_first_are_not_among_written_dims(tmp_path):
 def test_dims_with_the_rows_of_the_graph_mean_no_rows(tmp_path):
     sections, _ = derived(one_row(), tmp_path, input=[tensor("x", "FP32", [1, 2, 4])])
     assert sections["max_batch_size"] == 0
+    assert "dynamic_batching" not in sections
+
+
+def test_a_written_scheduler_stays(tmp_path):
+    sections, _ = derived(rated(), tmp_path, sequence_batching={}, max_batch_size=2)
     assert "dynamic_batching" not in sections
 
 

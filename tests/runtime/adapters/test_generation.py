@@ -10,6 +10,7 @@ from runtime.support.decoders import Expected, decoder_config
 from runtime.support.triton import InferenceRequest, PbUtils, Tensor, TritonError
 
 from ge_runtime.adapters.generation import GenerationModel, graph_config
+from ge_runtime.cli.config_pbtxt import read_runtime_config
 from ge_runtime.errors import RuntimeFault
 from model_factory.decoder_graph import decoder_model
 from reference_server.testing import open_repository
@@ -204,6 +205,14 @@ def test_an_unloaded_model_ends_all_streams(tmp_path):
         response, flags = sender.sent[-1]
         assert flags == 1
         assert len(sender.sent) == 70 or response.error().code() is TritonError.UNAVAILABLE
+
+
+def test_commands_read_the_configuration_of_the_graph(tmp_path):
+    (tmp_path / "config.pbtxt").write_text(as_text(streaming_config()))
+    config = read_runtime_config(tmp_path)
+    assert [spec.name for spec in config.outputs] == ["logits"]
+    assert [spec.name for spec in config.inputs] == ["input_ids"]
+    assert config.rows == 8
 
 
 def with_parameter(key, text):

@@ -145,6 +145,15 @@ def test_a_calibration_has_a_text_of_one_line():
     assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
 
 
+def test_a_selection_of_many_gears_is_measured():
+    tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
+    gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
+    engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
+    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
+    assert len(timings) == 48
+    assert (timings[0].gear, timings[-1].gear) == (gears.every()[0], gears.every()[-1])
+
+
 # -- clocks that others disturb ----------------------------------------------------------------
 
 

@@ -362,6 +362,29 @@ def test_fault_of_a_stage_keeps_its_kind_and_names_the_stage(kind):
     assert isinstance(raised.value.__cause__, kind)
 
 
+def test_intermediates_after_an_open_size_are_unsized():
+    found = GraphTensor("found", DType.FP32, (None,))
+    find = Stage([row("a")], [found], lambda _: {})
+    count = Stage([found], [row("y")], lambda _: {})
+    chain = ChainEngine.of({"find": find, "count": count}, ["y"])
+    intermediates = chain.intermediates({"a": (5,)})
+    assert [one.name for one in intermediates.lifetimes] == ["find/early", "find/late"]
+    assert intermediates.unsized == 2
+
+
+def test_intermediates_are_unknown_if_those_of_a_stage_are():
+    stages, chain = counting("a", "b", "c")
+    stages["b"].intermediates = lambda _: None
+    assert chain.intermediates({"a": (5,)}) is None
+
+
+def test_chain_is_lost_with_any_of_its_stages():
+    stages, chain = counting("a", "b", "c")
+    assert not chain.lost
+    stages["c"].lost = True
+    assert chain.lost
+
+
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_a_chain_is_unpadded_if_a_stage_is(unpadded):
     stages = {"encoder": SimpleNamespace(unpadded=unpadded), "head": object()}

@@ -236,6 +236,17 @@ def test_large_values_are_not_computed():
     assert {name: value.tolist() for name, value in found.items()} == {"again": [2**10, 2**10]}
 
 
+def test_operator_that_cannot_be_computed_leaves_its_value_unknown():
+    nodes = [
+        node("Own", ["one"], ["own"], domain="own"),
+        node("Reshape", ["one", "three"], ["wrong"]),
+        node("Add", ["one", "one"], ["sum"]),
+    ]
+    constants = {"one": np.array([1]), "three": np.array([3])}
+    shapes = dict.fromkeys(("own", "wrong", "sum"), (1,))
+    assert values_of(nodes, constants, shapes).keys() == {"sum"}
+
+
 def test_operators_are_those_of_the_models_opset():
     """Up to opset 12 the axes of Unsqueeze are an attribute, from 13 on an input."""
     model = onnx_model(
