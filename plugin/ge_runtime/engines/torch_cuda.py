@@ -223,7 +223,7 @@ class TorchCudaEngine(TorchEngine):
         except RuntimeFault:
             raise
         except Exception as error:
-            raise self._cuda.fault(error) from error
+            raise self._fault(error) from error
 
     def close(self) -> None:
         """Free the program, and torch's cached memory unless the GPU is lost."""
@@ -254,6 +254,9 @@ class TorchCudaEngine(TorchEngine):
         args, kwargs = self._arguments.unflatten(given)
         with self._torch.no_grad():  # not inference mode: results are copied outside of it
             return self._module(*args, **kwargs)
+
+    def _fault(self, error: Exception) -> RuntimeFault:
+        return self._cuda.fault(error)
 
 
 @dataclass(frozen=True, slots=True)
