@@ -167,7 +167,7 @@ def test_a_changed_graph_or_line_derives_again(folder, derivations):
     assert len(derivations) == 3
 
 
-@pytest.mark.parametrize("content", ["[]", "{broken"])
+@pytest.mark.parametrize("content", ["[]", '{"format": 1}', "{broken"])
 def test_invalid_entries_are_derived_again(content, folder, derivations, cache):
     config, _ = completed(folder)
     for entry in cache.iterdir():

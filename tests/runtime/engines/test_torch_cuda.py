@@ -254,6 +254,14 @@ def test_gpu_that_is_full_is_out_of_memory_and_stays_usable(opened, fake):
     assert right(engine, 8, 32)
 
 
+def test_weights_that_do_not_fit_are_out_of_memory(opened, fake):
+    from torch_npu import STATE
+
+    STATE.capacity = 100
+    with pytest.raises(OutOfMemory, match="out of memory"):
+        opened(ENCODER)
+
+
 def test_out_of_memory_during_a_capture_is_reported(opened, fake):
     engine = opened(ENCODER)
     execute = engine._module

@@ -1,6 +1,7 @@
 import pytest
 
-from ge_runtime.errors import ConfigFault, PoolClosed
+from ge_runtime.devices import Device
+from ge_runtime.errors import ConfigFault, OutOfMemory, PoolClosed
 from ge_runtime.testing import ManualClock
 from ge_runtime.workspace import PoolRegistry
 
@@ -54,3 +55,26 @@ def test_after_the_last_member_another_capacity_is_accepted(pools):
     assert new.pool.capacity_bytes == 6 * MIB
     with new.pool.lease(MIB, owner="a"):
         pass
+
+
+class PaperCard(Device[None]):
+    """A card of 32 GiB that only counts its memory."""
+
+    kind = "npu"
+
+    def _obtain(self, nbytes):
+        return None
+
+    def _release(self, memory):
+        pass
+
+
+def test_two_workspaces_that_do_not_fit_side_by_side_are_refused():
+    card = PaperCard("npu:0", 32 * 2**30)
+    card.allocate("weights and workspace of ranker", 27 * 2**30)
+    with pytest.raises(OutOfMemory) as raised:
+        card.allocate("workspace of encoder", 6 * 2**30)
+    assert str(raised.value) == (
+        "npu:0: 'workspace of encoder': found 6,442,450,944 bytes wanted, expected at most "
+        "5,368,709,120, which are free of 34,359,738,368"
+    )

@@ -44,12 +44,13 @@ def test_results_live_until_they_are_delivered():
     "view",
     [
         lambda a: a.transpose(1, 2),
+        lambda a: a.contiguous(),
         lambda a: a[:, 1:],
         lambda a: a.unsqueeze(0).expand(7, -1, -1, -1),
         lambda a: a.split(2, dim=1)[1],
         lambda a: a.add_(1),
     ],
-    ids=["transpose", "slice", "expand", "split", "in-place"],
+    ids=["transpose", "contiguous", "slice", "expand", "split", "in-place"],
 )
 def test_view_takes_no_bytes_of_its_own(view):
     """The source of a view lives until the view is read; the result is small."""
