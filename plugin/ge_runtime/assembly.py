@@ -154,7 +154,8 @@ def _assemble(
             for engine, backend in zip(engines, backends, strict=True)
         )
         plan = measured_plan(executors[0], config, gearing.planned, plan)
-        ensure_fits(_host_bytes(config, plan), found, plan)
+        on_host, engine_count = config.device_kind == "cpu", len(config.places)
+        ensure_fits(host_bytes(plan, on_host=on_host, engines=engine_count), found, plan)
         pool = _join_pool(config, plan, opened)
         for executor in executors:
             executor.join_arena(plan)
@@ -178,8 +179,10 @@ def _assemble(
                 return None
             return own, Gearing.of(own, version_dir).gears
 
+        fixed = [replace(state.spec, name=state.source) for state in contract.states]
+        states = [*fixed, *(state.spec for state in contract.growing)]  # as inputs of the graph
         verdict, *measured = _load_check(
-            executors, config, gearing.gears, _checked_states(contract), footprint, reconfigure
+            executors, config, gearing.gears, states, footprint, reconfigure
         )
         # Only now, as engines may allocate in their first executions, and never later.
         sequences = _sequences(config, contract, executors[0].group, backends[0], plan)
@@ -315,7 +318,6 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
 
 
 def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int) -> str:
-    """Return the line of the report about the processor."""
     if config.device_kind == "cpu":
         return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
     return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
@@ -420,12 +422,6 @@ def _state_group(
     return StateGroup(growing, geometries, _allocate(backend, "growing states", nbytes, plan))
 
 
-def _checked_states(contract: Contract) -> list[TensorSpec]:
-    """Return the states of sequences that the load check compares, as inputs of the graph."""
-    fixed = [replace(state.spec, name=state.source) for state in contract.states]
-    return [*fixed, *(state.spec for state in contract.growing)]
-
-
 def _partitioner(
     config: RuntimeConfig, gears: Gears, cost: CostModel, engine: Engine
 ) -> Partitioner:
@@ -445,12 +441,6 @@ def _partitioner(
     return InOrderPartitioner(partitioner, gears, equal)
 
 
-def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
-    """Return the bytes of the plan still to be allocated in host memory, for all engines."""
-    on_host, engines = config.device_kind == "cpu", len(config.places)
-    return host_bytes(plan, on_host=on_host, engines=engines)
-
-
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
     """Join the pool of the host if the model has one.
 
@@ -465,7 +455,6 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
         expected = "the package that reads the graph: `pip install 'ge-runtime[plan]'`"
         raise ConfigFault(config.model, [f"{found}, expected {expected}"])
     # Only loaded for models that have a pool.
-    # Loaded for models that have a pool alone.
     from ge_runtime.workspace import PROCESS_POOLS
 
     membership = PROCESS_POOLS.join("cpu", config.workspace_pool_bytes, config.model)
@@ -496,7 +485,6 @@ def _planned_memory(
 
 
 def _allocate(backend: DeviceBackend, label: str, nbytes: int, plan: Plan) -> Array:
-    """Return planned memory, uint8 [nbytes]. Raises PlanFault if it cannot be allocated."""
     try:
         return backend.memory.allocate(label, nbytes).memory
     except OutOfMemory as fault:

@@ -180,7 +180,6 @@ def limit_memory() -> None:
 
 
 def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Kill the process group and return the output that was received."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired, ValueError):  # ValueError: a pipe is already closed

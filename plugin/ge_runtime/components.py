@@ -94,72 +94,54 @@ PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.npu.service.backe
 """Value of the parameter 'placement' to the device backend that replaces the device's own."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
+_ENGINES: Final = "ge_runtime.engines"
+_NPU_ENGINES: Final = "ge_runtime.npu.engines"
+_ONNX_CUDA: Final = Requirement(
+    "onnxruntime-gpu",
+    "pip uninstall -y onnxruntime; pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    module="onnxruntime",
+    file="capi/libonnxruntime_providers_cuda.so",
+)
+_TORCH_CUDA: Final = Requirement(
+    "torch for CUDA",
+    "pip uninstall -y torch; pip install torch",
+    module="torch",
+    file="lib/libtorch_cuda.so",
+)
 
 _BUILT_IN: Final = (
     # In order of preference for each device. onnxruntime is first, as it is much smaller than torch
     # and writes results to planned memory. On an Ascend card om is first, as it is the only engine
     # whose memory is planned completely before anything is allocated.
     EngineEntry(
-        name="onnxruntime",
-        device_kind="cpu",
-        suffix=".onnx",
-        engine="ge_runtime.engines.onnx:OnnxEngine",
-        requires=Requirement("onnxruntime"),
+        "onnxruntime", "cpu", ".onnx", f"{_ENGINES}.onnx:OnnxEngine", Requirement("onnxruntime")
     ),
+    EngineEntry("torch", "cpu", ".pt2", f"{_ENGINES}.torch:TorchEngine", Requirement("torch")),
+    EngineEntry("onnxruntime", "cuda", ".onnx", f"{_ENGINES}.onnx:OnnxCudaEngine", _ONNX_CUDA),
+    EngineEntry("torch", "cuda", ".pt2", f"{_ENGINES}.torch_cuda:TorchCudaEngine", _TORCH_CUDA),
     EngineEntry(
-        name="torch",
-        device_kind="cpu",
-        suffix=".pt2",
-        engine="ge_runtime.engines.torch:TorchEngine",
-        requires=Requirement("torch"),
-    ),
-    EngineEntry(
-        name="onnxruntime",
-        device_kind="cuda",
-        suffix=".onnx",
-        engine="ge_runtime.engines.onnx:OnnxCudaEngine",
-        requires=Requirement(
-            "onnxruntime-gpu",
-            "pip uninstall -y onnxruntime; pip install 'onnxruntime-gpu[cuda,cudnn]'",
-            module="onnxruntime",
-            file="capi/libonnxruntime_providers_cuda.so",
-        ),
-    ),
-    EngineEntry(
-        name="torch",
-        device_kind="cuda",
-        suffix=".pt2",
-        engine="ge_runtime.engines.torch_cuda:TorchCudaEngine",
-        requires=Requirement(
-            "torch for CUDA",
-            "pip uninstall -y torch; pip install torch",
-            module="torch",
-            file="lib/libtorch_cuda.so",
-        ),
-    ),
-    EngineEntry(
-        name="om",
-        device_kind="npu",
-        suffix=".om",
-        engine="ge_runtime.npu.engines.om:OmEngine",
-        requires=Requirement("acl", _SET_ENV),
+        "om",
+        "npu",
+        ".om",
+        f"{_NPU_ENGINES}.om:OmEngine",
+        Requirement("acl", _SET_ENV),
         preferred_because="all its memory is planned",
         by_chip=True,
     ),
     EngineEntry(
-        name="torch",
-        device_kind="npu",
-        suffix=".pt2",
-        engine="ge_runtime.npu.engines.torch_npu:TorchNpuEngine",
+        "torch",
+        "npu",
+        ".pt2",
+        f"{_NPU_ENGINES}.torch_npu:TorchNpuEngine",
         requires=Requirement("torch_npu"),
-        backend="ge_runtime.npu.engines.torch_npu:TorchNpuBackend",
+        backend=f"{_NPU_ENGINES}.torch_npu:TorchNpuBackend",
         experimental=True,
     ),
     EngineEntry(
-        name="ge_session",
-        device_kind="npu",
-        suffix=".air",
-        engine="ge_runtime.npu.engines.ge_session:GeSessionEngine",
+        "ge_session",
+        "npu",
+        ".air",
+        f"{_NPU_ENGINES}.ge_session:GeSessionEngine",
         requires=Requirement("ge", _SET_ENV),
         experimental=True,
     ),

@@ -143,6 +143,5 @@ class SharedCounts:
             return self._counts.since(Counts())
 
     def _add_up(self) -> None:
-        """Add the pending counts; the caller holds the lock."""
         while self._pending:
             self._counts.add(self._pending.popleft())

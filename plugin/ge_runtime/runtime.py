@@ -81,9 +81,7 @@ class Runtime:
         # cannot be generated.
         self._failing = (
             FailingShapes(
-                name,
-                lambda executor, gear: execute_blank(executor, config, gear),
-                self._counts,
+                name, lambda executor, gear: execute_blank(executor, config, gear), self._counts
             )
             if config.packing is None and not config.resident.tensors
             else None
@@ -133,11 +131,7 @@ class Runtime:
             NeverFits: An execution needs more workspace than the pool has.
         """
         parts = assemble(
-            version_dir,
-            model_config,
-            instance_name=instance_name,
-            derived=derived,
-            limits=limits,
+            version_dir, model_config, instance_name=instance_name, derived=derived, limits=limits
         )
         return cls(instance_name, version_dir, parts, clock or SystemClock())
 

@@ -185,6 +185,11 @@ class DType(Enum):
         return "TYPE_STRING" if self is DType.BYTES else f"TYPE_{self.value}"
 
     @property
+    def library_name(self) -> str:
+        """The name in NumPy and torch, e.g. float32; NumPy has no bfloat16, and neither BYTES."""
+        return self.value.lower().replace("bf", "bfloat").replace("fp", "float")
+
+    @property
     def is_integer(self) -> bool:
         """True for signed and unsigned integers."""
         return "INT" in self.value
@@ -218,7 +223,6 @@ class DType(Enum):
 
 
 def _bfloat16(value: float) -> np.uint16:
-    """Return the upper half of the bits of an FP32, rounded to nearest even."""
     if math.isnan(value):  # rounding its bits up could give those of a number
         return np.uint16(0x7FC0)
     bits = int(np.float32(value).view(np.uint32))
@@ -226,19 +230,12 @@ def _bfloat16(value: float) -> np.uint16:
 
 
 _NUMPY: Final[Mapping[DType, np.dtype[Any]]] = {
-    DType.BOOL: np.dtype(np.bool_),
-    DType.UINT8: np.dtype(np.uint8),
-    DType.UINT16: np.dtype(np.uint16),
-    DType.UINT32: np.dtype(np.uint32),
-    DType.UINT64: np.dtype(np.uint64),
-    DType.INT8: np.dtype(np.int8),
-    DType.INT16: np.dtype(np.int16),
-    DType.INT32: np.dtype(np.int32),
-    DType.INT64: np.dtype(np.int64),
-    DType.FP16: np.dtype(np.float16),
-    DType.FP32: np.dtype(np.float32),
-    DType.FP64: np.dtype(np.float64),
-    DType.BYTES: np.dtype(np.object_),
+    **{
+        dtype: np.dtype(dtype.library_name)
+        for dtype in DType
+        if dtype not in (DType.BYTES, DType.BF16)
+    },
+    DType.BYTES: np.dtype(object),
     DType.BF16: np.dtype(np.uint16),
 }
 _LARGEST: Final[Mapping[DType, int | float]] = {

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from runtime.support.axis_graphs import (
-    rated,
-    rated_config,
-    time_major,
-    time_major_config,
-)
+from runtime.support.axis_graphs import rated, rated_config, time_major, time_major_config
+from runtime.support.configs import model_config, packed_config, pixels_config, tensor
+from runtime.support.parsing import assert_fault, parse
 
 from ge_runtime.errors import ConfigFault, RequestFault
+from ge_runtime.specs import ROWS
 
 COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 """A cost so high that all requests that can share an execution do."""
@@ -30,13 +28,6 @@ def test_time_major_tensors_are_batched_and_split(opened, gears):
         np.testing.assert_array_equal(answer["sums"], request["frames"].sum(axis=1))
         assert answer["doubled"].flags.c_contiguous
     assert runtime.counts().launches == 1
-
-
-def test_answers_of_one_batch_outlive_the_next(opened):
-    runtime = opened(time_major(), time_major_config(COST))
-    held = [runtime.infer([frames(1, 5), frames(2, 5)]) for _ in range(5)]
-    for answers in held:
-        np.testing.assert_array_equal(answers[1]["doubled"], 2 * frames(2, 5)["frames"])
 
 
 def rows(values, rate):
@@ -73,33 +64,37 @@ def test_rows_of_one_request_that_differ_are_refused(opened):
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            time_major_config({"batch_axis.frame": "1"}),
-            "parameter 'batch_axis.frame': found no tensor 'frame'",
-        ),
-        (
-            time_major_config({"batch_axis.frames": "4"}),
-            "parameter 'batch_axis.frames': found 4, expected 0 to 2, or none",
-        ),
-        (
-            time_major_config({"batch_axis.mask": "none"}),
-            "parameter 'batch_axis.mask': found none, expected 0 to 1: each row has its own",
-        ),
-        (
-            time_major_config({"batch_axis.frames": "none"}),
-            "expected fixed dims: it is the same for requests of all sizes",
-        ),
-        (
-            time_major_config({"batch_axis.sums": "1"}),
-            "output 'sums': found FP32[*,2] in the graph, expected FP32[2,batch]",
-        ),
-        (
-            time_major_config({"batch_axis.frames": "one"}),
-            "parameter 'batch_axis.frames': found 'one', expected a whole number of at least 0",
-        ),
+        (time_major_config({"batch_axis.frame": "1"}), "parameter 'batch_axis.frame': found no"),
+        (time_major_config({"batch_axis.frames": "4"}), "parameter 'batch_axis.frames': found 4,"),
+        (time_major_config({"batch_axis.mask": "none"}), "parameter 'batch_axis.mask': found"),
+        (time_major_config({"batch_axis.frames": "none"}), "expected fixed dims: it is the same"),
+        (time_major_config({"batch_axis.sums": "1"}), "output 'sums': found FP32[*,2] in the"),
+        (time_major_config({"batch_axis.frames": "one"}), "parameter 'batch_axis.frames': found"),
     ],
 )
 def test_a_dim_that_the_graph_does_not_have_is_refused(opened, config, expected):
     with pytest.raises(ConfigFault) as raised:
         opened(time_major(), config)
     assert expected in str(raised.value)
+
+
+def test_rows_are_first_by_default():
+    axes = parse(pixels_config({"batch_axis.image": "3", "batch_axis.gain": "none"})).batch_axes
+    assert axes.dims("image", (1, "height", "width")) == (1, "height", "width", ROWS)
+    assert axes.dims("gain", (2,)) == (2,)
+    assert axes.dims("mask", ("height",)) == (ROWS, "height")
+    assert axes.without == {"gain"}
+
+
+def test_a_model_without_a_batch_dimension_has_no_rows_anywhere():
+    config = model_config([tensor("x", "FP32", [2])], [tensor("y", "FP32", [2])], batch=0)
+    assert parse(config).batch_axes.dims("x", (2,)) == (2,)
+    config["parameters"]["batch_axis.x"] = {"string_value": "1"}
+    expected = "found max_batch_size 0, expected at least 1: without it there are no rows"
+    assert_fault(config, f"parameter 'batch_axis.x': {expected}")
+
+
+@pytest.mark.parametrize("name", ["input_ids", "cu_seqlens"])
+def test_packing_and_batch_axis_exclude_each_other(name):
+    expected = "found packing: tokens as well, expected one of the two"
+    assert_fault(packed_config({f"batch_axis.{name}": "1"}), f"batch_axis.{name}': {expected}")

@@ -22,21 +22,6 @@ def test_counts_add_up():
     assert (counts.useful_elements, counts.executed_elements) == (40, 80)
 
 
-def test_answer_seconds_are_added_to_those_of_batches():
-    metrics = SharedCounts()
-    metrics.add(Counts(answer_seconds=0.5))
-    metrics.add_answer_seconds(0.25)
-    assert metrics.snapshot() == Counts(answer_seconds=0.75)
-
-
-def test_a_snapshot_does_not_change():
-    metrics = SharedCounts()
-    metrics.add(execution())
-    before = metrics.snapshot()
-    metrics.add(execution())
-    assert before == execution()
-
-
 def test_since_returns_the_difference_to_a_snapshot():
     metrics = SharedCounts()
     metrics.add(execution(1, copied_bytes=5))

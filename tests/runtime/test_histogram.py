@@ -57,22 +57,6 @@ def test_sizes_are_recorded_when_the_model_is_unloaded(opened, folder):
     assert histogram.counts() == {(1, 3): 2, (1, 7): 1, (2, 5): 1}
 
 
-def test_instances_add_to_one_histogram(opened, folder):
-    first, second = opened(), opened()
-    serve(first, 3)
-    serve(second, 4)
-    first.close()
-    second.close()
-    assert Histogram.load(folder / "sizes.json").counts() == {(1, 3): 1, (1, 4): 1}
-
-
-def test_gears_are_powers_of_two_before_anything_was_recorded(opened):
-    runtime = opened()
-    serve(runtime, 10)
-    assert runtime.counts().gear_hits == {"tokens 16": 1}
-    assert any('gears.tokens = "16, 32": powers of two' in line for line in runtime.report)
-
-
 def test_gears_are_derived_from_recorded_sizes(opened):
     first = opened()
     serve(first, *[5] * 150, 32)
@@ -100,8 +84,3 @@ def test_a_failed_histogram_write_does_not_prevent_closing(opened, folder, caplo
     runtime.close()
     assert "the histogram cannot be written" in caplog.text
     assert not runtime.is_ready()
-
-
-def test_an_invalid_histogram_file_is_reported_and_ignored(opened, folder):
-    (folder / "sizes.json").write_text("[1, 2")
-    assert any("the histogram is not used" in line for line in opened().report)

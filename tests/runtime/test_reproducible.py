@@ -64,16 +64,6 @@ def test_without_reproducible_rounding_depends_on_other_requests(opened):
     assert [bits(answer) for answer in runtime.infer(batch)] != alone
 
 
-def test_the_rows_of_a_request_have_the_bits_that_each_has_as_a_request(opened):
-    runtime = opened(reproducible="true")
-    whole = request(5, 4, 30)
-    rows = [{name: tensor[row : row + 1] for name, tensor in whole.items()} for row in range(4)]
-    (answer,) = runtime.infer([whole])
-    assert [bits(own) for own in runtime.infer(rows)] == [
-        answer["embedding"][row : row + 1].tobytes() for row in range(4)
-    ]
-
-
 def test_every_execution_has_the_rows_of_its_gear(opened):
     runtime = opened(reproducible="true")
     before = runtime.counts()
@@ -97,9 +87,3 @@ def test_requests_beside_one_that_fails_keep_their_bits(opened):
     assert [bits(answer) for answer in (first, *others)] == alone
     hits = runtime.counts().since(before).gear_hits
     assert set(hits) == {"batch 4, tokens 16"}
-
-
-def test_the_load_reports_that_all_gears_were_checked(opened):
-    runtime = opened(reproducible="true")
-    (line,) = (line for line in runtime.report if "load check" in line)
-    assert "; equal to the bit at all places of 3 gear(s)" in line

@@ -1,7 +1,6 @@
 """A runtime with callers, devices and a workspace."""
 
 import contextlib
-import math
 import threading
 import weakref
 
@@ -12,7 +11,7 @@ from runtime.support.graphs import ENCODER, TABLE, encode
 
 from ge_runtime import Caller, ConfigFault, EngineFault, EngineLost, Runtime
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PlanFault, PoolTimeout
+from ge_runtime.errors import Expired, NeverFits, PlanFault, PoolTimeout
 from ge_runtime.memory.arena import aligned_bytes
 from ge_runtime.memory.machine import MemoryLimit
 from ge_runtime.testing import ManualClock
@@ -111,56 +110,10 @@ def test_the_time_to_a_lone_answer_is_counted(opened, clock):
     assert runtime.counts().answer_seconds == 2.0
 
 
-def test_a_cancelled_request_is_not_executed(opened):
-    runtime = opened({"cost": SLOW})
-    callers = [Caller(is_cancelled=lambda: True), Caller()]
-    cancelled, answered = runtime.infer([text(1), text(2)], callers)
-    assert isinstance(cancelled, Cancelled)
-    assert right(answered, 2)
-
-
 def test_cancellation_is_not_polled_for_short_executions(opened):
     runtime = opened({"cost": "launch_us=1, element_ns=1, element2_ns=0"})
     (answer,) = runtime.infer([text(1)], [Caller(is_cancelled=lambda: pytest.fail("asked"))])
     assert right(answer, 1)
-
-
-def test_requests_that_expire_while_others_run_are_dropped_between_executions(
-    opened, clock, engine
-):
-    runtime = opened(batch=1)
-    engine.before = lambda: clock.advance(1.0)
-    request_batch = [text(1), text(2), text(3)]
-    answers = runtime.infer(request_batch, [Caller(deadline=1.5)] * 3)
-    assert [type(answer) for answer in answers] == [dict, dict, Expired]
-
-
-def test_isolation_stops_for_expired_requests(opened, clock, engine):
-    runtime = opened()
-    at_load = engine.runs
-    engine.before = lambda: clock.advance(1.0)
-    request_batch = [text(UNKNOWN_TOKEN), *(text(token) for token in range(7))]
-    answers = runtime.infer(request_batch, [Caller(deadline=2.5)] * 8)
-    assert {type(answer) for answer in answers} <= {EngineFault, Expired, dict}
-    assert sum(isinstance(answer, Expired) for answer in answers) >= 4
-    assert engine.runs - at_load <= 3
-
-
-def test_the_most_urgent_request_is_executed_first(opened, clock, engine):
-    runtime = opened(batch=1)
-    order = []
-    engine.saw = lambda inputs: order.append(int(inputs["input_ids"][0, 0]))
-    deadlines = [math.inf, 1e6, 1e3]
-    runtime.infer([text(1), text(2), text(3)], [Caller(deadline=due) for due in deadlines])
-    assert order == [3, 2, 1]
-
-
-def test_faults_name_the_request(opened):
-    runtime = opened()
-    fault, answered = runtime.infer([text(UNKNOWN_TOKEN), text(1)], [Caller("a"), Caller("b")])
-    assert isinstance(fault, EngineFault)
-    assert str(fault).startswith("[request id: a] input 'input_ids': found 16 at [0, 0], ")
-    assert right(answered, 1)
 
 
 # -- engines ---------------------------------------------------------------------------------
@@ -194,20 +147,6 @@ def engine(monkeypatch):
     return hooks
 
 
-def test_a_batch_too_large_for_memory_is_split_until_it_fits(opened, engine):
-    runtime = opened()
-
-    def most_three_rows(inputs):
-        if len(inputs["input_ids"]) > 3:
-            raise OutOfMemory("device: too many rows")
-
-    engine.saw = most_three_rows
-    answers = runtime.infer([text(token) for token in range(8)])
-    assert all(right(answer, token) for token, answer in enumerate(answers))
-    assert runtime.counts().culprits == 0
-    assert runtime.counts().isolations == 3
-
-
 def test_a_lost_engine_fails_all_requests_and_readiness(opened, engine):
     runtime = opened()
     assert runtime.is_ready()
@@ -220,12 +159,6 @@ def test_a_lost_engine_fails_all_requests_and_readiness(opened, engine):
     answers = runtime.infer([text(1), text(2)])
     assert all(isinstance(answer, EngineLost) for answer in answers)
     assert engine.runs == 1
-    assert not runtime.is_ready()
-
-
-def test_a_closed_runtime_is_not_ready(opened):
-    runtime = opened()
-    runtime.close()
     assert not runtime.is_ready()
 
 
@@ -268,23 +201,6 @@ def test_answers_are_sent_with_their_execution_the_shortest_first(opened, engine
     assert right(answers[3], 5, 6, 7, 8)
     assert isinstance(answered[2], EngineFault)
     assert runtime.counts().early_answers == 3
-
-
-def test_a_refused_request_is_answered_with_the_batch(opened):
-    answered = {}
-    answers = opened({"cost": SLOW}, batch=1).infer(
-        [{}, text(1), text(2, 3)], on_answer=answered.__setitem__
-    )
-    assert list(answered) == [1]
-    assert [type(answer).__name__ for answer in answers] == ["RequestFault", "dict", "dict"]
-
-
-def test_early_answers_can_be_turned_off(opened, engine):
-    runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
-    engine.before = lambda: sizes.append(runtime.counts().useful_elements)
-    runtime.infer([text(1), text(2, 3)], on_answer=lambda *_: pytest.fail("answered early"))
-    assert sizes == [0, 2]  # the longest first, as all answers wait for the last
-    assert runtime.counts().early_answers == 0
 
 
 def test_early_answers_of_two_executors_are_sent_on_the_callers_thread(opened):
@@ -364,17 +280,6 @@ def test_a_pool_needs_a_known_workspace(opened, monkeypatch):
     with pytest.raises(ConfigFault, match="whose workspace cannot be computed"):
         opened({"workspace_pool_mib": "1"})
     assert opened().is_ready()
-
-
-def test_models_of_one_device_agree_on_the_capacity_of_its_pool(opened):
-    opened({"workspace_pool_mib": "1"})
-    with pytest.raises(ConfigFault, match="workspace_pool_mib"):
-        opened({"workspace_pool_mib": "2"})
-
-
-def test_the_pool_is_closed_with_its_last_model(opened):
-    opened({"workspace_pool_mib": "1"}).close()
-    opened({"workspace_pool_mib": "2"}).close()
 
 
 def test_executions_wait_for_workspace_of_other_models(opened):

@@ -213,9 +213,7 @@ class _Answers:
         self._outbox.put(self, failure(model._pb_utils, error))
 
 
-def graph_config(
-    model_config: Mapping[str, Any],
-) -> tuple[dict[str, Any], str, dict[str, float]]:
+def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, float]]:
     """Return the graph's configuration, its output with logits, and the defaults of options.
 
     Args:
@@ -225,7 +223,8 @@ def graph_config(
     Raises:
         RuntimeFault: The parameters do not describe such a model.
     """
-    parameters = _texts(model_config)
+    given = model_config.get("parameters") or {}
+    parameters = {key: str(value.get("string_value", "")) for key, value in given.items()}
     outputs = [key for key in parameters if key.startswith(_GENERATE)]
     declared = list(model_config.get("output") or ())
     policy = model_config.get("model_transaction_policy") or {}
@@ -277,7 +276,6 @@ def graph_config(
 
 
 def _is_number(declared: Mapping[str, Any]) -> bool:
-    """Return whether an option of config.pbtxt has a type and dims that can be read."""
     dtype = DType.of_config(declared["data_type"])
     whole = _OPTIONS[declared["name"]] is int
     is_number = dtype.is_integer or (not whole and dtype.numpy.kind == "f")
@@ -285,7 +283,6 @@ def _is_number(declared: Mapping[str, Any]) -> bool:
 
 
 def _defaults(parameters: Mapping[str, str]) -> dict[str, float]:
-    """Return the options of requests that lack them. Raises RuntimeFault for a wrong value."""
     keys = {f"default.{name}": name for name in _OPTIONS}
     found = {
         name: _number(key, parameters[key], _OPTIONS[name])
@@ -304,11 +301,6 @@ def _number(key: str, text: object, kind: Callable[[Any], Any] = int) -> Any:  #
         return kind(text)
     except ValueError:
         raise RuntimeFault(f"parameter '{key}': found '{text}'; expected a number") from None
-
-
-def _texts(model_config: Mapping[str, Any]) -> dict[str, str]:
-    parameters = model_config.get("parameters") or {}
-    return {key: str(value.get("string_value", "")) for key, value in parameters.items()}
 
 
 def _ids(runtime: Runtime) -> TensorSpec:

@@ -105,45 +105,38 @@ class MetricsExporter:
         self._closed = False  # guarded by `_exporting`
         self._arming = Lock()
         self._timer: Timer | None = None
-        family = pb_utils.MetricFamily
         self._labels = {"model": model, "version": version}
         # Triton removes a family's metrics with the family object, so all are kept.
-        self._counter_families = {
-            name: family(f"ge_runtime_{name}_total", text, family.COUNTER)
+        self._families: list[Family] = []
+        counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
+
+        def family(name: str, text: str, kind: object) -> Family:
+            self._families.append(pb_utils.MetricFamily(f"ge_runtime_{name}", text, kind))
+            return self._families[-1]
+
+        self._counters = {
+            name: family(f"{name}_total", text, counter).Metric(labels=self._labels)
             for name, text in COUNTERS.items()
         }
-        self._gauge_families = {
-            name: family(f"ge_runtime_{name}", text, family.GAUGE) for name, text in GAUGES.items()
+        self._gauges = {
+            name: family(name, text, gauge).Metric(labels={**self._labels, "instance": instance})
+            for name, text in GAUGES.items()
         }
         # The series of a histogram as counters: `Metric.observe` of Triton's histograms would take
         # one call for each execution.
         text = "Rows of an execution, without padding"
-        self._rows_families = {
-            series: family(f"ge_runtime_launch_rows_{series}", text, family.COUNTER)
-            for series in ("count", "sum", "bucket")
-        }
-        self._gears_family = family(
-            "ge_runtime_gear_launches_total", "Executions of each gear", family.COUNTER
-        )
-        self._shared_family = family(
-            "ge_runtime_shared_launches_total",
-            "Executions of several requests, by the reason why these may share one",
-            family.COUNTER,
-        )
-        self._counters = {
-            name: family.Metric(labels=self._labels)
-            for name, family in self._counter_families.items()
-        }
-        self._gauges = {
-            name: family.Metric(labels={**self._labels, "instance": instance})
-            for name, family in self._gauge_families.items()
-        }
-        self._rows_count = self._rows_families["count"].Metric(labels=self._labels)
-        self._rows_sum = self._rows_families["sum"].Metric(labels=self._labels)
+        self._rows_count = family("launch_rows_count", text, counter).Metric(labels=self._labels)
+        self._rows_sum = family("launch_rows_sum", text, counter).Metric(labels=self._labels)
+        buckets = family("launch_rows_bucket", text, counter)
         self._rows_buckets = {
-            bound: self._rows_families["bucket"].Metric(labels={**self._labels, "le": _text(bound)})
+            bound: buckets.Metric(
+                labels={**self._labels, "le": "+Inf" if bound == math.inf else str(bound)}
+            )
             for bound in _ROW_BUCKETS
         }
+        self._gears_family = family("gear_launches_total", "Executions of each gear", counter)
+        text = "Executions of several requests, by the reason why these may share one"
+        self._shared_family = family("shared_launches_total", text, counter)
         self._shown: dict[str, float] = {}  # the last exported value of each gauge
         self._gears: dict[str, Metric] = {}
         self._shared: dict[str, Metric] = {}
@@ -210,8 +203,3 @@ class MetricsExporter:
             if value not in metrics:
                 metrics[value] = family.Metric(labels={**self._labels, label: value})
             metrics[value].increment(count)
-
-
-def _text(bound: float) -> str:
-    """Return the bound of a bucket as Prometheus writes it."""
-    return "+Inf" if bound == math.inf else str(bound)

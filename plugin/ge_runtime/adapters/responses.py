@@ -241,11 +241,12 @@ def answer_batch(
         The return value of `execute`, without outputs that a client did not request.
     """
     return respond_to(
-        pb_utils, requests, _read, lambda batch, _: function(batch), (), FaultLog(pb_utils)
+        pb_utils, requests, read_inputs, lambda batch, _: function(batch), (), FaultLog(pb_utils)
     )
 
 
-def _read(request: Request) -> Tensors:
+def read_inputs(request: Request) -> Tensors:
+    """Return the inputs of a request by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
@@ -409,7 +410,6 @@ def failure(pb_utils: PbUtils, error: Exception) -> object:
 
 
 def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
-    """Return Triton's code for an error, which servers translate to a status."""
     if isinstance(error, HandleGone):  # the client's request was valid, and may be repeated
         return codes.UNAVAILABLE
     if isinstance(error, RequestFault):

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ge_runtime.adapters.responses import FaultLog, PbUtils, Request, Result, respond_to
+from ge_runtime.adapters.responses import (
+    FaultLog,
+    PbUtils,
+    Request,
+    Result,
+    read_inputs,
+    respond_to,
+)
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.scheduling.dispatch import isolate
 from ge_runtime.specs import Tensors
@@ -86,7 +93,7 @@ class StepModel:
         return respond_to(
             self._pb_utils,
             requests,
-            _read,
+            read_inputs,
             lambda batch, _: self._answer(batch),
             (),
             self._log,
@@ -119,7 +126,3 @@ def _open(backend: str, config: StepConfig, folder: Path) -> Step:
     if kind is None:
         raise ArtifactFault(f"backend: found '{backend}', expected one of: {', '.join(_STEPS)}")
     return kind.open(config, folder)
-
-
-def _read(request: Request) -> Tensors:
-    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

@@ -374,17 +374,15 @@ class Outbox:
 
     def _send_all(self) -> None:
         while (item := self._waiting.get()) is not None:
+            request, response, flags = item
             try:
-                self._send(*item)
+                # Response and flag in one call: with two, tritonserver crashes if the client
+                # cancelled.
+                request.get_response_sender().send(response, flags)
+            except Exception as error:
+                # The sender is closed, so this request cannot be answered any more.
+                text = "".join(traceback.format_exception(error)).rstrip()
+                self._log(f"{self._name}: a response could not be sent: {text}")
             finally:
-                del item  # releases the request's memory, which is the server's
+                del item, request, response  # releases the request's memory, which is the server's
                 self._waiting.task_done()
-
-    def _send(self, request: HasSender, response: object, flags: int) -> None:
-        try:
-            # Response and flag in one call: with two, tritonserver crashes if the client cancelled.
-            request.get_response_sender().send(response, flags)
-        except Exception as error:
-            # The sender is closed, so this request cannot be answered any more.
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self._log(f"{self._name}: a response could not be sent: {text}")

@@ -236,7 +236,6 @@ class Admission:
         return shape[0]
 
     def _check_fits(self, block: Block) -> None:
-        """Raise GearOverflow for a request that no gear holds."""
         if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
             return
         axis, found, expected = self._gears.explain_overflow(block.rows, block.needs)

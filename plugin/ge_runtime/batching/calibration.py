@@ -144,7 +144,7 @@ def calibrate(
     timed = [size for size in sizes if size.samples]
     if not timed:
         raise failures[-1][1]
-    fit = _Fit.of([_timing(size, _wall_s) for size in timed], terms)
+    fit = _Fit.of([_timing(size, lambda each: each.wall_s) for size in timed], terms)
     if unit := _wall_per_cpu(timed):
         by_cpu = _Fit.of([_timing(size, lambda each: _cpu_s(each) * unit) for size in timed], terms)
         if fit.scatter > by_cpu.scatter * _WALL_PREFERENCE:
@@ -207,10 +207,6 @@ def _upper_bound_s(size: _Size, timed: Sequence[_Size], yardstick: CostModel) ->
         * max(1.0, elements / yardstick.elements(other.gear.extents)) ** 2
         for other in timed
     )
-
-
-def _wall_s(sample: Sample) -> float:
-    return sample.wall_s
 
 
 def _cpu_s(sample: Sample) -> float:
@@ -306,7 +302,6 @@ def _sizes(gears: Gears, yardstick: CostModel) -> list[Gear]:
 
 
 def _row_counts(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4, 8, ... and `most`."""
     rows = 1
     while rows < most:
         yield rows

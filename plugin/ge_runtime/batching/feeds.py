@@ -34,30 +34,29 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """The rows of a request input, padded with `pad`; or packed, if it has the packed axis."""
+class _OfRows:
+    """A feed of shape [rows, *dims]; if it has the packed axis, [total, ...]."""
 
     spec: TensorSpec
-    pad: np.generic
-    """An element of the spec's type; for BF16 its bits."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, *dims], or [*dims] if packed."""
         return geometry.shape(self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(_OfRows):
+    """The rows of a request input, padded with `pad`; or packed, if it has the packed axis."""
+
+    pad: np.generic
+    """An element of the spec's type; for BF16 its bits."""
 
     def write(self, layout: Layout, batch: Array) -> None:
         (pack if layout.packs(self.spec) else gather)(layout, self.spec, self.pad, batch)
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(_OfRows):
     """1 where a row has data along all axes of the spec, 0 where there is padding."""
-
-    spec: TensorSpec
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, *axes], or [total] if packed."""
-        return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
         axes = self.spec.axes
@@ -70,14 +69,8 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(_OfRows):
     """0, 1, 2, ... along the spec's one axis from the start of each row, 0 in padding."""
-
-    spec: TensorSpec
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, axis], or [total] if packed."""
-        return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
         fill = fill_packed_positions if layout.packs(self.spec) else fill_positions
@@ -85,15 +78,10 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(_OfRows):
     """The true length of each row along `axis`; the spec's dims are () or (1,)."""
 
-    spec: TensorSpec
     axis: str
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows] or [rows, 1]."""
-        return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
         batch[...] = layout.lengths[self.axis].reshape(batch.shape)
@@ -117,15 +105,8 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """The states of sequences; 0 for requests without a sequence, and in padding."""
-
-    spec: TensorSpec
-    """All dims are fixed."""
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, *dims]."""
-        return geometry.shape(self.spec)
+class State(_OfRows):
+    """The states of sequences, all dims fixed; 0 without a sequence, and in padding."""
 
     def write(self, layout: Layout, batch: Array) -> None:
         for block, span in zip(layout.blocks, layout.spans, strict=True):
@@ -134,15 +115,11 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """The states of sequences that grow along PAST, written by a StateGroup of the executor."""
+class Past(_OfRows):
+    """The states of sequences that grow along PAST, written by a StateGroup of the executor.
 
-    spec: TensorSpec
-    """PAST is one of the dims, all others are fixed."""
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, *dims]."""
-        return geometry.shape(self.spec)
+    All other dims are fixed.
+    """
 
     def write(self, layout: Layout, batch: Array) -> None:
         """Raise TypeError: the executor has no StateGroup."""
@@ -150,15 +127,11 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class PastMask:
-    """1 where a row has a past, and for all later elements; 0 in the padding before its past."""
+class PastMask(_OfRows):
+    """1 where a row has a past, and for all later elements; 0 in the padding before its past.
 
-    spec: TensorSpec
-    """The only dim is PAST, or a sum that begins with it."""
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, dim]."""
-        return geometry.shape(self.spec)
+    The only dim is PAST, or a sum that begins with it.
+    """
 
     def write(self, layout: Layout, batch: Array) -> None:
         padding = layout.extents[PAST] - layout.lengths[PAST]
@@ -166,15 +139,8 @@ class PastMask:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsAfterPast:
+class PositionsAfterPast(_OfRows):
     """The positions of a request's elements in its sequence: PAST, PAST + 1, ... in each row."""
-
-    spec: TensorSpec
-    """The only dim is an axis of requests."""
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Return [rows, axis]."""
-        return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
         batch[...] = np.arange(batch.shape[1])
@@ -228,11 +194,8 @@ class ElementCount(_OfSource):
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulatedElementCount(_OfSource):
+class AccumulatedElementCount(ElementCount):
     """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and of all earlier ones."""
-
-    def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        return (geometry.requests,)
 
     def write(self, layout: Layout, batch: Array) -> None:
         batch[...] = np.cumsum(layout.element_counts(self.source))

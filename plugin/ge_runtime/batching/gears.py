@@ -284,10 +284,7 @@ class _Table:
     """
 
     def __init__(
-        self,
-        axes: tuple[str, ...],
-        points: Iterable[tuple[int, ...]],
-        equal: Collection[str],
+        self, axes: tuple[str, ...], points: Iterable[tuple[int, ...]], equal: Collection[str]
     ) -> None:
         """equal: axes along which a point holds only its own size."""
 

@@ -72,7 +72,6 @@ class Images:
 
 
 def _ends(layout: Layout, dim: object) -> Sequence[int]:
-    """Return the end of each row's data along a dim of the source."""
     if isinstance(dim, str):
         ends: list[int] = layout.lengths[dim].tolist()
         return ends

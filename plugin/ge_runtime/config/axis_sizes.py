@@ -81,7 +81,6 @@ def _read(family: Family[int], parameters: Parameters, tensors: ModelTensors) ->
 def _read_limits(
     parameters: Parameters, tensors: ModelTensors
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the limits, and the limits of totals, by axis."""
     limits: dict[str, int] = {}
     totals: dict[str, int] = {}
     errors = parameters.errors

@@ -315,15 +315,8 @@ class Resident:
 
 
 def _tensor(
-    name: str,
-    text: str,
-    declared: TensorSpec,
-    errors: ConfigErrors,
-    model: str,
-    *,
-    is_input: bool,
+    name: str, text: str, declared: TensorSpec, errors: ConfigErrors, model: str, *, is_input: bool
 ) -> ResidentTensor | None:
-    """Read the parameter of one tensor; None after an error."""
     side = "input" if is_input else "output"
     if (declared.dtype, declared.dims) != (HANDLE_DTYPE, HANDLE_DIMS):
         expected = "UINT64[4], the handle of a row, which the server passes on"

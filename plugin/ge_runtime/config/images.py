@@ -330,11 +330,7 @@ class JpegPicture(NamedTuple):
 
 
 def read_jpeg(
-    parameters: Parameters,
-    tensors: ModelTensors,
-    limits: Mapping[str, int],
-    *,
-    max_batch_size: int,
+    parameters: Parameters, tensors: ModelTensors, limits: Mapping[str, int], *, max_batch_size: int
 ) -> dict[str, JpegPicture]:
     """Return the JPEG source of each prepared tensor; empty if none has one."""
     found: dict[str, JpegPicture] = {}

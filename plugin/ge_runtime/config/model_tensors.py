@@ -339,7 +339,6 @@ def read_dim(text: str) -> str | Relation:
 
 
 def _named(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
-    """Return the tensor with its dims of -1 replaced by the names; unchanged without names."""
     if not names:
         return spec
     left = iter(names)

@@ -384,7 +384,6 @@ class Parameters:
 def _suggestions(
     settings: Iterable[Setting[Any]], families: Iterable[Family[Any]], target: str
 ) -> dict[str, str]:
-    """Return what to suggest for each known first part of a key with this target."""
     suggestions = {setting.key: setting.key for setting in settings}
     for family in families:
         suggestions[family.name] = f"{family.name}.{target}" if target else family.pattern

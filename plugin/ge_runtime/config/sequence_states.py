@@ -103,11 +103,7 @@ class GrowingStates:
 
     @classmethod
     def read(
-        cls,
-        parameters: Parameters,
-        tensors: ModelTensors,
-        limits: Mapping[str, int],
-        rows: int,
+        cls, parameters: Parameters, tensors: ModelTensors, limits: Mapping[str, int], rows: int
     ) -> GrowingStates | None:
         """Read config.pbtxt; `rows` is the largest number of rows of an execution."""
         errors, text = parameters.errors, parameters.get(table.STATE_GROWTH)

@@ -203,7 +203,6 @@ def find_artifact(
 
 
 def _found_files(version_dir: Path, stem: str, entry: EngineEntry) -> str:
-    """Return the names of the engine's artifact or chips' artifacts; empty if there are none."""
     if (version_dir / (stem + entry.suffix)).is_file():
         return stem + entry.suffix
     if not entry.by_chip:

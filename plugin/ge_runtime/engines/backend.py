@@ -290,7 +290,6 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
 
 
 def _missing(stages: Mapping[str, Engine], outputs: Sequence[str]) -> list[str]:
-    """Return the outputs that none of the stages produces."""
     given = {tensor.name for engine in stages.values() for tensor in engine.signature.outputs}
     return [name for name in outputs if name not in given]
 

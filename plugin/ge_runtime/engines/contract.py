@@ -147,7 +147,6 @@ def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigE
 
 
 def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """Yield the feeds of the request's inputs, or of the tensors that the model's code prepares."""
     lengths = {*config.axis_lengths.values()}
     # Passthrough applies to the request's inputs; prepared tensors replace them for the graph.
     elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
@@ -175,7 +174,6 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
 
 
 def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
-    """Yield the feeds of masks, lengths, positions and offsets, with the graph's types."""
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
         inputs.match(f"parameter 'mask.{name}'", spec)
@@ -198,7 +196,6 @@ def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
 
 
 def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
-    """Yield the feeds of Triton's `batch_input`."""
     sources = {spec.name: spec for spec in config.sources}
     for index, batch_input in enumerate(config.batch_inputs):
         source = sources[batch_input.source]
@@ -210,7 +207,6 @@ def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
 
 
 def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """Yield the feeds of constants, with the graph's types."""
     for name, texts in config.constants.items():
         field = f"parameter 'constant.{name}'"
         tensor = inputs.get(name)
@@ -235,7 +231,6 @@ def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) 
 
 
 def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
-    """Yield the feeds of sequence states, with the graph's types and sizes."""
     for name in config.states.outputs:
         field = f"parameter 'state.{name}'"
         tensor = inputs.get(name)
@@ -262,7 +257,6 @@ def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
 
 
 def _has_past(config: RuntimeConfig) -> bool:
-    """Return whether states grow."""
     return config.states.growth is not None
 
 
@@ -343,7 +337,6 @@ _MOVABLE: Final = (
 
 
 def _turned(feed: Feed, axes: BatchAxes) -> Feed:
-    """Return the feed with its rows along the graph's batch axis."""
     at = axes.given.get(feed.spec.name, 0)
     if at is None:
         return Shared(feed.spec)

@@ -46,7 +46,7 @@ class CudaBackend:
         self.name: Final = self._gpu.name
         self.hardware: Final = self._gpu.hardware
         self._workspace_bytes = workspace_bytes
-        self._device_allocations: Callable[[], int] = _none
+        self._device_allocations: Callable[[], int] = lambda: 0
         # A lambda, not the function itself: `open` replaces the function.
         self._memory = PinnedMemory(self._gpu, Watch(self.name, lambda: self._device_allocations()))
 
@@ -98,7 +98,3 @@ class CudaBackend:
     def close(self) -> None:
         self._memory.free_all()
         self._memory.unregister_all()
-
-
-def _none() -> int:
-    return 0

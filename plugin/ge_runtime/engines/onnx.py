@@ -22,7 +22,7 @@ import numpy as np
 
 from ge_runtime.devices import Accelerator, DeviceHealth
 from ge_runtime.engines.analysis.nudging import nudged_weights
-from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.engines.analysis.onnx_file import DTYPES, OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import UNPADDED, OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
 from ge_runtime.engines.onnx_arena import OnnxArena
@@ -48,41 +48,13 @@ from ge_runtime.specs import Array, DType, Tensors
 # An object of onnxruntime, which has no type stubs.
 NodeArg: TypeAlias = Any
 
+_NAMES: Final = {DType.FP32: "float", DType.FP64: "double", DType.BYTES: "string"}
 _DTYPES: Final[Mapping[str, DType]] = {
-    "tensor(bool)": DType.BOOL,
-    "tensor(uint8)": DType.UINT8,
-    "tensor(uint16)": DType.UINT16,
-    "tensor(uint32)": DType.UINT32,
-    "tensor(uint64)": DType.UINT64,
-    "tensor(int8)": DType.INT8,
-    "tensor(int16)": DType.INT16,
-    "tensor(int32)": DType.INT32,
-    "tensor(int64)": DType.INT64,
-    "tensor(float16)": DType.FP16,
-    "tensor(float)": DType.FP32,
-    "tensor(double)": DType.FP64,
-    "tensor(string)": DType.BYTES,
-    "tensor(bfloat16)": DType.BF16,
+    f"tensor({_NAMES.get(dtype, dtype.library_name)})": dtype for dtype in DType
 }
-_BFLOAT16: Final = 16
+_ONNX_TYPES: Final[Mapping[DType, int]] = {dtype: number for number, dtype in DTYPES.items()}
+_BFLOAT16: Final = _ONNX_TYPES[DType.BF16]
 """TensorProto.DataType.BFLOAT16; NumPy has no such type to pass instead."""
-_ONNX_TYPES: Final[Mapping[DType, int]] = {
-    DType.FP32: 1,
-    DType.UINT8: 2,
-    DType.INT8: 3,
-    DType.UINT16: 4,
-    DType.INT16: 5,
-    DType.INT32: 6,
-    DType.INT64: 7,
-    DType.BYTES: 8,
-    DType.BOOL: 9,
-    DType.FP16: 10,
-    DType.FP64: 11,
-    DType.UINT32: 12,
-    DType.UINT64: 13,
-    DType.BF16: _BFLOAT16,
-}
-"""The numbers of TensorProto.DataType."""
 _NO_MEMORY: Final = re.compile(
     r"Failed to allocate memory|bad_?\s?alloc|smaller than requested|out of memory|ALLOC_FAILED",
     re.IGNORECASE,
@@ -258,7 +230,6 @@ class OnnxEngine(LibraryEngine):
         return InvalidValue.of(name, found, expected, f"onnxruntime: {text}")
 
     def _fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
-        """Return the fault of a failed execution."""
         return (OutOfMemory if no_memory else EngineFault)(text)
 
     def weights_bytes(self) -> int:
@@ -460,7 +431,6 @@ class OnnxCudaEngine(OnnxEngine):
 
 
 def _options(index: int, workspace_bytes: int | None) -> dict[str, str]:
-    """Return the options of the CUDA provider (ONNX Runtime, "CUDA Execution Provider")."""
     options = {
         "device_id": str(index),
         # By default the arena grows to the next power of two.
@@ -501,7 +471,6 @@ def _lacking(onnxruntime: Onnxruntime) -> str:
 
 
 def _cpu_operators(session: Session) -> Counter[str]:
-    """Count the operators that are executed on the CPU."""
     return Counter(
         node.op_type
         for part in session.get_provider_graph_assignment_info()

@@ -195,7 +195,6 @@ class OnnxArena:
                 self._replace(_least(max(wanted, min(2 * now, most))))
 
     def _replace(self, nbytes: int) -> _Region:
-        """Replace all idle regions by one of `nbytes`. Raises OutOfMemory."""
         self._shrink()
         try:
             value = self._keeper.create_ortvalue_from_shape_and_type([nbytes], np.uint8, "cpu")
@@ -206,7 +205,6 @@ class OnnxArena:
         return self._region
 
     def _shrink(self) -> None:
-        """Return all idle regions to the operating system."""
         self._region, self._fitting = None, 0
         options = self._onnxruntime.RunOptions()
         options.add_run_config_entry(*_SHRINK)
@@ -308,7 +306,6 @@ def _number(number: int, value: int) -> bytes:
 
 
 def _vector(name: bytes) -> bytes:
-    """Encode a ValueInfoProto: FP32[n]."""
     shape = _field(1, _field(2, b"n"))
     return _field(1, name) + _field(2, _field(1, _number(1, 1) + _field(2, shape)))
 

@@ -89,7 +89,6 @@ class GraphPorts:
         return (1,) if len(dims or ()) > len(self._batch) else ()
 
     def _batch_hint(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> str:
-        """Return a hint if the tensors differ only by a batch dimension."""
         if self._batch or found is None or found[:1] != (None,):
             return ""
         fits = self._fit(found[1:], expected)
@@ -106,7 +105,6 @@ class GraphPorts:
         )
 
     def _only_size(self, dim: Dim) -> int | None:
-        """Return the only size that a dimension can have; None if there are several."""
         if isinstance(dim, Relation):
             known = self._only.keys() >= {*dim.axes}
             return dim.size(self._only) if known else None

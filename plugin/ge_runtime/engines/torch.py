@@ -32,19 +32,7 @@ SAMPLE_INPUTS: Final = "/data/sample_inputs/"
 TABLES_OF_TENSORS: Final = ("weights_config.json", "constants_config.json")
 """Suffixes of the files in an archive that list weights and constants."""
 _DTYPES: Final[Mapping[str, DType]] = {
-    "torch.bool": DType.BOOL,
-    "torch.uint8": DType.UINT8,
-    "torch.uint16": DType.UINT16,
-    "torch.uint32": DType.UINT32,
-    "torch.uint64": DType.UINT64,
-    "torch.int8": DType.INT8,
-    "torch.int16": DType.INT16,
-    "torch.int32": DType.INT32,
-    "torch.int64": DType.INT64,
-    "torch.float16": DType.FP16,
-    "torch.float32": DType.FP32,
-    "torch.float64": DType.FP64,
-    "torch.bfloat16": DType.BF16,
+    f"torch.{dtype.library_name}": dtype for dtype in DType if dtype is not DType.BYTES
 }
 
 _NO_MEMORY: Final = "not enough memory"
@@ -110,7 +98,6 @@ class TorchEngine(LibraryEngine):
             raise self._fault(error) from error
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
-        """Execute the graph on inputs in the order of the signature."""
         args, kwargs = self._arguments.unflatten(flat)
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)
@@ -120,7 +107,6 @@ class TorchEngine(LibraryEngine):
         return (OutOfMemory if no_memory else EngineFault)(f"torch: {error}")
 
     def _wrap(self, tensor: GraphTensor, array: Array) -> TorchTensor:
-        """Return a torch tensor in the memory of the array."""
         wrapped = self._torch.from_numpy(array)
         return wrapped.view(self._torch.bfloat16) if tensor.dtype is DType.BF16 else wrapped
 

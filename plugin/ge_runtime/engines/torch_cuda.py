@@ -245,7 +245,6 @@ class TorchCudaEngine(TorchEngine):
         return capture.outputs
 
     def _execute(self, given: Sequence[TorchTensor]) -> dict[str, TorchTensor]:
-        """Return the requested results of inputs on the device."""
         results = self._module_on(given)
         if not isinstance(results, dict):
             results = {self._signature.outputs[0].name: results}

@@ -124,7 +124,6 @@ class _Arena:
                 order = sorted(order, key=lambda index: ends[index] < peak)
 
     def _place(self, order: Sequence[int]) -> tuple[int, Sequence[int]]:
-        """Place each buffer at the lowest offset that is free during its lifetime."""
         sizes, peak = self.sizes, 0
         offsets = [-1] * len(sizes)
         for index in order:

@@ -77,15 +77,17 @@ def _control_groups(root: Path) -> Iterator[MemoryLimit]:
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            yield from _groups(root, "sys/fs/cgroup/memory", path, _version_1)
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _groups(root, "sys/fs/cgroup/memory", path, names)
         elif not controllers:
-            yield from _groups(root, "sys/fs/cgroup", path, _version_2)
+            names = ("memory.max", "memory.current", "inactive_file")
+            yield from _groups(root, "sys/fs/cgroup", path, names)
 
 
 def _groups(
-    root: Path, mount: str, path: str, read: Callable[[Path], tuple[int, int] | None]
+    root: Path, mount: str, path: str, names: tuple[str, str, str]
 ) -> Iterator[MemoryLimit]:
-    """Yield the limits from the innermost group outwards.
+    """Yield the limits, in files of these names, from the innermost group outwards.
 
     In a container the path may be that of the host, of which only the mount itself exists; it is
     then the container's own group.
@@ -93,21 +95,11 @@ def _groups(
     parts = [part for part in path.split("/") if part]
     for count in range(len(parts), -1, -1):
         folder = "/".join((mount, *parts[:count]))
-        found = read(root / folder)
+        found = _limit_and_use(root / folder, *names)
         if found is not None:
             total, used = found
             name = "control group /" + "/".join(parts[:count])
             yield MemoryLimit(name, total, max(0, total - used), f"/{folder}")
-
-
-def _version_2(folder: Path) -> tuple[int, int] | None:
-    return _limit_and_use(folder, "memory.max", "memory.current", "inactive_file")
-
-
-def _version_1(folder: Path) -> tuple[int, int] | None:
-    return _limit_and_use(
-        folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-    )
 
 
 def _limit_and_use(folder: Path, limit: str, usage: str, cached: str) -> tuple[int, int] | None:

@@ -191,7 +191,6 @@ class Plan:
 
     @property
     def _unchanging(self) -> int:
-        """Memory that does not depend on gears."""
         return self.weights_bytes + self.device_io_bytes + self.state_bytes
 
     @property
@@ -270,7 +269,6 @@ class Plan:
         return [("state", self.state_bytes, note)] if self.state_bytes else []
 
     def _measured(self) -> str:
-        """Return the note on the largest measured workspace; empty if it was not measured."""
         gear = max(self.gears, key=lambda gear: gear.taken_bytes)
         if gear.measured_bytes is None:
             return ""
@@ -278,7 +276,6 @@ class Plan:
         return f"measured, {share} of what the graph's own results take"
 
     def _lack(self) -> str:
-        """Return the note on memory missing in the workspace; empty if nothing is missing."""
         if not self.workspace_known:
             return "unknown: `pip install 'ge-runtime[plan]'` allows planning it"
         if self.unsized:

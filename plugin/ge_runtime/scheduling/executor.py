@@ -113,14 +113,17 @@ class Executor:
             answers: Slots for its outputs.
             group: Memory for states that grow; None if there are none.
         """
-        self._engine = engine
-        self._contract = contract
+        self.engine = engine
+        """For callers with exclusive use of the executor."""
+        self.contract = contract
+        """The feeds and results of the graph."""
         self._rules = rules
         self._inputs = inputs
         self._answers = answers
         self._slot: Arena | None = None  # holds the answers of the request batch in progress
         self._remote = engine if isinstance(engine, Remote) else None
-        self._group = group
+        self.group = group
+        """The growing states of sequences; None if no state grows."""
         grown = {state.spec.name for state in contract.growing}
         # Of each feed: the name, the type, and whether it is a tensor of requests.
         self._feeds = [
@@ -137,7 +140,8 @@ class Executor:
         )
         self._planned = [spec for spec in contract.results if UNKNOWN not in spec.dims]
         self._outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
-        self._arena = engine.arena if isinstance(engine, InArena) else None
+        self.arena: WorkspaceArena | None = engine.arena if isinstance(engine, InArena) else None
+        """The shared arena with the engine's workspace; None if the engine has its own."""
         self._plan: Plan | None = None  # of workspace in the arena
         self._sizes: dict[tuple[object, ...], _Size] = {}
         self.sample = Sample(0.0, None)
@@ -151,47 +155,27 @@ class Executor:
         The caller closes `engine`, and does not close the executor.
         """
         new = Executor(
-            engine or self._engine,
-            contract or self._contract,
+            engine or self.engine,
+            contract or self.contract,
             self._rules,
             self._inputs,
             self._answers,
-            self._group,
+            self.group,
         )
         new._plan = self._plan if engine is None else None
         return new
 
     @property
-    def contract(self) -> Contract:
-        """The feeds and results of the graph."""
-        return self._contract
-
-    @property
-    def engine(self) -> Engine:
-        """The engine, for callers with exclusive use of the executor."""
-        return self._engine
-
-    @property
-    def arena(self) -> WorkspaceArena | None:
-        """The shared arena with the engine's workspace; None if the engine has its own."""
-        return self._arena
-
-    @property
-    def group(self) -> StateGroup | None:
-        """The growing states of sequences; None if no state grows."""
-        return self._group
-
-    @property
     def lost(self) -> bool:
         """True if the engine is lost, permanently or until its process is restarted."""
-        return self._engine.lost
+        return self.engine.lost
 
     def join_arena(self, plan: Plan) -> None:
         """Reserve the planned workspace in the shared arena, if the engine uses one."""
-        if self._arena is not None and plan.workspace_known:
+        if self.arena is not None and plan.workspace_known:
             self._plan = plan
             self._sizes.clear()
-            self._arena.join(self._engine, plan.workspace_bytes)
+            self.arena.join(self.engine, plan.workspace_bytes)
 
     @property
     def spilled(self) -> int:
@@ -217,8 +201,8 @@ class Executor:
             EngineFault: The engine failed. All exceptions of the engine are possible; the blocks
                 can be executed again.
         """
-        if self._group is not None and len(blocks) > 1:
-            order = self._group.in_order(blocks)
+        if self.group is not None and len(blocks) > 1:
+            order = self.group.in_order(blocks)
             if order != sorted(order):
                 ordered, counts = self.execute([blocks[at] for at in order], gear, limits)
                 answers = [ordered[order.index(at)] for at in range(len(order))]
@@ -250,14 +234,7 @@ class Executor:
     def _execute(
         self, layout: Layout, size: _Size, lone: Block | None, limits: Limits | None
     ) -> tuple[list[dict[str, Array]], Counts]:
-        """Execute a batch.
-
-        Args:
-            layout: The batch.
-            size: Its size.
-            lone: The only request of the layout, if nothing of it is padded.
-            limits: See `execute`.
-        """
+        """Execute a batch. `lone` is its only request, if nothing of it is padded."""
         batched = self._rules.batched
         self._inputs.used_bytes = 0  # the engine has finished reading: `run` is synchronous
         inputs: dict[str, Array] = {}
@@ -268,8 +245,8 @@ class Executor:
                 batch = self._inputs.carve(dtype, shape)
                 feed.write(layout, batch)
             inputs[name] = batch if batched else _without_rows(batch)
-        if self._group is not None:
-            inputs |= self._group.past(layout)
+        if self.group is not None:
+            inputs |= self.group.past(layout)
         needed = size.nbytes
         if lone is None:
             for spec, whole in size.copied:
@@ -298,23 +275,14 @@ class Executor:
         lone: Block | None,
         limits: Limits | None,
     ) -> tuple[list[dict[str, Array]], Counts]:
-        """Run the engine.
-
-        Args:
-            layout: The batch.
-            size: Its size.
-            inputs: The graph's inputs.
-            slot: Memory for the results.
-            lone: The only request of the layout, if nothing of it is padded.
-            limits: See `execute`.
-        """
-        contract, batched = self._contract, self._rules.batched
+        """Run the engine on `inputs`, with results in `slot`. `lone` is as in `_execute`."""
+        contract, batched = self.contract, self._rules.batched
         outputs = self._outputs.copy()
         for name, dtype, shape in size.results:
             own = slot.carve(dtype, shape)
             outputs[name] = own if batched else _without_rows(own)
-        if self._group is not None:
-            outputs |= self._group.present(layout)
+        if self.group is not None:
+            outputs |= self.group.present(layout)
         executed = slot.used_bytes
         context = size.context
         if self._remote is not None:
@@ -323,7 +291,7 @@ class Executor:
                 context = self._remote.waiting(*limits)
         start = time.perf_counter()
         with context:
-            results = self._engine.run(inputs, outputs)
+            results = self.engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{}] if lone is not None else [{} for _ in layout.blocks]
         for spec in contract.outputs:
@@ -343,8 +311,8 @@ class Executor:
             for block, span in zip(layout.blocks, layout.spans, strict=True):
                 if block.state is not None:
                     block.state[state.source][...] = batch[span]
-        if self._group is not None:
-            self._group.commit(layout)
+        if self.group is not None:
+            self.group.commit(layout)
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
@@ -358,25 +326,24 @@ class Executor:
         return answers, counts
 
     def _size_of(self, batch: Layout | Gear) -> _Size:
-        """Return the size of a batch, and remember it."""
         rows, extents = batch.rows, batch.extents
         geometry = Geometry(rows, extents, packed=self._rules.packing)
         results, copied, nbytes = [], [], 0
         for spec in self._planned:
-            dtype, shape = spec.dtype.numpy, self._contract.result_shape(geometry, spec)
+            dtype, shape = spec.dtype.numpy, self.contract.result_shape(geometry, spec)
             results.append((spec.name, dtype, shape))
             whole = math.prod(shape) * dtype.itemsize + ALIGNMENT
             nbytes += whole
-            if self._contract.copies(spec):
+            if self.contract.copies(spec):
                 copied.append((spec, whole))
         context: AbstractContextManager[None] = _NO_CONTEXT
-        if self._arena is not None:
+        if self.arena is not None:
             about = 0 if self._plan is None else self._plan.workspace_about({ROWS: rows, **extents})
-            context = self._arena.execution(about)
+            context = self.arena.execution(about)
         full = Layout.of([Block(rows, extents, {}, {}, extents)])
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
-        feeds = {feed.spec.name: feed.shape(full) for feed in self._contract.feeds if self._binds}
+        feeds = {feed.spec.name: feed.shape(full) for feed in self.contract.feeds if self._binds}
         size = _Size(full, feeds, results, nbytes, copied, self._executed(geometry), context)
         self._sizes[(rows, *extents.items())] = size
         return size
@@ -392,7 +359,7 @@ class Executor:
 
     def close(self) -> None:
         """Free the graph and release all memory. Safe to call twice."""
-        self._engine.close()
+        self.engine.close()
         self._slot = None
         self._inputs.close()
         self._answers.close()
@@ -406,7 +373,6 @@ class Executor:
         return parts + len(layout.blocks) * ALIGNMENT
 
     def _reason(self, layout: Layout) -> Reason:
-        """Return the reason why the requests of a batch may share it."""
         if self._rules.reproducible:
             return Reason.REPRODUCIBLE
         return reason_of([block.needs for block in layout.blocks], self._rules.padding)
@@ -432,7 +398,7 @@ class Executor:
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
         """Add the dimension for rows that `_without_rows` removes."""
         batch = result if self._rules.batched else result[None]
-        axes = self._contract.batch_axes
+        axes = self.contract.batch_axes
         if spec.name in axes.given:
             batch = rows_first(batch, axes.of(spec.name), layout.rows)
         if UNKNOWN in spec.dims:  # only then the engine chose the shape
@@ -455,7 +421,6 @@ _NO_CONTEXT: Final = nullcontext()
 
 
 def _fills(block: Block, gear: Gear) -> bool:
-    """Return whether an execution of this request alone has no padding."""
     fills = block.rows == gear.rows and block.sizes == gear.extents
     for axis, ends in block.lengths.items():
         fills = fills and sum(ends) == block.rows * block.sizes[axis]
@@ -473,7 +438,6 @@ tensors at other addresses could be rounded differently."""
 
 
 def _is_bindable(tensor: Array) -> bool:
-    """Return whether an engine can read the tensor where it is."""
     # The address: `tensor.ctypes` takes three calls of Python functions.
     return tensor.flags.carray and not tensor.__array_interface__["data"][0] % _BINDABLE
 

@@ -89,7 +89,6 @@ class KeptCosts:
 
 
 def _library(artifact: Artifact, config: RuntimeConfig) -> str:
-    """Return the engine and the version of its library."""
     requires = engines_on(config.device_kind)[artifact.engine].requires
     for name in (requires.name, requires.module):
         try:

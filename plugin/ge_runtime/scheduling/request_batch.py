@@ -52,10 +52,6 @@ WORTH_ASKING: Final = 50
 _log = logging.getLogger(__name__)
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Executed:
     """One execution, as reported to the traces of its requests."""
@@ -86,7 +82,7 @@ class Caller(NamedTuple):
     """Seconds on the runtime's clock, after which an answer is useless."""
     sequence: SequenceStep | None = None
     """The sequence that the request belongs to, or None."""
-    is_cancelled: Callable[[], bool] = _never
+    is_cancelled: Callable[[], bool] = lambda: False
     """Asks the server, see `ASKING_S`."""
 
     executed: Callable[[Executed], None] | None = None
@@ -261,7 +257,6 @@ class RequestBatch:
     def _report(
         self, report: Callable[[Answered], None], unreported: set[int], seconds: float
     ) -> None:
-        """Report newly answered requests; `seconds` is the time of an execution that has ended."""
         answered = sorted([member for member in unreported if self._answers[member] is not None])
         unreported.difference_update(answered)
         if answered or seconds:
@@ -342,7 +337,6 @@ class RequestBatch:
             self._answers[member] = answer
 
     def _execution_of(self, members: Sequence[int], execution: Execution) -> Execution:
-        """Return an execution of some members of `execution`."""
         own = self._partitioner.execution_of(members, self._sizes)
         # The leased workspace suffices for the gear of `execution`. A gear with fewer but longer
         # rows could need more, so it is not used.
@@ -397,11 +391,9 @@ class RequestBatch:
         return waiting
 
     def _latest(self, members: Sequence[int]) -> float:
-        """Return the latest deadline of these members."""
         return max([self._callers[member].deadline for member in members])
 
     def _all_abandoned(self, members: Sequence[int]) -> bool:
-        """Return whether no caller of these members waits any more."""
         now = self._clock.now()
         callers = (self._callers[member] for member in members)
         return all(caller.abandonment(now, ask=True) is not None for caller in callers)
@@ -428,7 +420,6 @@ class RequestBatch:
         )
 
     def _named(self, member: int, fault: RuntimeFault) -> RuntimeFault:
-        """Return the fault with the id of the request, if the caller gave one."""
         request_id = self._callers[member].request_id
         if not request_id:
             return fault
@@ -438,7 +429,6 @@ class RequestBatch:
 
 
 def _holds(gear: Gear, other: Gear) -> bool:
-    """Return whether the other gear is nowhere larger."""
     return gear.rows >= other.rows and all(
         gear.extents[axis] >= extent for axis, extent in other.extents.items()
     )

@@ -139,7 +139,6 @@ class StateGroup:
         self._members, self._rows, self._extent = members, layout.rows, extent
 
     def _copy(self, given: Mapping[str, Array], state: SequenceState | None, target: Row) -> None:
-        """Copy the states of one sequence, all their elements along PAST, to `target`."""
         if state is None:
             for own, growing in zip(target, self._states, strict=True):
                 own[...] = np.moveaxis(given[growing.spec.name][0], growing.past_at, 0)
@@ -155,13 +154,11 @@ class StateGroup:
         state.row = None
 
     def _keep_copies(self, state: Mapping[str, Array], row: Row) -> None:
-        """Replace the growing states of a mapping by copies."""
         for own, growing in zip(row, self._states, strict=True):
             copy = np.moveaxis(own.copy(), 0, growing.past_at)[np.newaxis]
             state[growing.spec.name] = copy  # type: ignore[index]
 
     def _member_row(self, row: int, size: int) -> Row:
-        """Return the states of a member, all their elements along PAST."""
         return self._row_of(self._current, row, self._rows, self._extent, size)
 
     def _row_of(self, buffer: int, row: int, rows: int, extent: int, size: int) -> Row:

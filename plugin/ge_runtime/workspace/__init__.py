@@ -14,14 +14,7 @@ from threading import Condition, Lock
 from typing import Final
 
 from ge_runtime.clock import Clock, SystemClock
-from ge_runtime.errors import (
-    ConfigFault,
-    NeverFits,
-    PoolClosed,
-    PoolFault,
-    PoolFull,
-    PoolTimeout,
-)
+from ge_runtime.errors import ConfigFault, NeverFits, PoolClosed, PoolFault, PoolFull, PoolTimeout
 from ge_runtime.workspace.arbiter import Arbiter, Held, Lease, Outcome, PoolStats, Waiter
 
 __all__ = [
@@ -70,12 +63,7 @@ class WorkspacePool:
     """
 
     def __init__(
-        self,
-        capacity_bytes: int,
-        clock: Clock,
-        *,
-        queue_limit: int,
-        name: str = "workspace",
+        self, capacity_bytes: int, clock: Clock, *, queue_limit: int, name: str = "workspace"
     ) -> None:
         """Create a pool.
 
@@ -164,7 +152,6 @@ class WorkspacePool:
         return False
 
     def _wait(self, waiter: Waiter, condition: Condition) -> None:
-        """Block until the waiter no longer waits."""
         try:
             with self._lock:
                 while waiter.outcome is Outcome.WAITING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
 
@@ -113,30 +113,30 @@ class Held:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PoolStats:
     """Sizes in bytes, times in seconds; counts since the pool was created."""
 
     capacity: int
-    leased: int
-    peak: int
+    leased: int = 0
+    peak: int = 0
     """Largest number of bytes leased at the same time."""
-    largest_free: int
+    largest_free: int = 0
     """Size of the largest free range; a larger lease has to wait, even if more is free in total."""
-    waiting: int
+    waiting: int = 0
     """Number of leases waiting now."""
-    granted: int
+    granted: int = 0
     """Number of granted leases, including those that waited."""
-    waited: int
+    waited: int = 0
     """Number of leases that waited, granted or not."""
-    wait_s: float
+    wait_s: float = 0.0
     """Total time of ended waits."""
-    longest_wait_s: float
-    timeouts: int
-    cancelled: int
-    refused: int
+    longest_wait_s: float = 0.0
+    timeouts: int = 0
+    cancelled: int = 0
+    refused: int = 0
     """Number of leases larger than the pool, beyond the queue limit, or after closing."""
-    by_owner: Mapping[str, Held]
+    by_owner: Mapping[str, Held] = field(default_factory=dict)
     """Owner to the leases that it holds now."""
 
     def table(self) -> list[str]:
@@ -191,14 +191,7 @@ class Arbiter:
         self._range = Suballocator(capacity)
         self._live: set[Waiter] = set()
         self._waiting: list[Waiter] = []  # in order of arrival
-        self._peak = 0
-        self._granted = 0
-        self._waited = 0
-        self._wait_s = 0.0
-        self._longest_wait_s = 0.0
-        self._timeouts = 0
-        self._cancelled = 0
-        self._refused = 0
+        self._stats = PoolStats(capacity)  # without those that `stats` computes
 
     @property
     def idle(self) -> bool:
@@ -214,7 +207,7 @@ class Arbiter:
             self._refuse(waiter, Outcome.NEVER_FITS)
         elif waiter.deadline <= now:
             waiter.outcome = Outcome.TIMED_OUT
-            self._timeouts += 1
+            self._stats.timeouts += 1
         elif self._waiting or not self._grant(waiter):
             self._waiting.append(waiter)
             ended = self._serve(now)
@@ -224,7 +217,7 @@ class Arbiter:
                     self._waiting.pop()
                     self._refuse(waiter, Outcome.FULL)
                 else:
-                    self._waited += 1
+                    self._stats.waited += 1
             return ended
         return ()
 
@@ -241,13 +234,13 @@ class Arbiter:
         """End a waiter whose user has given up, whether it waits or was just granted."""
         # Granted after its user last checked: the memory goes to others.
         if waiter.outcome is Outcome.GRANTED:
-            self._cancelled += 1
+            self._stats.cancelled += 1
             ended = self.release(waiter, now)
             waiter.outcome = Outcome.CANCELLED
             return ended
         if waiter.outcome is not Outcome.WAITING:
             return ()
-        self._cancelled += 1
+        self._stats.cancelled += 1
         self._waiting.remove(waiter)
         self._end_wait(waiter, Outcome.CANCELLED, now)
         return [waiter, *self._serve(now)]
@@ -261,7 +254,7 @@ class Arbiter:
         self.closed = True
         ended, self._waiting = self._waiting, []
         for waiter in ended:
-            self._refused += 1
+            self._stats.refused += 1
             self._end_wait(waiter, Outcome.CLOSED, now)
         return ended
 
@@ -271,19 +264,11 @@ class Arbiter:
         for waiter in sorted(self._live, key=lambda waiter: waiter.offset):
             held = by_owner.get(waiter.owner, Held(0, 0))
             by_owner[waiter.owner] = Held(held.leases + 1, held.nbytes + waiter.nbytes)
-        return PoolStats(
-            capacity=self.capacity,
+        return replace(
+            self._stats,
             leased=self.capacity - self._range.free_bytes,
-            peak=self._peak,
             largest_free=self._range.largest_free,
             waiting=len(self._waiting),
-            granted=self._granted,
-            waited=self._waited,
-            wait_s=self._wait_s,
-            longest_wait_s=self._longest_wait_s,
-            timeouts=self._timeouts,
-            cancelled=self._cancelled,
-            refused=self._refused,
             by_owner=by_owner,
         )
 
@@ -292,7 +277,7 @@ class Arbiter:
         ended = [waiter for waiter in self._waiting if waiter.deadline <= now]
         if ended:
             self._waiting = [waiter for waiter in self._waiting if waiter.deadline > now]
-            self._timeouts += len(ended)
+            self._stats.timeouts += len(ended)
             for waiter in ended:
                 self._end_wait(waiter, Outcome.TIMED_OUT, now)
         while self._waiting and self._grant(self._waiting[0]):
@@ -309,16 +294,16 @@ class Arbiter:
         waiter.offset = offset
         waiter.outcome = Outcome.GRANTED
         self._live.add(waiter)
-        self._granted += 1
-        self._peak = max(self._peak, self.capacity - self._range.free_bytes)
+        self._stats.granted += 1
+        self._stats.peak = max(self._stats.peak, self.capacity - self._range.free_bytes)
         return True
 
     def _refuse(self, waiter: Waiter, outcome: Outcome) -> None:
         waiter.outcome = outcome
-        self._refused += 1
+        self._stats.refused += 1
 
     def _end_wait(self, waiter: Waiter, outcome: Outcome, now: float) -> None:
         waiter.outcome = outcome
         waiter.waited_s = now - waiter.requested_at
-        self._wait_s += waiter.waited_s
-        self._longest_wait_s = max(self._longest_wait_s, waiter.waited_s)
+        self._stats.wait_s += waiter.waited_s
+        self._stats.longest_wait_s = max(self._stats.longest_wait_s, waiter.waited_s)

@@ -16,7 +16,7 @@ from ge_runtime.batching.calibration import (
     calibrate,
 )
 from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
-from ge_runtime.batching.gears import ROWS, Gear, Gears
+from ge_runtime.batching.gears import ROWS, Gears
 from ge_runtime.batching.partition import BatchPartitioner, RequestSizes
 from ge_runtime.errors import EngineFault
 
@@ -80,21 +80,6 @@ def test_coefficients_are_finite_for_any_clock(times, budget_s):
     assert found.launch_s >= LAUNCH_FLOOR_S
 
 
-def test_no_execution_takes_a_large_part_of_the_budget():
-    cost = CostModel(1e-3, 85e-6, 55e-9, TOKENS)  # an encoder of 6 layers on 2 cores
-    engine = engine_of(cost)
-    calibration = calibrate(engine.execute, FREE, TOKENS, budget_s=0.5)
-    assert max(cost.seconds(gear.rows, gear.extents) for gear in engine.sizes) < 0.5 / 8
-    assert coefficients(calibration.cost) == pytest.approx(coefficients(cost), rel=1e-4)
-
-
-def test_few_and_many_short_and_long_rows_are_measured():
-    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
-    calibrate(engine.execute, FREE, TOKENS, budget_s=10)
-    corners = [(1, 16), (64, 16), (1, 512), (64, 512)]
-    assert all(Gear(rows, {"tokens": tokens}) in engine.sizes for rows, tokens in corners)
-
-
 def test_sizes_take_turns():
     engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
     calibrate(engine.execute, FREE, TOKENS, budget_s=10)
@@ -119,51 +104,11 @@ def test_the_first_execution_of_a_size_counts_only_if_it_is_the_only_one():
     assert {timing.seconds for timing in calibration.timings} == {1e-3, 5e-3}
 
 
-def test_declared_gears_are_measured():
-    table = {(ROWS, "tokens"): [(2, 512), (8, 64), (32, 16), (1, 16)]}
-    gears = Gears(("tokens",), {"tokens": 512}, 32, table)
-    engine = engine_of(CostModel(1e-4, 1e-6, 1e-9, TOKENS))
-    calibration = calibrate(engine.execute, gears, TOKENS, budget_s=1.0)
-    assert sorted(timing.gear.rows for timing in calibration.timings) == [1, 2, 8, 32]
-    assert all(gear in gears.every() for gear in engine.sizes)
-    assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
-
-
-def test_free_rows_are_measured_at_declared_extents():
-    gears = Gears(("tokens",), {"tokens": 512}, 64, {("tokens",): [(40,), (512,)]})
-    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
-    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
-    timed = [(timing.gear.rows, timing.gear.extents["tokens"]) for timing in timings]
-    rows = (1, 2, 4, 8, 16, 32, 64)
-    assert sorted(timed) == [(n, tokens) for n in rows for tokens in (40, 512)]
-
-
-def test_a_selection_of_many_gears_is_measured():
-    tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
-    gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
-    engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
-    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
-    assert len(timings) == 48
-    assert (timings[0].gear, timings[-1].gear) == (gears.every()[0], gears.every()[-1])
-
-
-def test_a_model_without_axes_has_a_cost_per_row():
-    engine = Engine(lambda gear: 1e-3 + gear.rows * 1e-4)
-    found = calibrate(engine.execute, Gears((), {}, 64, {}), (), budget_s=1.0).cost
-    assert found.seconds(10, {}) == pytest.approx(2e-3)
-
-
 def test_the_only_size_is_divided_between_launch_and_elements():
     gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS, "tokens"): [(8, 64)]})
     calibration = calibrate(lambda gear: Sample(1.024), gears, TOKENS, budget_s=9.0)
     assert coefficients(calibration.cost) == pytest.approx((0.512, 0.001, 0.0, 0.0))
     assert not calibration.doubt
-
-
-def test_a_clock_that_stands_still_gives_the_floor():
-    found = calibrate(lambda gear: Sample(0.0, 0.0), FREE, TOKENS, budget_s=1.0).cost
-    assert found.launch_s == LAUNCH_FLOOR_S
-    assert found.seconds(64, {"tokens": 512}) < 2 * LAUNCH_FLOOR_S
 
 
 def test_a_size_that_the_engine_cannot_execute_is_left_out():
@@ -198,6 +143,15 @@ def test_a_calibration_has_a_text_of_one_line():
         "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
     )
     assert calibration.evidence.weight == pytest.approx(RELIABLE_WEIGHT)
+
+
+def test_a_selection_of_many_gears_is_measured():
+    tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
+    gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
+    engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
+    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
+    assert len(timings) == 48
+    assert (timings[0].gear, timings[-1].gear) == (gears.every()[0], gears.every()[-1])
 
 
 # -- clocks that others disturb ----------------------------------------------------------------
@@ -238,16 +192,6 @@ def test_the_wall_clock_counts_where_threads_do_not_share_the_work():
     assert [len(execution.members) for execution in plan] == [8]
 
 
-def test_an_engine_that_waits_is_timed_by_the_wall_clock():
-    cost = CostModel(1e-3, 1e-6, 0.0, TOKENS)
-
-    def execute(gear):
-        return Sample(cost.seconds(gear.rows, gear.extents), 1e-5)
-
-    found = calibrate(execute, FREE, TOKENS, budget_s=1.0).cost
-    assert coefficients(found) == pytest.approx(coefficients(cost), abs=1e-12)
-
-
 def plan_of(cost):
     sizes = {"tokens": [64, 64, 64, 65, 66, 128, 500, 501]}
     plan = BatchPartitioner(FREE, cost, 64).plan(RequestSizes([1] * 8, sizes))
@@ -285,7 +229,7 @@ WIDTHS = Gears(("width",), {"width": 640}, 32, {})
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "true",
     [

@@ -55,10 +55,7 @@ def test_fit_returns_the_holding_gear_with_the_fewest_elements(drawn, size, equa
 
 @pytest.mark.brute_force
 @given(
-    tables(AXES),
-    equal_axes,
-    st.lists(sizes, min_size=1, max_size=5),
-    st.lists(sizes, min_size=1),
+    tables(AXES), equal_axes, st.lists(sizes, min_size=1, max_size=5), st.lists(sizes, min_size=1)
 )
 def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, equal, across, down):
     gears = gears_of(drawn, equal)
@@ -76,15 +73,6 @@ def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, equal, across
         assert held[i, j] == (gear is not None)
         if gear is not None:
             assert [part[i, j] for part in found] == [gear.rows, *gear.extents.values()]
-
-
-@pytest.mark.brute_force
-@given(tables(AXES), st.randoms(use_true_random=False))
-def test_the_order_of_declaration_does_not_matter(drawn, random):
-    shuffled = {key: random.sample(drawn[key], len(drawn[key])) for key in drawn}
-    one, other = gears_of(drawn), gears_of(shuffled)
-    for rows, a, b in product((1, 3, 7), (1, 4, 8), (2, 9)):
-        assert one.fit(rows, {"a": a, "b": b}) == other.fit(rows, {"a": a, "b": b})
 
 
 @pytest.mark.brute_force
@@ -107,71 +95,11 @@ def test_gears_are_fixed_when_tables_name_rows_and_all_axes(drawn):
     assert gears_of(drawn).fixed == (named == {ROWS, *AXES})
 
 
-def test_without_tables_every_size_within_limits_is_its_own_gear():
-    gears = Gears(("tokens",), {"tokens": 512}, 64, {})
-    assert gears.fit(3, {"tokens": 17}) == Gear(3, {"tokens": 17})
-    assert gears.fit(65, {"tokens": 17}) is None
-    assert gears.fit(3, {"tokens": 513}) is None
-    assert gears.every() == (Gear(64, {"tokens": 512}),)
-
-
-def test_a_joint_table_couples_rows_with_sizes():
-    table = {(ROWS, "tokens"): [(32, 16), (8, 64), (2, 512)]}
-    gears = Gears(("tokens",), {"tokens": 512}, 32, table)
-    assert gears.fit(20, {"tokens": 12}) == Gear(32, {"tokens": 16})
-    assert gears.fit(2, {"tokens": 65}) == Gear(2, {"tokens": 512})
-    assert gears.fit(3, {"tokens": 65}) is None
-    assert gears.fixed
-
-
-def test_among_equal_numbers_of_elements_smaller_extents_are_chosen():
-    gears = Gears(("tokens",), {"tokens": 64}, 32, {(ROWS, "tokens"): [(8, 64), (32, 16)]})
-    assert gears.fit(4, {"tokens": 16}) == Gear(32, {"tokens": 16})
-
-
-def test_a_model_without_axes_has_gears_of_rows():
-    gears = Gears((), {}, 8, {(ROWS,): [(1,), (4,), (8,)]})
-    assert gears.fit(3, {}) == Gear(4, {})
-    assert gears.every() == (Gear(1, {}), Gear(4, {}), Gear(8, {}))
-
-
-def test_a_hundred_joint_gears_of_large_axes():
-    random = np.random.default_rng(0)
-    points = [(int(h), int(w)) for h, w in random.integers(1, 4097, (100, 2))]
-    gears = Gears(("h", "w"), {"h": 4096, "w": 4096}, 64, {("h", "w"): points})
-    asked = random.integers(1, 4097, (500, 2))
-    fitted = gears.fit_many(np.ones(500, np.int64), {"h": asked[:, 0], "w": asked[:, 1]})
-    for index, (h, w) in enumerate(asked.tolist()):
-        areas = [point[0] * point[1] for point in points if point[0] >= h and point[1] >= w]
-        assert fitted.held[index] == bool(areas)
-        if areas:
-            assert fitted.extents["h"][index] * fitted.extents["w"][index] == min(areas)
-
-
 def test_a_label_names_the_declared_sizes_of_a_gear():
     gears = Gears(AXES, {"a": 64, "b": 64}, 8, {(ROWS,): [(1,), (8,)], ("b",): [(16,), (64,)]})
     assert gears.label(Gear(8, {"a": 5, "b": 16})) == "batch 8, b 16"
     assert gears.label(Gear(8, {"a": 5, "b": 17})) is None
     assert Gears(AXES, {"a": 64, "b": 64}, 8, {}).label(Gear(8, {"a": 5, "b": 16})) is None
-
-
-def test_gears_and_their_sets_have_readable_texts():
-    table = {(ROWS, "tokens"): [(8, 64), (32, 16)]}
-    gears = Gears(("tokens", "width"), {"tokens": 64, "width": 5}, 32, table)
-    assert repr(gears) == "<Gears batch,tokens = 32x16, 8x64; width free>"
-    assert str(Gear(8, {"tokens": 64, "width": 5})) == "8 row(s), tokens 64, width 5"
-
-
-@pytest.mark.parametrize("rows", [1, 8])
-def test_limits_and_rows_are_as_given(rows):
-    gears = Gears(AXES, {"a": 5, "b": 6}, rows, {})
-    assert (gears.rows, gears.limits) == (rows, {"a": 5, "b": 6})
-
-
-def test_trial_sizes_exist_where_no_gear_holds_data_of_that_size():
-    gears = Gears(AXES, {"a": 64, "b": 64}, 8, {("a",): [(16,), (64,)]}, equal=("a",))
-    assert gears.fit(1, {"a": 9, "b": 5}) is None
-    assert gears.at_least(1, {"a": 9, "b": 5}) == Gear(1, {"a": 16, "b": 5})
 
 
 @pytest.mark.parametrize(

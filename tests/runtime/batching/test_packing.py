@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from runtime.support.request_batches import AXES, block_of, request_batches, written
+from runtime.support.request_batches import AXES, request_batches, written
 
 from ge_runtime.batching.packing import pack, unpack
-from ge_runtime.batching.ragged import Layout, gather, scatter
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.batching.ragged import gather, scatter
 
 packed_batches = request_batches(first="a").map(
     lambda requests: requests.but(packed="a", answered=frozenset(AXES))
@@ -17,9 +16,7 @@ packed_batches = request_batches(first="a").map(
 def packed(requests):
     layout, spec = requests.layout, requests.spec
     return written(
-        lambda batch: pack(layout, spec, requests.pad, batch),
-        layout.shape(spec),
-        spec.dtype.numpy,
+        lambda batch: pack(layout, spec, requests.pad, batch), layout.shape(spec), spec.dtype.numpy
     )
 
 
@@ -51,18 +48,6 @@ def test_packed_and_padded_batches_have_equal_answers(requests):
 
 @pytest.mark.brute_force
 @given(packed_batches)
-def test_zeros_follow_a_shorter_row(requests):
-    answers = unpack(requests.layout, requests.spec, packed(requests))
-    data = requests.data()
-    for block, answer in zip(requests.blocks, answers, strict=True):
-        assert answer.shape == (block.rows, *requests.spec.shape(block.sizes))
-        for row, own in zip(answer, data, strict=False):
-            np.testing.assert_array_equal(row[tuple(map(slice, own.shape))], own)
-            assert not row[len(own) :].any()
-
-
-@pytest.mark.brute_force
-@given(packed_batches)
 def test_answers_are_views_or_carved_or_copies(requests):
     batch, carved = packed(requests), []
 
@@ -76,21 +61,3 @@ def test_answers_are_views_or_carved_or_copies(requests):
         np.testing.assert_array_equal(answer, copy)
         assert not np.shares_memory(copy, batch)
         assert np.shares_memory(answer, batch) != any(answer is own for own in carved)
-
-
-def test_full_rows_are_answered_without_a_copy():
-    spec = TensorSpec("x", DType.FP32, ("t", 2))
-    full = block_of({"x": np.zeros((3, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 4, 4]})
-    short = block_of({"x": np.zeros((2, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 3]})
-    layout = Layout.of([full, short], packed="t")
-    batch, carved = np.ones(layout.shape(spec), np.float32), []
-
-    def carve(dtype, shape):
-        carved.append(shape)
-        return np.empty(shape, dtype)
-
-    whole, spread = unpack(layout, spec, batch, carve)
-    assert np.shares_memory(whole, batch)
-    assert whole.shape == (3, 4, 2)
-    assert carved == [(2, 4, 2)]
-    assert spread[:, :, 0].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]

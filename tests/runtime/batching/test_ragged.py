@@ -55,12 +55,6 @@ def test_a_packed_axis_holds_all_rows_or_its_gear(requests, axis):
     assert layout.extents[axis] == max(total, dict(requests.extents).get(axis, 0))
 
 
-def test_padding_of_the_client_is_cut_if_no_output_has_the_axis():
-    padded = np.zeros((1, 512), np.int64)
-    layout = Layout.of([block_of({"x": padded}, {"t": 512}, {"t": [3]})])
-    assert layout.extents == {"t": 3}
-
-
 @pytest.mark.parametrize(
     ("packed", "dims", "shape"),
     [
@@ -102,14 +96,6 @@ def test_poison_past_a_rows_end_never_reaches_the_batch(requests):
     np.testing.assert_array_equal(gathered(requests), clean)
 
 
-def test_nan_in_a_tail_becomes_padding():
-    values = np.array([[1, np.nan, np.nan], [1, 2, np.nan]], np.float32)
-    layout = Layout.of([block_of({"x": values}, {"t": 3}, {"t": [1, 2]}, answered=["t"])])
-    batch = np.empty((2, 3), np.float32)
-    gather(layout, TensorSpec("x", DType.FP32, ("t",)), np.float32(-1), batch)
-    assert batch.tolist() == [[1, -1, -1], [1, 2, -1]]
-
-
 # -- scatter ---------------------------------------------------------------------------------
 
 
@@ -148,16 +134,6 @@ def test_answers_are_views_if_contiguous_and_carved_otherwise(requests):
     ]
     if len(requests.spec.dims) <= 1:  # then a row of any length is contiguous
         assert len(carved) == whole.count(False)
-
-
-@pytest.mark.brute_force
-@given(request_batches())
-def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(requests):
-    requests = requests.but(answered=frozenset(AXES))
-    for answer, block_ in zip(
-        scatter(requests.layout, requests.spec, gathered(requests)), requests.blocks, strict=True
-    ):
-        assert answer.shape == (block_.rows, *requests.spec.shape(block_.sizes))
 
 
 def test_scatter_cuts_to_the_size_of_a_relation():

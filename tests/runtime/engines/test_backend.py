@@ -4,17 +4,13 @@ import gc
 import weakref
 
 import numpy as np
-import pytest
 from runtime.engines.conformance_engine import token_batch
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER
 
 from ge_runtime import Runtime
-from ge_runtime.assembly import assemble
-from ge_runtime.engines.artifact import find_artifact, find_artifacts
-from ge_runtime.engines.backend import HostBackend, open_backend, open_engine
-from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.engines.torch import TorchEngine
+from ge_runtime.engines.artifact import find_artifacts
+from ge_runtime.engines.backend import HostBackend, open_backend
 
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 
@@ -44,16 +40,6 @@ def test_a_frozen_backend_counts_and_a_closed_one_has_nothing_left():
     assert backend.memory.used_bytes == 0
 
 
-def test_each_entry_of_devices_has_a_backend_of_its_own(version_dir):
-    config = encoder_config({**COST, "devices": "cpu, cpu"})
-    parts = assemble(version_dir(ENCODER), config, instance_name="tiny_0", derived=())
-    first, second = parts.backends
-    assert first is not second
-    assert first.memory.allocated_bytes == second.memory.allocated_bytes
-    for part in (*parts.executors, *parts.backends):
-        part.close()
-
-
 def test_a_closed_runtime_keeps_no_memory_but_that_of_answers(version_dir):
     runtime = Runtime.open(version_dir(ENCODER), encoder_config(COST), instance_name="tiny_0")
     (backend,) = runtime._parts.backends
@@ -66,12 +52,3 @@ def test_a_closed_runtime_keeps_no_memory_but_that_of_answers(version_dir):
     del answer
     assert all(ref() is None for ref in memory)
     assert backend.memory.used_bytes == 0
-
-
-@pytest.mark.brute_force
-@pytest.mark.parametrize(("name", "engine"), [("onnxruntime", OnnxEngine), ("torch", TorchEngine)])
-def test_artifact_opens_in_the_engine_it_was_chosen_for(version_dir, name, engine):
-    artifact = find_artifact(version_dir(ENCODER, name), "auto")
-    opened = open_engine(artifact, threads=1, outputs=["embedding"])
-    assert isinstance(opened, engine)
-    opened.close()

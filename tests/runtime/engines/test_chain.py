@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from runtime.engines.conformance_engine import EngineConformance, token_batch
-from runtime.support.graphs import ENCODER, NONZERO, encode, onnx_model, write
+from runtime.support.graphs import ENCODER, NONZERO, onnx_model, write
 
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import find_artifacts
@@ -40,14 +40,6 @@ def bind(chain, *largest):
     chain.bind(largest, memory)
     assert memory.allocated_bytes.keys() <= {"between stages"}
     return memory.given
-
-
-def left_to_engines(stages):
-    """Return the number of results that the stages allocated so far, except the last stage."""
-    *handing_over, _ = stages.values()
-    return sum(
-        target is None for stage in handing_over for _, out in stage.runs for target in out.values()
-    )
 
 
 # -- the suite that every engine passes -------------------------------------------------------
@@ -191,12 +183,6 @@ def test_callers_array_is_handed_on_if_the_tensor_is_wanted_as_well():
     assert (wanted["c"] == 3).all()
 
 
-def test_stage_that_is_not_needed_is_not_executed():
-    stages, chain = counting("a", "b", "c")
-    assert chain.run({"a": ONES}, {"b": None}).keys() == {"b"}
-    assert not stages["c"].runs
-
-
 def test_tensors_that_no_stage_needs_together_share_bytes():
     _, chain = counting("a", "b", "c", "d", "e")
     handover = chain.plan([{"a": (16,)}])
@@ -219,21 +205,6 @@ def test_plan_holds_the_largest_of_all_shapes():
     assert handover.sizes == {"by_row": 8 * 400, "by_token": 40 * 8}
 
 
-def test_tensor_larger_than_planned_is_allocated_by_its_engine():
-    stages, chain = counting("a", "b", "c")
-    bind(chain, {"a": (4,)})
-    assert chain.run({"a": ONES}, {"c": None})["c"].tolist() == [3] * 5
-    assert left_to_engines(stages) == 1
-    chain.run({"a": ONES[:4]}, {"c": None})
-    assert left_to_engines(stages) == 1
-
-
-def test_everything_is_allocated_by_engines_before_the_chain_is_bound():
-    stages, chain = counting("a", "b", "c", "d")
-    assert chain.run({"a": ONES}, {"d": None})["d"].tolist() == [4] * 5
-    assert left_to_engines(stages) == 2
-
-
 def test_a_size_that_depends_on_data_is_not_planned(tmp_path):
     write(NONZERO, "onnxruntime", tmp_path)
     (tmp_path / "model.onnx").rename(tmp_path / "find.onnx")
@@ -251,14 +222,6 @@ def test_a_size_that_depends_on_data_is_not_planned(tmp_path):
         assert chain.run({"x": x}, {"shape": None})["shape"].tolist() == [1, count]
 
 
-def test_strings_lie_in_no_arena():
-    shout = Stage([row("a", DType.BYTES)], [row("b", DType.BYTES)], lambda i: {"b": i["a"] + b"!"})
-    count = Stage([row("b", DType.BYTES)], [row("c")], lambda i: {"c": np.ones(len(i["b"]))})
-    chain = ChainEngine.of({"shout": shout, "count": count}, ["c"])
-    assert bind(chain, {"a": (2,)}).nbytes == 0
-    assert chain.run({"a": np.array([b"x", b"y"], object)}, {"c": None})["c"].tolist() == [1, 1]
-
-
 def test_later_stages_get_c_order_from_arrays_that_an_engine_allocates():
     image = GraphTensor("image", DType.FP32, (None, None))
     turned = Stage([row("a")], [image], lambda i: {"image": np.outer(i["a"], [1, 2]).T})
@@ -266,12 +229,6 @@ def test_later_stages_get_c_order_from_arrays_that_an_engine_allocates():
     chain = ChainEngine.of({"turned": turned, "flat": flat}, ["y"])
     assert chain.run({"a": ONES[:2]}, {"y": None})["y"].tolist() == [1, 1, 2, 2]
     assert flat.runs[0][0]["image"].flags.c_contiguous
-
-
-def test_weights_and_device_memory_are_those_of_all_stages():
-    _, chain = counting("a", "b", "c")
-    assert chain.weights_bytes() == 200
-    assert chain.device_io_bytes() == 20
 
 
 def test_intermediates_follow_stage_by_stage_and_span_what_is_handed_over():
@@ -288,22 +245,6 @@ def test_intermediates_follow_stage_by_stage_and_span_what_is_handed_over():
             Lifetime("c", 20, 3, 8),
         )
     )
-
-
-def test_intermediates_after_an_open_size_are_unsized():
-    found = GraphTensor("found", DType.FP32, (None,))
-    find = Stage([row("a")], [found], lambda _: {})
-    count = Stage([found], [row("y")], lambda _: {})
-    chain = ChainEngine.of({"find": find, "count": count}, ["y"])
-    intermediates = chain.intermediates({"a": (5,)})
-    assert [one.name for one in intermediates.lifetimes] == ["find/early", "find/late"]
-    assert intermediates.unsized == 2
-
-
-def test_intermediates_are_unknown_if_those_of_a_stage_are():
-    stages, chain = counting("a", "b", "c")
-    stages["b"].intermediates = lambda _: None
-    assert chain.intermediates({"a": (5,)}) is None
 
 
 @given(data=st.data())
@@ -383,28 +324,6 @@ def test_stages_of_different_engines_make_one(tmp_path, engine):
     chain.close()
 
 
-def test_bare_result_of_the_last_stage_takes_the_name_that_is_left(tmp_path):
-    torch = pytest.importorskip("torch", reason="the torch engine needs torch")
-
-    class Head(torch.nn.Module):
-        def forward(self, embedding):
-            return embedding * 2
-
-    program = torch.export.export(Head(), (torch.ones(2, 4),))
-    torch.export.save(program, tmp_path / "head.pt2")
-    chain = open_pipeline(tmp_path, outputs=["embedding", "doubled"])
-    inputs, embedding = token_batch(2, 5)
-    doubled = chain.run(inputs, {"doubled": None})["doubled"]
-    np.testing.assert_allclose(doubled, embedding * 2, rtol=1e-5)
-
-
-def test_one_artifact_is_no_chain(tmp_path):
-    write(ENCODER, "onnxruntime", tmp_path)
-    engine = open_engine(*find_artifacts(tmp_path, "auto"), threads=1, outputs=["embedding"])
-    assert not isinstance(engine, ChainEngine)
-    assert engine.run(token_batch(1, 1)[0], {"embedding": None})["embedding"].shape == (1, 4)
-
-
 def test_all_stages_that_cannot_be_opened_are_reported(tmp_path):
     save_head(tmp_path)
     for name in ("first", "last"):
@@ -443,30 +362,27 @@ def test_fault_of_a_stage_keeps_its_kind_and_names_the_stage(kind):
     assert isinstance(raised.value.__cause__, kind)
 
 
+def test_intermediates_after_an_open_size_are_unsized():
+    found = GraphTensor("found", DType.FP32, (None,))
+    find = Stage([row("a")], [found], lambda _: {})
+    count = Stage([found], [row("y")], lambda _: {})
+    chain = ChainEngine.of({"find": find, "count": count}, ["y"])
+    intermediates = chain.intermediates({"a": (5,)})
+    assert [one.name for one in intermediates.lifetimes] == ["find/early", "find/late"]
+    assert intermediates.unsized == 2
+
+
+def test_intermediates_are_unknown_if_those_of_a_stage_are():
+    stages, chain = counting("a", "b", "c")
+    stages["b"].intermediates = lambda _: None
+    assert chain.intermediates({"a": (5,)}) is None
+
+
 def test_chain_is_lost_with_any_of_its_stages():
     stages, chain = counting("a", "b", "c")
     assert not chain.lost
     stages["c"].lost = True
     assert chain.lost
-
-
-def test_closing_closes_every_stage():
-    stages, chain = counting("a", "b", "c")
-    chain.close()
-    assert [stage.closed for stage in stages.values()] == [1, 1]
-
-
-def test_pipeline_gives_what_its_graphs_give_one_by_one(tmp_path):
-    save_head(tmp_path)
-    chain = open_pipeline(tmp_path, outputs=["embedding", "logits"])
-    rows = [[1, 2, 3], [4]]
-    ids, mask = np.zeros((2, 3), np.int64), np.zeros((2, 3), np.int64)
-    for index, tokens in enumerate(rows):
-        ids[index, : len(tokens)], mask[index, : len(tokens)] = tokens, 1
-    wanted = {"logits": None, "embedding": None}
-    results = chain.run({"input_ids": ids, "attention_mask": mask}, wanted)
-    np.testing.assert_allclose(results["embedding"], encode(rows), rtol=1e-5)
-    np.testing.assert_allclose(results["logits"], encode(rows) @ WEIGHTS, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("unpadded", [False, True])

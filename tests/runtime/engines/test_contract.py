@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from runtime.support.configs import encoder_config, model_config, pixels_config, tensor, without
+from runtime.support.configs import encoder_config, model_config, tensor, without
 
 from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
@@ -61,12 +61,6 @@ def test_every_graph_input_has_its_feed():
     assert all(type(f.pad) is np.int64 for f in contract.feeds if isinstance(f, Joined))
 
 
-def test_lengths_input_is_passed_on_to_a_graph_that_has_it():
-    lengths = GraphTensor("lengths", DType.INT32, (None, 1))
-    contract = between(encoder_config(), [IDS, MASK, lengths])
-    assert TensorSpec("lengths", DType.INT32, (1,)) in [feed.spec for feed in contract.feeds]
-
-
 @pytest.mark.parametrize("dtype", [DType.BOOL, DType.INT8, DType.FP16, DType.FP32])
 def test_mask_has_the_graphs_own_type(dtype):
     mask = GraphTensor("attention_mask", dtype, (None, None))
@@ -78,17 +72,6 @@ def test_lengths_have_the_graphs_own_type_and_rank(dims, spec):
     config = without(encoder_config({"lengths.count": "tokens"}), "mask.attention_mask")
     contract = between(config, [IDS, GraphTensor("count", DType.INT8, dims)])
     assert contract.feeds[1] == Lengths(TensorSpec("count", DType.INT8, spec), "tokens")
-
-
-def test_undeclared_results_are_not_requested():
-    extra = GraphTensor("hidden", DType.FP32, (None, None, 4))
-    assert len(between(encoder_config(), [IDS, MASK], [extra, EMBEDDING]).outputs) == 1
-
-
-def test_graph_fixed_to_the_only_possible_sizes_agrees():
-    fixed = [GraphTensor(name, DType.INT64, (1, 1)) for name in ("input_ids", "attention_mask")]
-    embedding = GraphTensor("embedding", DType.FP32, (1, 4))
-    assert between(encoder_config({"limit.tokens": "1"}, batch=1), fixed, [embedding])
 
 
 def test_graph_without_batch_dimension_agrees_with_requests_that_run_alone():
@@ -260,16 +243,6 @@ def test_prepared_tensors_are_fed_instead_of_inputs():
     assert [feed.spec.name for feed in contract.feeds] == ["input_ids", "attention_mask"]
 
 
-def test_rows_that_the_models_code_makes_are_the_graphs():
-    config = model_config(
-        [tensor("text", "STRING", [-1])],
-        [tensor("embedding", "FP32", [-1, 4])],
-        {"rows": "64", "prepared.input_ids": "INT64[tokens]", "limit.tokens": "8"},
-        batch=0,
-    )
-    assert between(config, [IDS]).outputs == (TensorSpec("embedding", DType.FP32, (4,)),)
-
-
 # -- graphs of fixed sizes ---------------------------------------------------------------------
 
 ONE_GEAR = {"gears.batch": "8", "gears.tokens": "32"}
@@ -281,13 +254,6 @@ def test_graph_fixed_to_the_only_gear_agrees():
     joint = {"gears.batch,tokens": "8x32", "offsets.cu": "tokens"}
     cu = graph("cu", "INT64", 9)
     assert between(encoder_config(joint), [*FIXED, cu], [graph("embedding", "FP32", 8, 4)])
-
-
-def test_relations_of_fixed_sizes_are_fixed():
-    config = encoder_config({**ONE_GEAR, "axes.pooled": "tokens // 2"})
-    config["output"].append(tensor("pooled", "FP32", [-1]))
-    outputs = [graph("embedding", "FP32", 8, 4), graph("pooled", "FP32", 8, 16)]
-    assert between(config, FIXED, outputs).outputs[1].axes == ("tokens",)
 
 
 @pytest.mark.parametrize(
@@ -312,189 +278,113 @@ def changed(graph_tensor, **changes):
 
 
 @pytest.mark.parametrize(
-    ("config", "inputs", "outputs", "expected"),
+    ("ids", "found"),
     [
+        (changed(IDS, dtype=DType.INT32), "INT32[*,*]"),
+        (changed(IDS, dtype=DType.BYTES), "BYTES[*,*]"),
+        (changed(IDS, dims=(None, 128)), "INT64[*,128]"),
+        (changed(IDS, dims=(1, None)), "INT64[1,*]"),
+    ],
+)
+def test_an_input_that_differs_from_the_graphs_is_refused(ids, found):
+    assert faults_of(encoder_config(), [ids, MASK]) == [
+        f"input 'input_ids': found {found} in the graph, expected INT64[batch,tokens]"
+    ]
+
+
+COUNT, CU = {"lengths.count": "tokens"}, {"offsets.cu": "tokens"}
+AT = {"limit.tokens": "129", "positions.at": "tokens"}
+WIDE_MASK, BF16_MASK = changed(MASK, dims=(None, 1, None)), changed(MASK, dtype=DType.BF16)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "inputs", "fault"),
+    [
+        ({}, [WIDE_MASK], "'mask.attention_mask': found INT64[*,1,*], INT64[batch,tokens]"),
+        ({}, [BF16_MASK], "'mask.attention_mask': found BF16[*,*], FP32[batch,tokens]"),
         (
-            encoder_config(),
-            [changed(IDS, name="ids"), MASK],
-            [EMBEDDING],
-            [
-                "input 'input_ids': found no graph input 'input_ids', expected one of: "
-                "attention_mask, ids",
-                "graph input 'ids' INT64[*,*]: found no source, expected an input in "
-                "config.pbtxt, one of the parameters 'mask.ids', 'lengths.ids', 'positions.ids', "
-                "'offsets.ids', 'constant.ids', 'state.ids', 'prepared.ids', or a batch_input",
-            ],
+            {"limit.tokens": "300", **COUNT},
+            [MASK, graph("count", "UINT8", None)],
+            "'lengths.count': found UINT8[*], INT64[batch]",
         ),
         (
-            encoder_config(),
-            [changed(IDS, dtype=DType.INT32), MASK],
-            [EMBEDDING],
-            ["input 'input_ids': found INT32[*,*] in the graph, expected INT64[batch,tokens]"],
+            COUNT,
+            [MASK, graph("count", "FP32", None, 1)],
+            "'lengths.count': found FP32[*,1], INT64[batch,1]",
         ),
         (
-            encoder_config(),
-            [changed(IDS, dims=(None, 128)), MASK],
-            [EMBEDDING],
-            ["input 'input_ids': found INT64[*,128] in the graph, expected INT64[batch,tokens]"],
+            AT,
+            [MASK, graph("at", "INT8", None, None)],
+            "'positions.at': found INT8[*,*], INT64[batch,tokens]",
         ),
         (
-            encoder_config(),
-            [changed(IDS, dims=(1, None)), MASK],
-            [EMBEDDING],
-            ["input 'input_ids': found INT64[1,*] in the graph, expected INT64[batch,tokens]"],
+            {"limit.tokens": "16", **CU},
+            [MASK, graph("cu", "INT8", None)],
+            "'offsets.cu': found INT8[*], INT64[batch + 1]",
         ),
         (
-            encoder_config(),
-            [IDS, changed(MASK, dims=(None, 1, None))],
-            [EMBEDDING],
-            [
-                "parameter 'mask.attention_mask': found INT64[*,1,*] in the graph, expected "
-                "INT64[batch,tokens]"
-            ],
-        ),
-        (
-            encoder_config(),
-            [IDS, changed(MASK, dtype=DType.BF16)],
-            [EMBEDDING],
-            [
-                "parameter 'mask.attention_mask': found BF16[*,*] in the graph, expected "
-                "FP32[batch,tokens]"
-            ],
-        ),
-        (
-            encoder_config({"limit.tokens": "300", "lengths.count": "tokens"}),
-            [IDS, MASK, GraphTensor("count", DType.UINT8, (None,))],
-            [EMBEDDING],
-            ["parameter 'lengths.count': found UINT8[*] in the graph, expected INT64[batch]"],
-        ),
-        (
-            encoder_config({"lengths.count": "tokens"}),
-            [IDS, MASK, GraphTensor("count", DType.FP32, (None, 1))],
-            [EMBEDDING],
-            ["parameter 'lengths.count': found FP32[*,1] in the graph, expected INT64[batch,1]"],
-        ),
-        (
-            encoder_config({"limit.tokens": "129", "positions.at": "tokens"}),
-            [IDS, MASK, graph("at", "INT8", None, None)],
-            [EMBEDDING],
-            [
-                "parameter 'positions.at': found INT8[*,*] in the graph, expected "
-                "INT64[batch,tokens]"
-            ],
-        ),
-        (
-            encoder_config({"limit.tokens": "16", "offsets.cu": "tokens"}),
-            [IDS, MASK, graph("cu", "INT8", None)],
-            [EMBEDDING],
-            ["parameter 'offsets.cu': found INT8[*] in the graph, expected INT64[batch + 1]"],
-        ),
-        (
-            encoder_config({"offsets.cu": "tokens"}),
-            [IDS, MASK, graph("cu", "INT32", None, 1)],
-            [EMBEDDING],
-            ["parameter 'offsets.cu': found INT32[*,1] in the graph, expected INT32[batch + 1]"],
-        ),
-        (
-            with_batch_input("BATCH_ITEM_SHAPE"),
-            [IDS, MASK, graph("a", "INT32", None, 2), graph("b", "FP32", None, 1)],
-            [EMBEDDING],
-            [
-                "batch_input[0]: found INT32[*,2] in the graph, expected INT32[batch,1]",
-                "batch_input[0]: found FP32[*,1] in the graph, expected INT32[batch,1]",
-            ],
-        ),
-        (
-            with_batch_input("BATCH_ITEM_SHAPE_FLATTEN"),
-            [IDS, MASK, graph("a", "INT32", 8), graph("b", "INT32", None, None)],
-            [EMBEDDING],
-            [
-                "batch_input[0]: found INT32[8] in the graph, expected INT32[batch * 1]",
-                "batch_input[0]: found INT32[*,*] in the graph, expected INT32[batch * 1]",
-            ],
-        ),
-        (
-            passing({"axes.extra": "n", "limit.n": "4"}),
-            [X, graph("extra", "FP16", None, None)],
-            [Y],
-            ["input 'extra': found FP16[*,*] in the graph, expected FP32[batch,n]"],
-        ),
-        (
-            passing(),
-            [X, graph("extra", "FP32", None, None)],
-            [Y],
-            [
-                "parameter 'axes.extra': found nothing, expected a name for each -1, since the "
-                "graph has an input of that name"
-            ],
-        ),
-        (
-            model_config(
-                [tensor("x", "FP32", [4]), tensor("note", "STRING", [1])],
-                [tensor("y", "FP32", [1]), tensor("back", "STRING", [1])],
-                {"pass.back": "note"},
-            ),
-            [X, graph("note", "BYTES", None, 1)],
-            [Y],
-            [
-                "input 'note': found a graph input of its name, expected a graph input of another "
-                "name: BYTES cannot be batched"
-            ],
-        ),
-        (
-            encoder_config(),
-            [changed(IDS, dtype=DType.BYTES), MASK],
-            [changed(EMBEDDING, dtype=DType.BF16)],
-            [
-                "input 'input_ids': found BYTES[*,*] in the graph, expected INT64[batch,tokens]",
-                "output 'embedding': found BF16[*,4] in the graph, expected FP32[batch,4]",
-            ],
-        ),
-        (
-            encoder_config({"mask.mask": "tokens", "lengths.count": "tokens"}),
-            [IDS, MASK],
-            [EMBEDDING],
-            [
-                "parameter 'mask.mask': found no graph input 'mask', expected one of: "
-                "attention_mask, input_ids",
-                "parameter 'lengths.count': found no graph input 'count', expected one of: "
-                "attention_mask, input_ids",
-            ],
-        ),
-        (
-            encoder_config(),
-            [IDS, MASK],
-            [changed(EMBEDDING, name="embeddings"), changed(EMBEDDING, name="other")],
-            [
-                "output 'embedding': found no graph output 'embedding', expected one of: "
-                "embeddings, other; did you mean 'embeddings'?"
-            ],
-        ),
-        (
-            encoder_config(),
-            [IDS, MASK],
-            [changed(EMBEDDING, dims=(None, 384))],
-            ["output 'embedding': found FP32[*,384] in the graph, expected FP32[batch,4]"],
-        ),
-        (
-            pixels_config(),
-            [],
-            [],
-            [
-                "input 'image': found no graph input 'image', expected none: this model has no "
-                "graph input",
-                "parameter 'mask.mask': found no graph input 'mask', expected none: this model has "
-                "no graph input",
-                "output 'sums': found no graph output 'sums', expected none: this model has no "
-                "graph output",
-                "output 'inverted': found no graph output 'inverted', expected none: this model "
-                "has no graph output",
-            ],
+            CU,
+            [MASK, graph("cu", "INT32", None, 1)],
+            "'offsets.cu': found INT32[*,1], INT32[batch + 1]",
         ),
     ],
 )
-def test_every_disagreement_is_listed(config, inputs, outputs, expected):
-    assert faults_of(config, inputs, outputs) == expected
+def test_a_generated_input_of_another_shape_or_type_is_refused(parameters, inputs, fault):
+    expected = fault.replace(", ", " in the graph, expected ", 1)
+    assert faults_of(encoder_config(parameters), [IDS, *inputs]) == [f"parameter {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("BATCH_ITEM_SHAPE", ("INT32", None, 2), ("FP32", None, 1), "INT32[batch,1]"),
+        ("BATCH_ITEM_SHAPE_FLATTEN", ("INT32", 8), ("INT32", None, None), "INT32[batch * 1]"),
+    ],
+)
+def test_a_batch_input_of_another_shape_or_type_is_refused(kind, first, second, expected):
+    tensors = [graph("a", *first), graph("b", *second)]
+    assert faults_of(with_batch_input(kind), [IDS, MASK, *tensors]) == [
+        f"batch_input[0]: found {tensor} in the graph, expected {expected}" for tensor in tensors
+    ]
+
+
+def test_tensors_that_the_graph_lacks_or_has_without_a_source_are_listed():
+    assert faults_of(encoder_config(), [changed(IDS, name="ids"), MASK]) == [
+        "input 'input_ids': found no graph input 'input_ids', expected one of: attention_mask, ids",
+        "graph input 'ids' INT64[*,*]: found no source, expected an input in config.pbtxt, one of "
+        "the parameters 'mask.ids', 'lengths.ids', 'positions.ids', 'offsets.ids', 'constant.ids', "
+        "'state.ids', 'prepared.ids', or a batch_input",
+    ]
+    outputs = [changed(EMBEDDING, name="embeddings"), changed(EMBEDDING, name="other")]
+    assert faults_of(encoder_config({"mask.mask": "tokens", **COUNT}), [IDS, MASK], outputs) == [
+        *(
+            f"parameter '{field}': found no graph input '{field.split('.')[1]}', expected one of: "
+            "attention_mask, input_ids"
+            for field in ("mask.mask", "lengths.count")
+        ),
+        "output 'embedding': found no graph output 'embedding', expected one of: embeddings, "
+        "other; did you mean 'embeddings'?",
+    ]
+    wide = changed(EMBEDDING, dims=(None, 384))
+    assert faults_of(encoder_config(), [IDS, MASK], [wide]) == [
+        "output 'embedding': found FP32[*,384] in the graph, expected FP32[batch,4]"
+    ]
+
+
+def test_a_passed_input_that_the_graph_has_as_well_must_agree():
+    axes = passing({"axes.extra": "n", "limit.n": "4"})
+    assert faults_of(axes, [X, graph("extra", "FP16", None, None)], [Y]) == [
+        "input 'extra': found FP16[*,*] in the graph, expected FP32[batch,n]"
+    ]
+    (fault,) = faults_of(passing(), [X, graph("extra", "FP32", None, None)], [Y])
+    assert fault.startswith("parameter 'axes.extra': found nothing, expected a name for each -1")
+    note = model_config(
+        [tensor("x", "FP32", [4]), tensor("note", "STRING", [1])],
+        [tensor("y", "FP32", [1]), tensor("back", "STRING", [1])],
+        {"pass.back": "note"},
+    )
+    (fault,) = faults_of(note, [X, graph("note", "BYTES", None, 1)], [Y])
+    assert fault.startswith("input 'note': found a graph input of its name, expected a graph input")
 
 
 # -- where rows end ----------------------------------------------------------------------------

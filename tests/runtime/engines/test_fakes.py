@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ from runtime.support.fakes import FAKES, forget
 from runtime.support.graphs import copy_of, write
 
 pytestmark = pytest.mark.brute_force
-
-# -- ge -----------------------------------------------------------------------------------------
 
 
 class Ge:
@@ -200,53 +197,3 @@ def test_ge_needs_its_memory_until_it_gives_it_back_and_no_allocator_in_the_end(
     del session
     with pytest.raises(ge.misuse, match="ge_finalize: found an allocator registered"):
         ge.api.ge_finalize()
-
-
-# -- torch_npu and torchair ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def npu(monkeypatch):
-    """torch, with the fake of torch_npu."""
-    torch = pytest.importorskip("torch", reason="the torch engine needs torch")
-    monkeypatch.syspath_prepend(FAKES)
-    __import__("torch_npu")
-    sys.modules["torch_npu"].STATE.reset()
-    return torch
-
-
-def test_tensors_of_card_and_cpu_do_not_mix(npu):
-    there, here = npu.ones(2, device="npu:0"), npu.ones(2)
-    assert there.device == npu.device("npu:0")
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        there + here
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        there + npu.ones(2, device="npu:1")
-    with pytest.raises((RuntimeError, TypeError)):
-        there.numpy()
-    assert (there + there).cpu().tolist() == [2, 2]
-
-
-def test_card_that_is_not_there_is_refused(npu):
-    with pytest.raises(RuntimeError, match="error code is 107001"):
-        npu.npu.set_device(2)
-    with pytest.raises(RuntimeError, match="error code is 107001"):
-        npu.ones(2).to("npu:2")
-
-
-def test_torchair_refuses_sizes_that_vary_inputs_elsewhere_and_unknown_options(npu):
-    import torchair
-
-    config = torchair.CompilerConfig()
-    with pytest.raises(ValueError, match="has no option no_such"):
-        config.ge_config.no_such = 1
-    with pytest.raises(TypeError):
-        torchair.get_npu_backend(config)
-    backend = torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
-    double = npu.compile(lambda x: x + x, backend=backend, dynamic=False, fullgraph=True)
-    assert double(npu.ones(2, 3, device="npu:0")).cpu().tolist() == [[2] * 3] * 2
-    with pytest.raises(Exception, match="found an input on cpu, expected one on npu"):
-        double(npu.ones(2, 3))
-    varying = npu.compile(lambda x: x + x, backend=backend, dynamic=True, fullgraph=True)
-    with pytest.raises(Exception, match="found a size that varies, expected dynamic=False"):
-        varying(npu.ones(2, 3, device="npu:0"))

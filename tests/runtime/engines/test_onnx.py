@@ -18,14 +18,6 @@ class TestOnnxEngine(EngineConformance):
         return lambda graph, threads=1: OnnxEngine.open(version_dir(graph) / "model.onnx", threads)
 
 
-def test_file_that_is_no_graph_is_a_fault_with_its_path(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"no graph")
-    with pytest.raises(ArtifactFault) as raised:
-        OnnxEngine.open(path, 1)
-    assert str(raised.value).startswith(f"{path}: onnxruntime cannot open it: ")
-
-
 def no_graph(folder):
     (folder / "model.onnx").write_bytes(b"no graph")
 

@@ -4,10 +4,7 @@ Without one, the errors about missing parts are real, and the engine's code runs
 provider for the CPU. With one, `-m gpu` runs the rest.
 """
 
-import os
-import subprocess
 import sys
-import textwrap
 import threading
 from contextlib import ExitStack, closing
 
@@ -27,7 +24,7 @@ from ge_runtime.engines import onnx as onnx_engine
 from ge_runtime.engines.artifact import Artifact, is_installed
 from ge_runtime.engines.backend import open_backend
 from ge_runtime.engines.base import Limited
-from ge_runtime.engines.onnx import OnnxCudaEngine, OnnxEngine, open_session, signature_of
+from ge_runtime.engines.onnx import OnnxCudaEngine, open_session, signature_of
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, NoDevice, OutOfMemory
 from ge_runtime.testing.conformance import check
 
@@ -136,12 +133,6 @@ def test_unplanned_work_is_reported(on_host):
     assert engine.device_io_bytes() is None
     # Here all of it is: on a GPU what computes sizes, and nothing else.
     assert engine.unplanned[-1].startswith("executed on the CPU, to compute sizes: 1 Cast, 1 Div")
-
-
-def test_on_the_host_itself_nothing_is_limited(version_dir):
-    engine = OnnxEngine.open(version_dir(ENCODER) / "model.onnx", 1)
-    assert not isinstance(engine, Limited)
-    assert engine.device_io_bytes() == 0
 
 
 # -- what is refused ----------------------------------------------------------------------------
@@ -255,42 +246,6 @@ def test_a_provider_that_does_not_load_is_reported_with_the_missing_library(
         opened_at(version_dir(ENCODER) / "model.onnx")
     assert "that cannot use it (" in str(raised.value)
     assert "expected CUDA 13.0 and cuDNN 9: `pip install 'onnxruntime-gpu" in str(raised.value)
-
-
-@pytest.mark.slow
-def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
-    """Import the real onnxruntime-gpu in GE_RUNTIME_ORT_GPU, on a machine without CUDA."""
-    folder = os.environ.get("GE_RUNTIME_ORT_GPU")
-    if not folder:
-        pytest.skip("needs an onnxruntime-gpu, unpacked where GE_RUNTIME_ORT_GPU says")
-    code = f"""
-        import sys
-        sys.path.insert(0, {folder!r})
-        from pathlib import Path
-        from types import SimpleNamespace
-        from fake_cuda.libcuda import Library
-        from ge_runtime.cuda import CudaDriver, Gpus
-        from ge_runtime.engines.onnx import OnnxCudaEngine
-        from ge_runtime.errors import NoDevice
-        machine = SimpleNamespace(lost=None, capture=None, pins=True, pinned={{}})
-        gpu = Gpus(lambda: CudaDriver(Library(machine))).gpu(0)
-        path = Path({str(version_dir(ENCODER) / "model.onnx")!r})
-        try:
-            OnnxCudaEngine.open_on(gpu, path, 1)
-        except NoDevice as fault:
-            print(fault)
-    """
-    from runtime.support.fakes import FAKES
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "that cannot use it (lib" in done.stdout, done.stderr
-    assert "cannot open shared object file" in done.stdout
 
 
 # -- with a GPU ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from runtime.support.graphs import ENCODER, TABLE, encode, onnx_model, write
+from runtime.support.graphs import ENCODER, encode, onnx_model, write
 
 from ge_runtime.engines import onnx as onnx_engine
 from ge_runtime.engines.onnx import OnnxEngine
@@ -158,32 +158,6 @@ def test_equal_files_share_a_session_that_the_last_of_them_closes(paths, opened)
     first.close()
     first.close()
     np.testing.assert_allclose(ask(second), encode([(3, 5)]), rtol=1e-6)
-
-
-def test_other_numbers_of_threads_are_other_sessions(paths, opened):
-    assert opened(paths[0], 1)._session is not opened(paths[0], 2)._session
-
-
-def test_a_file_that_was_replaced_is_read_again(paths, opened):
-    before = opened(paths[0])
-    doubled = onnx.load(paths[0])
-    doubled.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(TABLE * 2, "table"))
-    onnx.save(doubled, paths[0])
-    after = opened(paths[0])
-    np.testing.assert_allclose(ask(after), 2 * encode([(3, 5)]), rtol=1e-6)
-    np.testing.assert_allclose(ask(before), encode([(3, 5)]), rtol=1e-6)
-
-
-def test_a_file_with_weights_elsewhere_is_shared_only_with_itself(paths, opened, tmp_path):
-    for name, factor in (("c", 1), ("d", 2)):
-        model = ENCODER.onnx()
-        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(TABLE * factor, "table"))
-        (tmp_path / name).mkdir()
-        path = tmp_path / name / "model.onnx"
-        # The table alone: shapes and axes have to be in the graph.
-        onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=128)
-    one, two = (opened(tmp_path / name / "model.onnx") for name in ("c", "d"))
-    np.testing.assert_allclose(ask(two), 2 * ask(one), rtol=1e-6)
 
 
 @reserving
@@ -338,25 +312,6 @@ def resident_with(first, *folders):
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("layers")
     return [layers(root / str(seed), seed) for seed in range(5)]
-
-
-@pytest.fixture(scope="module")
-def one(folders):
-    """Return `resident_with` of one model."""
-    return resident_with(*folders[:2])
-
-
-@pytest.mark.slow
-def test_a_plan_is_what_a_process_takes(one):
-    taken, planned, _ = one
-    # Allocators round up: 9.0 % more on an idle machine, 10.5 % beside busy processes.
-    assert taken == pytest.approx(planned, rel=0.15)
-
-
-@pytest.mark.slow
-def test_four_equal_models_take_at_most_a_quarter_more_than_one(folders, one):
-    four, *_ = resident_with(folders[0], *[folders[1]] * 4)
-    assert four <= 1.25 * one[0]
 
 
 @pytest.mark.slow

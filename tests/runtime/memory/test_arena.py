@@ -33,16 +33,6 @@ def test_tensors_are_exact_aligned_and_do_not_overlap(wanted):
         assert not any(np.shares_memory(tensor, other) for other in carved[number + 1 :])
 
 
-@pytest.mark.brute_force
-@given(st.lists(tensors, max_size=8))
-def test_no_more_is_carved_than_alignment_requires(wanted):
-    sizes = [int(np.prod(shape)) * dtype.itemsize for dtype, shape in wanted]
-    needed = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
-    arena = Arena(aligned_bytes(needed), "inputs")
-    for dtype, shape in wanted:
-        arena.carve(dtype, shape)
-
-
 def test_the_last_byte_can_be_carved_and_not_one_more():
     arena = Arena(aligned_bytes(128), "answers")
     arena.carve(INT64, (7,))
@@ -56,13 +46,6 @@ def test_the_last_byte_can_be_carved_and_not_one_more():
         arena.carve(np.dtype(np.bool_), (1,))
 
 
-def test_reset_carves_the_same_bytes_again():
-    arena = Arena(aligned_bytes(64), "inputs")
-    first = arena.carve(INT64, (8,))
-    arena.reset()
-    assert arena.carve(INT64, (2, 4)).ctypes.data == first.ctypes.data
-
-
 def test_nothing_is_carved_from_a_closed_arena():
     arena = Arena(aligned_bytes(64), "inputs")
     arena.close()
@@ -70,12 +53,6 @@ def test_nothing_is_carved_from_a_closed_arena():
     assert arena.free_bytes == 0
     with pytest.raises(PlanFault):
         arena.carve(INT64, (1,))
-
-
-def test_repr_shows_used_bytes():
-    arena = Arena(aligned_bytes(4096), "inputs")
-    arena.carve(INT64, (130,))
-    assert repr(arena) == "<Arena inputs: 1,040 of 4,096 bytes carved>"
 
 
 @pytest.mark.parametrize("nbytes", [2**62, 2**80], ids=["no such memory", "no such number"])
@@ -125,29 +102,14 @@ def test_an_answer_never_changes_while_it_is_held(count, executions):
 @pytest.mark.parametrize(
     "view",
     [
-        lambda batch: batch[3:4],
         lambda batch: batch[2:6].reshape(2, 32)[1:],
-        lambda batch: batch.T,
         lambda batch: batch[1].view(np.int32),
-        lambda batch: batch[None, 0, ::2],
-        lambda batch: np.asarray(batch[5]),
         lambda batch: memoryview(batch[7:]),
         lambda batch: np.from_dlpack(batch[1:3]),
         lambda batch: np.frombuffer(batch, np.uint8)[7:9],
         lambda batch: iter(batch[4]),
     ],
-    ids=[
-        "rows",
-        "reshaped",
-        "turned",
-        "other type",
-        "steps",
-        "the same",
-        "buffer",
-        "dlpack",
-        "bytes",
-        "iterator",
-    ],
+    ids=["reshaped", "other type", "buffer", "dlpack", "bytes", "iterator"],
 )
 def test_a_view_of_a_view_of_any_kind_keeps_the_slot(view):
     slots = some_slots(1)
@@ -155,17 +117,6 @@ def test_a_view_of_a_view_of_any_kind_keeps_the_slot(view):
     answer = view(batch)
     del batch
     gc.collect()
-    assert slots.free == 0
-    del answer
-    assert slots.free == 1
-
-
-def test_the_arena_keeps_the_slot_until_all_is_carved():
-    slots = some_slots(1)
-    arena = slots.take()
-    assert slots.free == 0
-    answer = arena.carve(FLOATS, (2,))
-    del arena
     assert slots.free == 0
     del answer
     assert slots.free == 1
@@ -187,12 +138,6 @@ def test_answers_may_be_freed_on_another_thread():
     sender.start()
     sender.join()
     assert slots.free == 2
-
-
-def test_the_most_recently_used_slot_is_reused_first():
-    slots = some_slots(3)
-    first = batch_of(slots).ctypes.data
-    assert batch_of(slots).ctypes.data == first
 
 
 def test_without_a_free_slot_memory_is_allocated():
@@ -217,21 +162,6 @@ def test_a_spilled_slot_holds_no_more_than_a_planned_one():
             slot.carve(FLOATS, (SLOT // 4 + 1,))
 
 
-def test_answers_are_writeable():
-    batch = batch_of(some_slots(), 1)
-    batch[0] += 1
-    assert batch.flags.writeable
-    assert batch[0, 0] == 2
-
-
-def test_answers_outlive_the_slots():
-    slots = some_slots()
-    answer = batch_of(slots, 7)[1:2]
-    del slots
-    gc.collect()
-    assert (answer == 7).all()
-
-
 def test_closed_slots_free_their_memory_with_the_last_answer():
     memory = [aligned_bytes(SLOT) for _ in range(2)]
     dead = [weakref.ref(own.base) for own in memory]
@@ -244,10 +174,3 @@ def test_closed_slots_free_their_memory_with_the_last_answer():
     del answer
     assert all(ref() is None for ref in dead)
     slots.close()
-
-
-def test_repr_shows_free_slots():
-    slots = some_slots(1)
-    held = [batch_of(slots), batch_of(slots)]
-    assert repr(slots) == "<AnswerSlots: 0 of 1 free, 4,096 bytes each, spilled 1 time(s)>"
-    del held

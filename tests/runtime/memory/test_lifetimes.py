@@ -1,12 +1,13 @@
 from itertools import combinations, permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from ge_runtime.errors import PlanFault
 from ge_runtime.memory import lifetimes
-from ge_runtime.memory.lifetimes import Lifetime, pack
+from ge_runtime.memory.lifetimes import Lifetime, Suballocator, pack
 
 ALIGNMENT = 16
 
@@ -91,18 +92,6 @@ def test_the_peak_of_few_buffers_is_minimal(buffers):
     assert pack(buffers, ALIGNMENT).peak == brute_force(buffers)
 
 
-@given(buffers_of(20))
-def test_same_lifetimes_have_the_same_offsets(buffers):
-    assert pack(buffers) == pack(buffers)
-
-
-def test_buffers_that_follow_each_other_share_bytes():
-    chain = [Lifetime(f"b{step}", 100, step, step + 1) for step in range(10)]
-    packing = pack(chain, 64)
-    assert (packing.peak, packing.lower_bound) == (256, 256)
-    assert set(packing.offsets.values()) == {0, 128}
-
-
 # Four buffers that fit into nine units; every order of the first round needs ten.
 HARD = [
     Lifetime("a", 3 * 64, 1, 4),
@@ -123,13 +112,97 @@ def test_search_ends_when_its_work_is_used_up(monkeypatch):
     assert (packing.peak, packing.lower_bound) == (10 * 64, 9 * 64)
 
 
-def test_no_buffers_need_no_bytes():
-    packing = pack([])
-    assert (packing.offsets, packing.peak, packing.lower_bound) == ({}, 0, 0)
-
-
 def test_a_duplicate_name_is_a_fault():
     twice = [Lifetime("b", 1, 0, 0), Lifetime("b", 2, 1, 1)]
     with pytest.raises(PlanFault) as raised:
         pack(twice)
     assert str(raised.value) == "found 1 name(s) for 2 buffers, expected one for each"
+
+
+CAPACITY = 200
+
+
+class SuballocatorMachine(RuleBasedStateMachine):
+    """Compares the suballocator with a map of allocated bytes."""
+
+    offsets = Bundle("offsets")
+
+    def __init__(self):
+        super().__init__()
+        self.range = Suballocator(CAPACITY)
+        self.owned = bytearray(CAPACITY)  # 1: allocated
+        self.sizes = {}
+
+    def gaps(self):
+        """Return (start, end) of each run of free bytes."""
+        runs, start = [], None
+        for index, owned in enumerate([*self.owned, 1]):
+            if not owned and start is None:
+                start = index
+            elif owned and start is not None:
+                runs.append((start, index))
+                start = None
+        return runs
+
+    @rule(target=offsets, nbytes=st.integers(1, 80), alignment=st.sampled_from([1, 3, 8, 32]))
+    def allocate(self, nbytes, alignment):
+        places = [
+            (end - start, start + -start % alignment)
+            for start, end in self.gaps()
+            if start + -start % alignment + nbytes <= end
+        ]
+        offset = self.range.allocate(nbytes, alignment)
+        assert offset == (min(places)[1] if places else None)
+        if offset is not None:
+            assert not any(self.owned[offset : offset + nbytes])
+            self.owned[offset : offset + nbytes] = b"\1" * nbytes
+            self.sizes[offset] = nbytes
+        return offset
+
+    @rule(offset=consumes(offsets))
+    def free(self, offset):
+        if offset is None:
+            return
+        nbytes = self.sizes.pop(offset)
+        self.range.free(offset)
+        self.owned[offset : offset + nbytes] = bytes(nbytes)
+
+    @invariant()
+    def statistics_are_those_of_the_gaps(self):
+        sizes = [end - start for start, end in self.gaps()]
+        largest = max(sizes, default=0)
+        assert (self.range.free_bytes, self.range.largest_free) == (sum(sizes), largest)
+        assert f"in {len(sizes)} block(s)" in repr(self.range)  # so free blocks are never adjacent
+        assert len(sizes) <= len(self.sizes) + 1
+
+    def teardown(self):
+        for offset in self.sizes:
+            self.range.free(offset)
+        assert self.range.free_bytes == self.range.largest_free == CAPACITY
+
+
+TestSuballocatorMachine = SuballocatorMachine.TestCase
+TestSuballocatorMachine.settings = settings(max_examples=40)
+TestSuballocatorMachine.pytestmark = pytest.mark.brute_force
+
+
+@pytest.mark.parametrize("offset", [0, 5, 99], ids=["freed before", "inside", "never given"])
+def test_only_allocations_can_be_freed(offset):
+    memory = Suballocator(100)
+    memory.free(memory.allocate(4))
+    memory.allocate(2)
+    memory.allocate(8)
+    memory.free(0)
+    with pytest.raises(ValueError, match=f"found nothing at offset {offset}, expected an alloc"):
+        memory.free(offset)
+
+
+@pytest.mark.parametrize(("nbytes", "alignment"), [(0, 1), (-1, 1), (1, 0)])
+def test_sizes_and_alignments_below_one_are_refused(nbytes, alignment):
+    with pytest.raises(ValueError, match=f"found {nbytes} bytes aligned to {alignment}, expected"):
+        Suballocator(100).allocate(nbytes, alignment)
+
+
+def test_an_empty_range_is_refused():
+    with pytest.raises(ValueError, match="capacity: found 0 bytes, expected at least 1"):
+        Suballocator(0)

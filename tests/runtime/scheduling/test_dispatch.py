@@ -65,17 +65,6 @@ def test_two_executors_work_at_the_same_time(two_lanes):
     assert sorted(executors) == ["left", "right"]
 
 
-def test_the_tasks_of_an_executor_keep_their_order(two_lanes):
-    order = {"left": [], "right": []}
-    tasks = [
-        (1, lambda executor, tell, number=number: order[executor].append(number))
-        for number in range(20)
-    ]
-    two_lanes.run_all(tasks, pytest.fail)
-    assert sorted(order["left"] + order["right"]) == list(range(20))
-    assert all(numbers == sorted(numbers) for numbers in order.values())
-
-
 def test_each_executor_may_have_its_tasks_in_another_order(two_lanes):
     ran = {"left": [], "right": []}
     tasks = [
@@ -124,7 +113,3 @@ def test_an_exception_in_a_task_affects_no_other_task(two_lanes):
     two_lanes.run_all([(1, do), (1, do)], pytest.fail)
     assert len(done) == 4
     assert two_lanes.outstanding == (0, 0)
-
-
-def test_closing_twice_is_harmless(two_lanes):
-    two_lanes.close()

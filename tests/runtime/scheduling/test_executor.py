@@ -92,13 +92,6 @@ def test_executions_of_one_request_batch_share_a_slot(executor_of, slots):
     assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(4)]
 
 
-def test_a_full_slot_is_followed_by_another(executor_of, slots):
-    executor = executor_of(Engine())
-    held = [execute(executor, value) for value in range(SLOT_BYTES // 64 + 1)]
-    assert slots.free == 0
-    assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(len(held))]
-
-
 def test_a_failed_batch_releases_its_memory(executor_of, slots):
     executor = executor_of(Picky())
     held = execute(executor, 1)
@@ -308,19 +301,6 @@ def test_requests_that_are_not_copied_get_the_same_answers_and_counts(request, p
         counts.launch_seconds = counts.measured_seconds = counts.copied_bytes = 0
         results.append((answer["y"].tolist(), counts))
     assert results[0] == results[1]
-
-
-def test_requests_that_share_an_execution_are_copied(executor_of):
-    engine, first, second = Reading(), aligned(), aligned()
-    executor_of(engine).execute([request_of(first), request_of(second)], Gear(2, {}))
-    assert not np.shares_memory(engine.read, first)
-    assert not np.shares_memory(engine.read, second)
-
-
-def test_a_padded_request_is_copied(executor_of):
-    engine, tensor = Reading(), aligned()
-    executor_of(engine).execute([request_of(tensor)], Gear(2, {}))
-    assert engine.read.tolist() == [[7, 7], [0, 0]]
 
 
 @pytest.mark.parametrize("rules", [{"here": False}, {"reproducible": True}])

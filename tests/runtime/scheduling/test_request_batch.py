@@ -108,12 +108,6 @@ def fail_if(culprit, fault=EngineFault):
     return fail
 
 
-def test_each_request_is_answered_in_order(execute):
-    answers, counts = execute([3, 1, 2], Executor())
-    assert [answer["size"] for answer in answers] == [3, 1, 2]
-    assert counts.launches == 1
-
-
 def test_predicted_and_failed_executions_are_counted(execute):
     counts = execute([3, 1, 2], Executor())[1]
     assert counts.predicted_seconds == COST.seconds(3, {"tokens": 3})
@@ -343,11 +337,6 @@ def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
     assert counts.gear_misses == 1
 
 
-def test_without_gears_there_are_no_misses(execute):
-    _, counts = execute([5, 200], Executor())
-    assert (counts.gear_hits, counts.gear_misses) == ({}, 0)
-
-
 def test_the_executor_gets_the_latest_deadline_and_whether_any_caller_waits(execute, clock):
     clock.advance(10.0)
     executor = Executor()
@@ -373,49 +362,6 @@ def test_an_execution_that_never_got_the_device_is_answered_and_counted(execute,
     answers, counts = execute([5, 5], Executor(fail_if(5, fault)))
     assert [type(answer) for answer in answers] == [fault, fault]
     assert (counts.departed, counts.isolations, counts.culprits) == (2, 0, 0)
-
-
-def test_a_request_that_would_be_late_in_a_batch_is_executed_first(execute, clock):
-    clock.advance(100.0)
-    executor = Executor()
-    gears = Gears(["tokens"], {"tokens": 10**6}, 16, {})
-    # Together they take 3.0 s, and one after the other 1.0 s and 2.0 s.
-    callers = [ANONYMOUS_CALLER, Caller(deadline=101.5)]
-    execute([10**6, 1], executor, callers=callers, gears=gears)
-    assert [gear.extents["tokens"] for gear in executor.gears] == [1, 10**6]
-
-
-def test_without_deadlines_the_longest_execution_is_first(execute):
-    executor = Executor()
-    execute([1, 9, 5], executor, callers=[Caller(deadline=math.inf)] * 3, capacity=1)
-    assert [gear.extents["tokens"] for gear in executor.gears] == [9, 5, 1]
-
-
-def test_a_caller_without_a_deadline_does_not_expire():
-    assert ANONYMOUS_CALLER.abandonment(1e9, ask=True) is None
-
-
-def test_a_deadline_that_is_now_has_not_passed():
-    assert Caller(deadline=5.0).abandonment(5.0, ask=True) is None
-
-
-def test_a_passed_deadline_says_by_how_much():
-    fault = Caller(deadline=5.0).abandonment(5.25, ask=True)
-    assert isinstance(fault, Expired)
-    assert "found a deadline that passed 250.0 ms ago" in str(fault)
-
-
-def test_a_cancelled_request_gets_the_fault():
-    assert isinstance(Caller(is_cancelled=lambda: True).abandonment(0.0, ask=True), Cancelled)
-
-
-def test_the_server_is_not_asked_about_an_expired_request():
-    caller = Caller(deadline=0.0, is_cancelled=lambda: pytest.fail("asked"))
-    assert isinstance(caller.abandonment(math.inf, ask=True), Expired)
-
-
-def test_cancellation_is_not_polled_if_not_requested():
-    assert Caller(is_cancelled=lambda: pytest.fail("asked")).abandonment(0.0, ask=False) is None
 
 
 def test_traced_requests_receive_their_executions(execute):

@@ -149,7 +149,7 @@ def test_long_prompts_are_executed_in_parts_and_past_their_limit_a_stream_ends()
         assert client.tokens == [(1, True)]
 
 
-@pytest.mark.parametrize("blocks", range(6, 20))
+@pytest.mark.parametrize("blocks", [6, 9, 14, 19])
 def test_streams_without_free_blocks_are_executed_again_after_others(blocks):
     runtime = Successors(blocks=blocks)
     streams = streams_on(runtime, rows=4)
@@ -183,17 +183,6 @@ def test_a_postponed_stream_starts_again_when_another_has_ended():
         [2],
         [2],
     ]
-
-
-def test_streams_that_find_no_blocks_at_their_start_wait_together():
-    runtime = Successors(blocks=2)
-    streams = streams_on(runtime, rows=4)
-    for at in range(4):
-        streams.add(Client(at, [at], max_tokens=2).stream)
-    while streams.busy:
-        streams.step()
-    # The last two find none, then neither of the others finds another one.
-    assert [list(step) for step in runtime.steps[:4]] == [[0, 1, 2, 3], [0, 1], [0], [1, 2, 3]]
 
 
 def test_a_stream_that_finds_no_blocks_alone_ends():

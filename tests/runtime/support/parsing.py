@@ -20,3 +20,10 @@ def assert_fault(config, expected, derived=()):
     """Assert that one of the faults contains the text `expected`."""
     faults = faults_of(config, derived)
     assert any(expected in fault for fault in faults), faults
+
+
+def assert_refused(build, key, text, expected, others=None):
+    """Assert that a fault of the parameter `key` contains the text `expected`."""
+    faults = faults_of(build((others or {}) | {key: text}))
+    field = f"parameter '{key}': "
+    assert any(fault.startswith(field) and expected in fault for fault in faults), faults

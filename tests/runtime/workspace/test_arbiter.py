@@ -29,6 +29,16 @@ def outcomes(*waiters):
     return [waiter.outcome.name for waiter in waiters]
 
 
+def test_methods_return_the_waiters_that_stop_waiting():
+    pool = arbiter()
+    asked(pool, 60)
+    late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
+    newcomer = Waiter(100, "model")
+    assert list(pool.request(newcomer, 5.0)) == [late, small]
+    assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
+    assert (late.waited_s, small.waited_s) == (2.0, 1.5)
+
+
 class ArbiterMachine(RuleBasedStateMachine):
     """Compares the arbiter with the definition of the order, on lists of waiters."""
 
@@ -187,62 +197,6 @@ class ArbiterMachine(RuleBasedStateMachine):
 TestArbiterMachine = ArbiterMachine.TestCase
 TestArbiterMachine.settings = settings(max_examples=60, stateful_step_count=50)
 TestArbiterMachine.pytestmark = pytest.mark.brute_force
-
-
-def test_equals_are_served_in_order_of_arrival():
-    pool = arbiter()
-    first = asked(pool, 100)
-    others = [asked(pool, 60), asked(pool, 60), asked(pool, 60)]
-    assert outcomes(*others) == ["WAITING"] * 3
-    for position, holder in enumerate([first, *others[:-1]]):
-        assert list(pool.release(holder, 0.0)) == [others[position]]
-
-
-def test_a_small_waiter_does_not_pass_a_large_one_that_waits():
-    pool = arbiter()
-    asked(pool, 60)
-    large, small = asked(pool, 80), asked(pool, 10)
-    assert outcomes(large, small) == ["WAITING", "WAITING"]
-
-
-def test_methods_return_the_waiters_that_stop_waiting():
-    pool = arbiter()
-    asked(pool, 60)
-    late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
-    newcomer = Waiter(100, "model")
-    assert list(pool.request(newcomer, 5.0)) == [late, small]
-    assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
-    assert (late.waited_s, small.waited_s) == (2.0, 1.5)
-
-
-def test_an_expired_waiter_gets_no_bytes():
-    pool = arbiter()
-    holder = asked(pool, 100)
-    late, other = asked(pool, 100, deadline=5.0), asked(pool, 100)
-    assert list(pool.release(holder, 5.0)) == [late, other]
-    assert outcomes(late, other) == ["TIMED_OUT", "GRANTED"]
-
-
-def test_later_waiters_are_served_when_the_first_is_withdrawn():
-    pool = arbiter()
-    asked(pool, 60)
-    large, small = asked(pool, 80), asked(pool, 10)
-    assert list(pool.withdraw(large, 0.0)) == [large, small]
-    assert outcomes(large, small) == ["CANCELLED", "GRANTED"]
-
-
-def test_a_place_in_the_queue_is_free_once_its_waiter_has_expired():
-    pool = arbiter(queue_limit=1)
-    asked(pool, 100)
-    expiring = asked(pool, 1, deadline=1.0)
-    assert outcomes(asked(pool, 1, now=0.5)) == ["FULL"]
-    assert outcomes(asked(pool, 1, now=1.0), expiring) == ["WAITING", "TIMED_OUT"]
-
-
-def test_empty_leases_have_distinct_offsets():
-    pool = arbiter()
-    first, second = asked(pool, 0), asked(pool, 0)
-    assert first.offset != second.offset
 
 
 def test_closing_ends_all_waits_and_keeps_live_leases():

@@ -8,12 +8,7 @@ import pytest
 from runtime.support.threads import Beside
 
 from ge_runtime.clock import SystemClock
-from ge_runtime.errors import (
-    NeverFits,
-    PoolClosed,
-    PoolFull,
-    PoolTimeout,
-)
+from ge_runtime.errors import NeverFits, PoolClosed, PoolFull, PoolTimeout
 from ge_runtime.testing import ManualClock
 from ge_runtime.workspace import Held, WorkspacePool
 
@@ -64,15 +59,6 @@ def test_a_second_release_does_nothing(pool):
         assert pool.stats().by_owner == {"b": Held(1, CAPACITY)}
 
 
-def test_a_lease_that_is_never_released_shows_under_its_owner(pool):
-    leaked = [pool.lease(100, owner="leaky"), pool.lease(200, owner="leaky")]
-    with pool.lease(300, owner="tidy"):
-        pass
-    assert pool.stats().by_owner == {"leaky": Held(2, 300)}
-    for lease in leaked:
-        lease.release()
-
-
 def test_a_waiter_gets_its_lease_when_the_bytes_are_released(pool, clock):
     holder = pool.lease(CAPACITY, owner="a")
     waiter = Beside(pool.lease, 500, owner="b")
@@ -82,19 +68,6 @@ def test_a_waiter_gets_its_lease_when_the_bytes_are_released(pool, clock):
     with waiter.result() as lease:
         assert (lease.owner, lease.waited_s) == ("b", 2.5)
     assert (pool.stats().waited, pool.stats().wait_s) == (1, 2.5)
-
-
-def test_one_release_can_serve_several(pool, clock):
-    holder = pool.lease(CAPACITY, owner="a")
-    waiters = []
-    for number in range(3):
-        waiters.append(Beside(pool.lease, 1_000, owner=f"b{number}"))
-        clock.until_waiting(number + 1)
-    holder.release()
-    leases = [waiter.result() for waiter in waiters]
-    assert sorted(lease.offset for lease in leases) == [0, 1_024, 2_048]
-    for lease in leases:
-        lease.release()
 
 
 # -- deadlines and interrupts --------------------------------------------------------------------
@@ -111,25 +84,6 @@ def test_a_wait_ends_at_its_deadline_and_not_before(pool, clock):
             "pool: b: found less than 500 bytes free for 5.000 s, expected them before the deadline"
         )
     assert pool.stats().timeouts == 1
-
-
-def test_a_deadline_that_has_passed_is_refused_even_if_all_is_free(pool, clock):
-    clock.advance(1.0)
-    assert text_of(PoolTimeout, pool.lease, 500, deadline=1.0, owner="b") == (
-        "pool: b: found less than 500 bytes free for 0.000 s, expected them before the deadline"
-    )
-
-
-def test_waiters_after_an_expired_one_are_served(pool, clock):
-    with pool.lease(6_000, owner="a"):
-        large = Beside(pool.lease, 8_000, deadline=1.0, owner="b")
-        clock.until_waiting(1)
-        small = Beside(pool.lease, 500, owner="c")
-        clock.until_waiting(2)
-        clock.advance(1.0)
-        small.result().release()
-        with pytest.raises(PoolTimeout):
-            large.result()
 
 
 def test_a_waiter_that_is_interrupted_leaves_nothing_behind():
@@ -154,11 +108,6 @@ def test_more_than_the_capacity_never_fits(pool):
     assert text_of(NeverFits, pool.require, 10_001, "b") == text
 
 
-def test_require_ignores_current_leases(pool):
-    with pool.lease(CAPACITY, owner="a"):
-        pool.require(CAPACITY, "b")
-
-
 def test_a_waiter_beyond_the_queue_limit_is_refused(clock):
     pool = WorkspacePool(CAPACITY, clock, queue_limit=1, name="pool")
     with pool.lease(CAPACITY, owner="a"):
@@ -168,11 +117,6 @@ def test_a_waiter_beyond_the_queue_limit_is_refused(clock):
             "pool: c: found 1 leases waiting, expected fewer: that is the limit (queue_limit)"
         )
     waiter.result().release()
-
-
-def test_a_lease_may_be_empty(pool):
-    with pool.lease(0, owner="a") as nothing:
-        assert nothing.nbytes == 0
 
 
 def test_negative_sizes_are_refused(pool):
@@ -204,14 +148,6 @@ def test_closing_waits_for_all_leases(pool, clock):
     assert not closing.is_done()
     second.release()
     assert closing.result()
-
-
-def test_closing_waits_at_most_the_given_time(pool, clock):
-    with pool.lease(500, owner="a"):
-        closing = Beside(pool.close, 3.0)
-        clock.until_waiting(1)
-        clock.advance(3.0)
-        assert not closing.result()
 
 
 # -- for people ----------------------------------------------------------------------------------

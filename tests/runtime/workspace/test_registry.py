@@ -1,8 +1,9 @@
 import pytest
 
-from ge_runtime.errors import ConfigFault, PoolClosed
+from ge_runtime.devices import Device
+from ge_runtime.errors import ConfigFault, OutOfMemory, PoolClosed
 from ge_runtime.testing import ManualClock
-from ge_runtime.workspace import PROCESS_POOLS, PoolRegistry
+from ge_runtime.workspace import PoolRegistry
 
 MIB = 2**20
 
@@ -20,11 +21,6 @@ def test_models_of_a_device_share_one_pool(pools):
         "<Membership of b in <WorkspacePool workspace of npu:0: open, 0 of 12,582,912 bytes in 0 "
         "lease(s), 0 waiting>>"
     )
-
-
-def test_devices_have_separate_pools(pools):
-    first, second = pools.join("npu:0", 12 * MIB, "a"), pools.join("npu:1", 6 * MIB, "a")
-    assert first.pool is not second.pool
 
 
 def test_another_capacity_is_a_fault_that_names_both_models(pools):
@@ -61,10 +57,24 @@ def test_after_the_last_member_another_capacity_is_accepted(pools):
         pass
 
 
-def test_a_process_has_a_registry():
-    membership = PROCESS_POOLS.join("test_registry", MIB, "a")
-    try:
-        with membership.pool.lease(MIB, owner="a") as lease:
-            assert lease.nbytes == MIB
-    finally:
-        membership.leave()
+class PaperCard(Device[None]):
+    """A card of 32 GiB that only counts its memory."""
+
+    kind = "npu"
+
+    def _obtain(self, nbytes):
+        return None
+
+    def _release(self, memory):
+        pass
+
+
+def test_two_workspaces_that_do_not_fit_side_by_side_are_refused():
+    card = PaperCard("npu:0", 32 * 2**30)
+    card.allocate("weights and workspace of ranker", 27 * 2**30)
+    with pytest.raises(OutOfMemory) as raised:
+        card.allocate("workspace of encoder", 6 * 2**30)
+    assert str(raised.value) == (
+        "npu:0: 'workspace of encoder': found 6,442,450,944 bytes wanted, expected at most "
+        "5,368,709,120, which are free of 34,359,738,368"
+    )

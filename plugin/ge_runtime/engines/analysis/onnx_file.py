@@ -87,7 +87,7 @@ _GRAPH: Final = 7
 _INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
 _TENSOR_NAME: Final = 8
 # fmt: off
-_DTYPES: Final[Mapping[int, DType]] = {
+DTYPES: Final[Mapping[int, DType]] = {
     1: DType.FP32, 2: DType.UINT8, 3: DType.INT8, 4: DType.UINT16, 5: DType.INT16, 6: DType.INT32,
     7: DType.INT64, 8: DType.BYTES, 9: DType.BOOL, 10: DType.FP16, 11: DType.FP64,
     12: DType.UINT32, 13: DType.UINT64, 16: DType.BF16,
@@ -117,7 +117,7 @@ def _tensor(path: Path, value: memoryview) -> GraphTensor:
     name = _text(value, 1)
     tensor = [part for kind in _parts(value, 2) for part in _parts(kind, 1)]
     types = [number for part in tensor for each in _parts(part, 1) for number in varints(each)]
-    dtype = _DTYPES.get(types[-1]) if types else None
+    dtype = DTYPES.get(types[-1]) if types else None
     if dtype is None:
         found = f"type {types[-1]}" if types else "no tensor type"
         raise ArtifactFault(

@@ -173,7 +173,6 @@ class OnnxGraph:
 
 
 def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes of all graphs in the attributes of a node, at any depth."""
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -258,7 +257,9 @@ class ShapeValues:
         known = dict(self._constants)
         for index, node in enumerate(self._nodes):
             inputs = _inputs(node, known, shapes)
-            if inputs is not None and all(_is_small(shapes.get(name)) for name in node.output):
+            if inputs is not None and all(
+                name in shapes and math.prod(shapes[name]) <= _MOST_ELEMENTS for name in node.output
+            ):
                 known.update(self._run(index, node, inputs))
         return {name: value for name, value in known.items() if name not in self._constants}
 
@@ -280,7 +281,6 @@ class ShapeValues:
 
 
 def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodeProto, ...]:
-    """Return the nodes that depend only on constants and shapes."""
     known = set(constants)
     nodes = []
     for node in model.graph.node:
@@ -293,7 +293,6 @@ def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodePr
 def _inputs(
     node: NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Array] | None:
-    """Return the node's inputs; None unless all are known."""
     names = {name for name in node.input if name}
     if node.op_type not in _OF_SHAPES:
         return {name: known[name] for name in names} if names <= known.keys() else None
@@ -301,10 +300,6 @@ def _inputs(
         return None
     # Placeholders of these shapes, whose elements are all the same byte.
     return {name: np.broadcast_to(np.int8(0), shapes[name]) for name in names}
-
-
-def _is_small(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and math.prod(shape) <= _MOST_ELEMENTS
 
 
 def _has_elements(tensor: TensorProto) -> bool:

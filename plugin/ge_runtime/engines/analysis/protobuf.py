@@ -58,7 +58,6 @@ def field_span(message: memoryview | bytes, start: int) -> tuple[int, int, int, 
 
 
 def _read_varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
-    """Return the varint at `at` and the position of its end."""
     number = shift = 0
     while True:
         byte = message[at]

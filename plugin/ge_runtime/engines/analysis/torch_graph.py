@@ -113,7 +113,6 @@ class _Sizes:
         return True
 
     def _values(self, sizes: Sequence[Size]) -> list[int] | None:
-        """Return the sizes as numbers; None if one of them is unknown."""
         try:
             return [
                 size if type(size) is int else int(size.node.expr.xreplace(self._symbols))
@@ -124,7 +123,6 @@ class _Sizes:
 
 
 def _tensors(node: Node) -> list[FakeTensor]:
-    """Return the tensors among the node's results."""
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [each for each in values if hasattr(each, "dtype")]

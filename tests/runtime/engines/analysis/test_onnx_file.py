@@ -39,16 +39,6 @@ def adding(constants, *nodes):
     )
 
 
-@pytest.mark.parametrize("graph", [ENCODER, PIXELS], ids=lambda graph: graph.name)
-def test_model_without_large_tensors_is_read_as_it_is(tmp_path, graph):
-    file = OnnxFile.read(write(graph, "onnxruntime", tmp_path))
-    expected = graph.onnx()
-    assert onnx.ModelProto.FromString(file.model) == expected
-    assert file.weights_bytes == sum(
-        numpy_helper.to_array(tensor).nbytes for tensor in expected.graph.initializer
-    )
-
-
 @pytest.mark.parametrize("typed", [False, True], ids=["raw", "typed"])
 def test_large_tensors_keep_name_type_and_dims(tmp_path, typed):
     model = adding({"small": SMALL})
@@ -60,15 +50,6 @@ def test_large_tensors_keep_name_type_and_dims(tmp_path, typed):
     model.graph.initializer[1].CopyFrom(bare(LARGE, "large"))
     assert found == model
     assert weights_bytes == LARGE.nbytes + SMALL.nbytes
-
-
-def test_large_constants_inside_nodes_are_weights_too(tmp_path):
-    value = numpy_helper.from_array(LARGE)
-    found, weights_bytes = read(
-        tmp_path, adding({}, helper.make_node("Constant", [], ["large"], value=value))
-    )
-    assert found.graph.node[0].attribute[0].t == bare(LARGE)
-    assert weights_bytes == LARGE.nbytes
 
 
 def test_tensors_inside_branches_are_weights_too(tmp_path):
