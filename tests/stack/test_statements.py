@@ -111,7 +111,7 @@ STATEMENTS = [
     ("docs/server.md", f"at {backlog._LIMIT // MIB} MiB of unread responses"),
     ("docs/server.md", f"until {backlog._LIMIT // MIB} MiB of a stream's responses are unread"),
     ("docs/server.md", f"requests of more than {session._COUNTED // KIB} KiB"),
-    ("docs/server.md", f"keep freed blocks up to {cli._KEPT_BYTES // MIB} MiB"),
+    ("docs/server.md", f"blocks of up to {cli._KEPT_BYTES // MIB} MiB"),
     ("docs/server.md", f"more than {gil.SHARED_BYTES // MIB} MiB in total are copied outside"),
     ("docs/server.md", f"up to {region._MOST_IDLE // MIB} MiB of memory"),
     ("docs/hosts.md", f"grows up to {LIMIT_BYTES // GIB} GiB per direction"),
