@@ -21,8 +21,8 @@ def test_a_row_has_key_value_and_default():
     oversize = next(setting for setting in SETTINGS if setting.key == "oversize")
     limit = next(family for family in FAMILIES if family.name == "limit")
     assert markdown_table([oversize, limit]).splitlines()[2:] == [
-        "| `oversize` | `error` or `fallback`. A request that fits no gear is refused by `error`, "
-        "and executed alone at its own size by `fallback` | `error` |",
+        "| `oversize` | `error` or `fallback`. With `error`, a request that fits no gear is "
+        "refused. With `fallback`, it is executed alone at its own size | `error` |",
         "| `limit.<axis>` | a size. No request may be larger along the axis; memory is planned "
         "for this size | needed for every axis |",
     ]
