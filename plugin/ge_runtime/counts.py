@@ -50,7 +50,7 @@ class Counts:
     """Executions that had to wait for workspace."""
     workspace_wait_seconds: float = 0.0
     isolations: int = 0
-    """Executions that failed and were split in halves, or failed with a single request."""
+    """Failed executions that a request may have caused; each was split unless it had only one."""
     culprits: int = 0
     """Requests identified as the cause of a failed execution."""
     disabled_sizes: int = 0

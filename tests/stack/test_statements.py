@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 
+import pytest
 from support.servers import ROOT
 
+from reference_server import watching
+from reference_server.backends.archives import Limits
+from reference_server.backends.process_host.instance import Backoff
+from reference_server.backends.process_host.memory import LIMIT_BYTES
+from reference_server.codecs import bodies
 from reference_server.command import cli
-from reference_server.core import backlog
+from reference_server.core import backlog, gil
+from reference_server.core.profiles import NEWEST, V2_51
+from reference_server.frontends.grpc import session
+from reference_server.observability import incidents, logs, spans
+from reference_server.shared_memory import region
+from triton_replay.recording import recorder
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -81,3 +93,44 @@ def test_what_the_overview_says_of_the_speed_is_in_the_tables():
     assert max(held["a C call that holds the GIL, process"]) < 1
     starts = section("docs/results/performance.md", "Start and idle memory")
     assert float(re.findall(r"^\| reference \| 1 \| ([\d.]+) s", starts, re.M)[0]) < 1
+
+
+PYTHONS = re.findall(r"each Python from (3\.\d+) to (3\.\d+)", page("Makefile"))[0]
+STATEMENTS = [
+    ("README.md", f"Python {PYTHONS[0]} to {PYTHONS[-1]}"),
+    ("README.md", f"behaves like Triton {NEWEST.version.rpartition('.')[0]}, the newest"),
+    ("README.md", f"real tritonserver {V2_51.version.rpartition('.')[0]} and"),
+    (
+        "docs/server.md",
+        f"expand to {bodies._FREE_BYTES // MIB} MiB or {bodies._LARGEST_RATIO} times",
+    ),
+    ("docs/server.md", f"shows the last {logs.LogTail._MAX_LINES} log lines"),
+    ("docs/server.md", f"late by more than {incidents._LATE_S * 1000:.0f} ms"),
+    ("docs/server.md", f"`--execution-warning-secs` ({options()['--execution-warning-secs']:g};"),
+    ("docs/repositories.md", f"`--repository-poll-secs` ({options()['--repository-poll-secs']:g})"),
+    ("docs/server.md", f"at {backlog._LIMIT // MIB} MiB of unread responses"),
+    ("docs/server.md", f"until {backlog._LIMIT // MIB} MiB of a stream's responses are unread"),
+    ("docs/server.md", f"requests of more than {session._COUNTED // KIB} KiB"),
+    ("docs/server.md", f"blocks of up to {cli._KEPT_BYTES // MIB} MiB"),
+    ("docs/server.md", f"more than {gil.SHARED_BYTES // MIB} MiB in total are copied outside"),
+    ("docs/server.md", f"up to {region._MOST_IDLE // MIB} MiB of memory"),
+    ("docs/hosts.md", f"grows up to {LIMIT_BYTES // GIB} GiB per direction"),
+    (
+        "docs/hosts.md",
+        f"{Limits().content_bytes // GIB} GiB of content and {Limits().entries:,} entries",
+    ),
+    ("docs/hosts.md", f"restarted after {Backoff().ended(0) / 1e9} s."),
+    (
+        "docs/hosts.md",
+        f"up to {inspect.signature(Backoff).parameters['limit_s'].default:.0f} s. It is",
+    ),
+    ("docs/server.md", f"metrics port (default: {watching._METRICS_PORT} of the same host"),
+    ("docs/server.md", f"(default: 127.0.0.1:{watching._parser().get_default('port')})"),
+    ("docs/observing.md", f"at most {spans._CLOSE_S:.0f} seconds"),
+    ("docs/replay.md", f"too slow ({recorder.MAX_WAITING // MIB} MiB may wait)"),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), STATEMENTS)
+def test_a_page_states_the_limits_of_the_code(name: str, sentence: str):
+    assert sentence in " ".join(page(name).split())

@@ -34,7 +34,7 @@ COUNTERS: Final = {
     "gear_misses": "Requests that fit no gear",
     "workspace_waits": "Executions that had to wait for workspace",
     "workspace_wait_seconds": "Time that executions waited for workspace",
-    "isolations": "Failed executions, each split in halves or found to have a single request",
+    "isolations": "Failed executions that a request may have caused",
     "culprits": "Requests identified as the cause of a failed execution",
     "disabled_sizes": "Sizes of executions that failed repeatedly and are not tried again",
     "departed": "Requests dropped after cancellation or past their deadline",

@@ -49,8 +49,8 @@ COST: Final = Setting[readers.GivenCost | None](
     None,
     "`calibrate`, or [fixed numbers](ragged.md#what-an-execution-costs): `launch_us=120, "
     "element_ns=35.2, element2_ns=0.01`, and `growth_ns=2` if each row costs more in larger "
-    "executions. `calibrate` measures the cost of executions at load, in about a second, or "
-    "reads the cost that an earlier start stored. It corrects the cost while serving",
+    "executions. With `calibrate`, the cost of executions is measured at load, in about a second, "
+    "or read from a file that an earlier start has stored. The cost is corrected while serving",
     "`calibrate`",
 )
 COST_CACHE: Final = Setting(
@@ -66,8 +66,8 @@ OVERSIZE: Final = Setting(
     "oversize",
     readers.choice("error", "fallback"),
     "error",
-    "`error` or `fallback`. A request that fits no gear is refused by `error`, and executed "
-    "alone at its own size by `fallback`",
+    "`error` or `fallback`. With `error`, a request that fits no gear is refused. With "
+    "`fallback`, it is executed alone at its own size",
     "`error`",
 )
 PACKING: Final = Setting[str | None](
@@ -77,8 +77,8 @@ ROWS_MOST: Final = Setting[int | None](
     "rows",
     readers.whole(1),
     None,
-    "the largest number of rows of an execution. Allowed only with `max_batch_size: 0` and a "
-    "`prepared.<tensor>` or `generate.<output>`, because then the model makes the rows",
+    "the largest number of rows of an execution. Allowed only if the model makes the rows: with "
+    "`generate.<output>`, or with `max_batch_size: 0` and a `prepared.<tensor>`",
 )
 IO_BUFFERS: Final = Setting(
     "io_buffers",
@@ -104,8 +104,8 @@ UNPLANNED: Final = Setting(
     readers.switch("allowed", "refused", default=False),
     False,
     "`allowed` or `refused`. A `model.om` that ATC compiled for [ranges of "
-    "sizes](ascend.md#ranges-of-sizes), without gears, needs memory that no plan contains; "
-    "`allowed` executes it, `refused` refuses the load",
+    "sizes](ascend.md#ranges-of-sizes), without gears, needs memory that no plan contains. With "
+    "`allowed` the model is executed; with `refused` its load fails",
     "`refused`",
 )
 EXECUTION_TIMEOUT: Final = Setting(
@@ -153,8 +153,8 @@ PLACEMENT: Final = Setting(
     "placement",
     readers.choice("local", "service"),
     "local",
-    "`local` or `service`. The graph is executed by the model's own process (`local`), or by "
-    "the [process that owns the device](service.md) (`service`)",
+    "`local` or `service`. With `local`, the model's own process executes the graph. With "
+    "`service`, the [process that owns the device](service.md) executes it",
     "`local`",
 )
 RESIDENT_ROWS: Final = Setting[int | None](
@@ -248,8 +248,8 @@ UNPAD: Final = Setting(
     readers.switch("auto", "off", default=False),
     False,
     "`auto` or `off`. With `auto`, an encoder is rewritten at load so that [padding is not "
-    "computed](ragged.md#encoders-without-padding), if that is measured to be faster; the load "
-    "log has the result. Only for `engine: onnxruntime` on the CPU",
+    "computed](ragged.md#encoders-without-padding). The rewritten graph is used if it is faster; "
+    "the load log has the result. Only for `engine: onnxruntime` on the CPU",
     "`off`",
 )
 REPRODUCIBLE: Final = Setting(
@@ -282,12 +282,12 @@ STATE_FULL: Final = Setting(
     "state_full",
     readers.switch("evict", "refuse", default=False),
     False,
-    "`refuse` or `evict`. If no block is free, `refuse` refuses the request, and `evict` ends the "
-    "sequence that is idle longest",
+    "`refuse` or `evict`. With `refuse`, a request is refused if no block is free. With `evict`, "
+    "the sequence that is idle longest is ended instead",
     "`refuse`",
 )
 DEVICE_IDS: Final = Setting[tuple[int, ...] | None](
-    "device_ids", readers.card_ids, None, "the numbers of cards, e.g. `0, 1`. Replaces `devices`"
+    "device_ids", readers.card_ids, None, "the numbers of cards, e.g. `0, 1`, instead of `devices`"
 )
 EXEC_BLOCKS: Final = Setting(
     "device_exec_blocks",
@@ -332,7 +332,7 @@ TOTAL: Final = Family(
     readers.whole(1),
     "a number of at least `limit.<axis>`. It [limits rows x size](ragged.md#limits-of-tokens) of "
     "executions and requests along the axis, with padding. Memory is planned for this number "
-    "instead of all rows at the limit. Not allowed with gears of the axis or of batch",
+    "instead of for all rows at the limit. Not allowed with gears of the axis or of batch",
     "rows x limit",
 )
 MINIMUM: Final = Family(
@@ -364,8 +364,8 @@ MASK: Final = Family(
     "mask.<graph input>",
     readers.names,
     "axes, separated by commas. The graph input is generated: 1 where a row has data along all "
-    "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of "
-    "the graph. With [growing states](runtime.md#states-that-grow) also `past + tokens`",
+    "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of the "
+    "graph. With [growing states](runtime.md#states-that-grow) the value may be `past + tokens`",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
@@ -418,7 +418,7 @@ RANGE: Final = Family(
 PADDING: Final = Family(
     "padding.<axis>",
     readers.text,
-    "`masked`, `equal` or `neutral`. Decides whether sizes along the axis [may "
+    "`masked`, `equal` or `neutral`. The rule decides whether sizes along the axis [may "
     "differ](any-graph.md#who-may-share-an-execution) within one execution",
     "`masked` if a graph input marks where the data of a row ends, otherwise `equal`",
 )
@@ -455,8 +455,8 @@ PREPARED: Final = Family(
 RESIDENT: Final = Family(
     "resident.<input or output>",
     readers.text,
-    "type and dims, for an input also the model that computes it: `FP32[384] of "
-    "text_encoder`. The rows of this tensor [stay on the "
+    "type and dims, for example `FP32[384]`. For an input, add the model that computes it: "
+    "`FP32[384] of text_encoder`. The rows of this tensor [stay on the "
     "device](service.md#tensors-that-stay-on-the-device) between two models of an ensemble",
 )
 AIPP: Final = Family(
