@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from server.backends.kit import (
     IDENTITY,
-    answer,
     executing,
     execution_error,
     instance,
     model_file,
-    outputs,
-    request,
     said,
 )
 
@@ -59,10 +56,6 @@ def test_initialize_receives_seven_strings(tmp_path, open_file):
         "model_version": "3",
         "model_name": "bert",
     }
-
-
-def test_only_execute_is_needed(open_model):
-    assert outputs(answer(open_model(IDENTITY), request(IN=[1, 2]))) == {"OUT": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -110,16 +103,6 @@ def test_failures_while_opening_have_tritons_text(tmp_path, source, text):
     assert error.message == text.format(file=tmp_path / "m/1/model.py")
 
 
-def test_a_failing_helper_is_reported_with_the_importing_line(tmp_path):
-    file = model_file(tmp_path, "import helper", {"1/helper.py": "x = 1\nraise OSError('disk')"})
-    with pytest.raises(ServerError) as caught:
-        instance(file).open()
-    assert caught.value.message == (
-        f"OSError: disk\n\nAt:\n  {file.with_name('helper.py')}(2): <module>\n"
-        f"  {file}(1): <module>\n"
-    )
-
-
 def test_a_missing_file_fails_at_once(tmp_path):
     missing = tmp_path / "m" / "1" / "model.py"
     with pytest.raises(ServerError, match=r"Python model file not found in") as caught:
@@ -137,14 +120,6 @@ def test_another_file_name_names_the_module(tmp_path, open_file):
         tmp_path, executing("raise ValueError(__name__, __package__)"), filename="other.py"
     )
     assert "ValueError: ('1.other', '1')" in execution_error(open_file(file))
-
-
-def test_an_async_initialize_is_not_awaited(open_model):
-    with pytest.warns(RuntimeWarning, match=r"initialize' was never awaited"):
-        open_model("""
-            class TritonPythonModel:
-                async def initialize(self, args): raise ValueError
-        """)
 
 
 def test_opening_is_logged_as_triton_does(open_model, caplog):
@@ -174,11 +149,6 @@ def test_an_instance_that_never_opened_closes_silently(tmp_path):
     unopened = instance(tmp_path / "m/1/model.py")
     unopened.close()
     assert "closed" in repr(unopened)
-
-
-def test_prints_pass_through(open_model, capsys):
-    open_model("print('héllo')\nclass TritonPythonModel: pass")
-    assert capsys.readouterr().out == "héllo\n"
 
 
 ONE_AT_A_TIME = """

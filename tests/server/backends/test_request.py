@@ -1,16 +1,10 @@
 """Tests of InferenceRequest."""
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from server.backends.kit import request, senders
 from triton_python_backend_utils import InferenceRequest, TritonModelException
 
 from reference_server.core.request import InferRequest, SequenceFlag
-
-DECLARED = ("OUT", "TEXT")
 
 
 def received(sent: InferRequest | None = None, **fields) -> InferenceRequest:
@@ -65,38 +59,6 @@ def test_parameters_are_compact_json_text():
     assert received(parameters=parameters).parameters() == (
         '{"i":5,"s":"x","b":true,"d":1.5,"é":"ü\\n\\u0001","q":"\\"\\\\/","n":-0.0}'
     )
-
-
-@given(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text()))
-def test_parameters_are_read_back_as_they_were(parameters):
-    assert json.loads(received(parameters=parameters).parameters()) == parameters
-
-
-def test_cancellation_is_visible_at_once():
-    sent = request()
-    seen = received(sent)
-    assert not seen.is_cancelled()
-    sent.cancellation.cancel()
-    assert seen.is_cancelled()
-
-
-def test_flags_set_by_the_model_are_the_models_own():
-    sent = request()
-    seen = received(sent)
-    seen.set_flags(3)
-    assert seen.flags() == 3
-    assert sent.flags == SequenceFlag.NONE
-
-
-@pytest.mark.parametrize("flags", [-1, 1.5, "a", None, 1 << 32])
-def test_flags_that_are_no_32_bit_number_are_refused(flags):
-    with pytest.raises(TypeError, match=r"^argument 'flags': found .*; expected "):
-        received().set_flags(flags)
-
-
-def test_a_request_needs_inputs_outputs_and_a_model():
-    with pytest.raises(TypeError, match=r"^argument 'inputs': found NoneType; expected list$"):
-        InferenceRequest(model_name="m", flags=1)
 
 
 def test_exec_needs_a_server():

@@ -125,26 +125,9 @@ def test_other_types_have_no_number(foreign):
     assert pb_utils.numpy_to_triton_type(foreign) is None
 
 
-def test_byte_strings_are_strings_too():
-    assert pb_utils.numpy_to_triton_type(np.bytes_) == 13
-
-
 @pytest.mark.parametrize("code", [0, 14, 99, -1])
 def test_other_numbers_have_no_type(code):
     assert pb_utils.triton_to_numpy_type(code) is None
-
-
-def test_names_of_a_configuration_have_types():
-    assert len(pb_utils.TRITON_STRING_TO_NUMPY) == 13
-    assert pb_utils.triton_string_to_numpy("TYPE_FP32") is np.float32
-    assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_
-    assert pb_utils.triton_string_to_numpy("TYPE_BOOL") is bool
-
-
-@pytest.mark.parametrize("name", ["FP32", "TYPE_BF16", "TYPE_BYTES"])
-def test_other_names_are_key_errors(name):
-    with pytest.raises(KeyError):
-        pb_utils.triton_string_to_numpy(name)
 
 
 def test_strings_are_serialized_in_c_order():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from server.support.configs import ensemble, step
 from server.support.ensembles import Bench, NotedCompositions, failure, values
-from server.support.requests import PATIENCE_S, a_request, array_tensor
+from server.support.requests import PATIENCE_S, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, invalid_arg, not_found
@@ -25,16 +25,6 @@ SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end
 
 
 # ----------------------------------------------------------------------------------------- order
-
-
-def test_step_runs_after_the_step_it_reads_from():
-    bench = Bench(CHAIN)
-    answers = bench.submit()
-    assert bench.running() == ["a"]
-    bench.answer("a", ("Y", 3))
-    assert bench.running() == ["b"]
-    bench.answer("b", ("Y", 4))
-    assert values(answers.wait()) == {"O": [4]}
 
 
 def test_independent_steps_run_in_parallel():
@@ -288,19 +278,6 @@ def test_step_timings_are_recorded():
     assert bench.outcomes.composed_of == [(5, [one, two])]
 
 
-def test_ensemble_has_no_pending_requests():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert (bench.running(), bench.scheduler.pending) == (["a"], 0)
-
-
-def test_queue_time_is_recorded():
-    bench = Bench(CHAIN)
-    request = a_request(array_tensor("I", [1], np.float32))
-    bench.scheduler.submit(request)
-    assert request.queued_ns == 5
-
-
 # --------------------------------------------------------------------------------------- failures
 
 
@@ -312,13 +289,6 @@ def test_failing_step_fails_the_ensemble_with_its_message():
     assert bench.running() == []
     # Twice: Triton counts the failure twice if no other step is in flight.
     assert bench.outcomes.failed == ["q", "q"]
-
-
-def test_refused_step_fails_the_ensemble_with_its_message():
-    bench = Bench(CHAIN, refuses={"b": invalid_arg("expected 1 inputs")})
-    answers = bench.submit()
-    bench.answer("a")
-    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', expected 1 inputs")
 
 
 def test_first_of_two_failures_is_reported():
@@ -406,14 +376,6 @@ def test_closed_ensemble_refuses_requests():
     )
 
 
-def test_repr_has_the_number_of_running_requests():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 1 running)"
-    bench.answer("a", error=invalid_arg("no"))
-    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 0 running)"
-
-
 # --------------------------------------------------------------------------------------- tracing
 
 
@@ -427,14 +389,6 @@ def test_steps_have_child_traces():
     assert trace.events == [("answered", ["O"], None)]
 
 
-def test_trace_of_a_failed_ensemble_ends():
-    bench = Bench(CHAIN)
-    trace = NotedTrace()
-    bench.submit(trace=trace)
-    bench.answer("a", error=invalid_arg("no"))
-    assert trace.events == [("answered", [], None)]
-
-
 def test_trace_of_a_refused_step_is_closed():
     bench = Bench(CHAIN, refuses={"a": not_found("gone")})
     trace = NotedTrace()
@@ -442,9 +396,3 @@ def test_trace_of_a_refused_step_is_closed():
     (child,) = trace.children
     assert child.events == ["closed"]
     assert trace.events == [("answered", [], None)]
-
-
-def test_untraced_request_has_untraced_steps():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert bench.answer("a", ("Y", 3)).trace is None

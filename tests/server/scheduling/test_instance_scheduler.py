@@ -21,7 +21,7 @@ from reference_server.core.errors import Code, ServerError, internal, not_found
 from reference_server.core.request import Cancellation, SequenceFlag
 from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
-from reference_server.scheduling.instance_scheduler import InstanceScheduler
+from reference_server.scheduling.instance_scheduler import InstanceScheduler, Timer
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.work_queue import STOPPED, Fifo
@@ -76,14 +76,6 @@ def bench():
 
 
 # ----------------------------------------------------------------------------------- execution
-
-
-def test_idle_instance_takes_a_request_immediately(bench):
-    one = bench()
-    answers = one.submit("a")
-    assert one.started() == ["a"]
-    one.finish_all()
-    assert answers.wait().id == "a"
 
 
 class ManualIteration:
@@ -157,23 +149,6 @@ def test_requests_that_arrive_while_busy_form_one_batch(bench):
     one.finish_all()
 
 
-def test_without_batcher_requests_run_one_by_one(bench):
-    one = bench()
-    for id in "abc":
-        one.submit(id)
-    for id in "abc":
-        assert one.started() == [id]
-        one.finish_all()
-
-
-def test_executions_of_two_instances_overlap(bench):
-    two = bench(count=2)
-    two.submit("a")
-    two.submit("b")
-    assert sorted([two.started(), two.started()]) == [["a"], ["b"]]
-    two.finish_all()
-
-
 # ------------------------------------------------------------------------------------- the delay
 
 
@@ -186,47 +161,7 @@ def test_request_waits_for_the_delay(bench):
     one.finish_all()
 
 
-def test_full_batch_does_not_wait(bench):
-    one = bench(DynamicBatcher(2, (), 3600 * 1000 * MS))
-    one.submit("a")
-    one.submit("b")
-    assert one.started() == ["a", "b"]
-    one.finish_all()
-
-
-def test_remaining_requests_have_a_new_delay(bench):
-    two = bench(DynamicBatcher(4, (), 1 * MS), count=2)
-    two.submit("a", batch_size=3)
-    two.submit("b", batch_size=3)  # sends a, and starts a delay
-    assert two.started() == ["a"]
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["b"]
-    two.finish_all()
-
-
-def test_second_delay(bench):
-    two = bench(DynamicBatcher(8, (), 1 * MS), count=2)
-    two.submit("a")
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["a"]
-    two.submit("b")
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["b"]
-    two.finish_all()
-
-
 # ------------------------------------------------------------------------------------- responses
-
-
-def test_queue_time_is_recorded(bench):
-    one = bench()
-    one.finish_all()
-    one.clock.advance(ns=7)
-    answers = Answers()
-    request = a_request(sink=answers)
-    one.scheduler.submit(request)
-    answers.wait()
-    assert request.queued_ns == 7
 
 
 def test_response_has_the_timing_of_the_recorder(bench):
@@ -257,20 +192,7 @@ def test_failed_execution_fails_the_whole_batch(bench, raised, code, text):
     assert one.outcomes.broke == [["b", "c"]]
 
 
-def test_instance_continues_after_a_failure(bench):
-    one = bench()
-    one.instances[0].finish(ValueError("a defect"))
-    one.finish_all()
-    one.submit("a").wait()
-    assert one.submit("b").wait().error is None
-
-
 # ------------------------------------------------------------------------------- open and close
-
-
-def test_open_opens_all_instances(bench):
-    two = bench(count=2)
-    assert [instance.done for instance in two.instances] == [["open"], ["open"]]
 
 
 @pytest.mark.parametrize(
@@ -323,22 +245,6 @@ def test_closed_scheduler_refuses_requests(bench):
     assert answers.is_empty
 
 
-def test_close_is_idempotent(bench):
-    one = bench()
-    one.scheduler.close()
-    one.scheduler.close()
-    assert one.instances[0].done == ["open", "close"]
-
-
-def test_repr_has_waiting_requests_and_idle_instances(bench):
-    two = bench(DynamicBatcher(8, (), 3600 * 1000 * MS), count=2)
-    shown = "InstanceScheduler(m version 1: {} waiting, 2 of 2 instances idle)"
-    assert repr(two.scheduler) == shown.format(0)
-    two.submit("a")
-    assert repr(two.scheduler) == shown.format(1)
-    two.finish_all()
-
-
 # --------------------------------------------------------------------------------------- tracing
 
 
@@ -356,8 +262,6 @@ def test_trace_is_recorded_before_the_response(bench, outcome, times):
 
 
 # ------------------------------------------------------------------------- refusals and deadlines
-
-HOUR_US = 3_600_000_000
 
 
 def policies(**policy):
@@ -659,3 +563,43 @@ def test_rate_limiter_counts_current_instances(limited):
     assert one.started() == ["b"]
     one.instances[1].finish()
     assert [answer.wait().id for answer in answers] == ["a", "b"]
+
+
+HOUR_NS = 3_600_000 * MS
+
+
+@pytest.fixture
+def ringing():
+    """A timer, its clock, and the times at which it has fired."""
+    clock, fires = ManualClock(), queue.SimpleQueue()
+    timer = Timer("test", clock, lambda: fires.put(clock.now_ns))
+    yield timer, clock, fires
+    timer.close()
+
+
+def test_fires_once_at_its_time(ringing):
+    timer, clock, fires = ringing
+    timer.set(1 * MS)
+    clock.advance(ns=1 * MS)
+    assert fires.get(timeout=PATIENCE_S) == 1 * MS
+    timer.close()
+    assert fires.empty()
+
+
+def test_earliest_time_counts(ringing):
+    timer, clock, fires = ringing
+    timer.set(HOUR_NS)
+    timer.set(1 * MS)
+    timer.set(HOUR_NS)
+    clock.advance(ns=1 * MS)
+    assert fires.get(timeout=PATIENCE_S) == 1 * MS
+
+
+def test_closed_timer_does_not_fire(ringing):
+    timer, clock, fires = ringing
+    timer.set(HOUR_NS)
+    timer.close()
+    clock.advance(ns=HOUR_NS)
+    timer.set(0)
+    timer.close()
+    assert fires.empty()

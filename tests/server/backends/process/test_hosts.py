@@ -76,29 +76,12 @@ def test_a_model_completes_its_configuration_where_it_will_run(tmp_path):
     assert process == inline
 
 
-@pytest.mark.parametrize("host", ["inline", "process"])
-def test_an_exception_has_the_same_text_on_both_hosts(tmp_path, host):
-    with pytest.raises(ServerError) as caught:
-        completed(tmp_path, "raise ValueError('auto no good')", host=host)
-    assert caught.value.described() == (
-        "Internal: ValueError: auto no good\n\nAt:\n"
-        f"  {tmp_path}/m/1/model.py(7): auto_complete_config\n"
-    )
-
-
 def test_a_process_that_ends_while_it_completes_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
         completed(tmp_path, "os._exit(4)", host="process")
     assert caught.value.described() == (
         "Internal: Stub process 'm' exited with code 4 while it completed the configuration."
     )
-
-
-def test_models_run_inline_by_default():
-    settings = python_settings({})
-    assert settings.host_of("") is Host.INLINE
-    assert settings.supervision.restarts
-    assert settings.supervision.execution_limit_s is None
 
 
 def test_the_settings_are_read():
