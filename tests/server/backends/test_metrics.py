@@ -1,6 +1,5 @@
 """Tests of MetricFamily and Metric: values, visibility and refused arguments."""
 
-import copy
 import gc
 import math
 import threading
@@ -223,16 +222,6 @@ def test_arguments_that_make_no_metric(family, kind, arguments, text):
     assert refusal(one.Metric, *arguments) == text
 
 
-def test_labels_are_text_keys_as_in_json(family, registry):
-    gauge = family("gauge", "d", GAUGE)
-    metrics = [gauge.Metric({None: "a", True: "b"}), gauge.Metric({"le": "a", "b": ""})]
-    assert sorted(shown(registry)) == [
-        ("gauge", ("b", ""), ("le", "a")),
-        ("gauge", ("null", "a"), ("true", "b")),
-    ]
-    assert len(metrics) == 2
-
-
 # --------------------------------------------------------------------------------------- sharing
 
 
@@ -326,30 +315,6 @@ def test_a_family_that_lives_when_its_instance_closes_stays_visible(server, fami
 
 
 # --------------------------------------------------------------------------------------- objects
-
-
-def test_metrics_cannot_be_created_or_copied(family):
-    counter = family("counter", "d", COUNTER)
-    metric = counter.Metric()
-    assert refusal(type(metric)) == (
-        "TypeError: cannot create 'c_python_backend_utils.Metric' instances"
-    )
-    assert refusal(copy.deepcopy, counter) == (
-        "TypeError: cannot pickle 'c_python_backend_utils.MetricFamily' object"
-    )
-    for value in (counter, metric):
-        with pytest.raises(AttributeError):
-            value.foo = 1
-
-
-def test_a_family_may_be_subclassed(family, registry):
-    class Requests(family):
-        def __init__(self):
-            super().__init__("requests", "d", self.COUNTER)
-
-    requests = Requests()
-    requests.Metric().increment(1)
-    assert shown(registry) == {("requests",): 1}
 
 
 def test_a_family_needs_a_server():

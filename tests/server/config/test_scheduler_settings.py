@@ -17,12 +17,6 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import DataType
 
 
-def test_the_batcher_without_settings_has_no_limits():
-    batching = model_config("max_batch_size: 8 dynamic_batching { }").dynamic_batching
-    assert batching == DynamicBatching((8,), 0)
-    assert batching.is_free
-
-
 def test_all_settings_of_the_batcher_are_read():
     batching = model_config("""max_batch_size: 8 dynamic_batching {
         preferred_batch_size: [4, 2] max_queue_delay_microseconds: 100 preserve_ordering: true
@@ -188,12 +182,6 @@ def test_missing_settings_get_defaults():
     assert list(batching.oldest.preferred_batch_size) == [4]
     unbatched = completed(config("oldest { }", rows=0)).sequence_batching
     assert not unbatched.oldest.preferred_batch_size
-
-
-def test_a_model_without_sequence_batching_has_no_settings():
-    message = completed("max_batch_size: 4")
-    assert not message.HasField("sequence_batching")
-    assert model_config("max_batch_size: 4").sequence_batching is None
 
 
 def test_both_strategies_are_read():

@@ -135,19 +135,6 @@ def test_server_is_not_ready_before_calls_are_connected(opened):
     assert asked_answers(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
 
 
-def test_bls_request_is_timed_from_its_creation(opened):
-    repository, _ = opened()
-    assert "[-5, -6]" in asked_answers(repository, 5, 6)
-    success = repository.find("asked").statistics.snapshot().success
-    assert (success.count, success.ns) == (2, 0)  # the clock stands still
-
-
-def test_request_to_an_unloaded_model_fails(opened):
-    repository, _ = opened()
-    repository.unload("asked")
-    assert "Model 'asked' is not ready." in asked_answers(repository, 5)
-
-
 def test_no_request_is_lost_during_a_reload(asked, opened):
     repository, _ = opened()
 

@@ -77,12 +77,6 @@ def test_step_request_uses_the_tensor_names_of_the_model():
     assert request.requested_outputs == ("Y",)
 
 
-def test_step_request_has_the_version():
-    bench = Bench(FORK)
-    bench.submit()
-    assert [request.model_version for request in bench.steps] == [-1, 3]
-
-
 def test_request_fields_are_passed_to_steps():
     said = {
         "id": "q",
@@ -138,16 +132,6 @@ def test_step_starts_without_missing_inputs():
 # ------------------------------------------------------------------------------------ the answer
 
 
-def test_response_has_the_ensembles_name():
-    bench = Bench(CHAIN)
-    answers = bench.submit(id="q")
-    bench.answer("a", ("Y", 3))
-    bench.answer("b", ("Y", 4))
-    response = answers.wait()
-    assert (response.model_name, response.model_version, response.id) == ("e", 1, "q")
-    assert response.final
-
-
 RESHAPED = CHAIN.replace(
     'name: "O" data_type: TYPE_FP32 dims: [-1]',
     'name: "O" data_type: TYPE_FP32 dims: [-1] reshape { shape: [1, -1, 1] }',
@@ -175,18 +159,6 @@ def test_output_that_cannot_be_reshaped_is_an_error():
     assert answer.error.code is Code.INTERNAL
     assert answer.error.message == "output tensor shape does not match size of output for 'O'"
     assert (len(outcomes.composed_of), outcomes.failed) == (1, [])
-
-
-def test_sequence_parameters_are_in_the_response():
-    bench = Bench(CHAIN)
-    answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)
-    bench.answer("a", ("Y", 3))
-    bench.answer("b", ("Y", 4))
-    assert list(answers.wait().parameters) == [
-        ("sequence_id", 7),
-        ("sequence_start", True),
-        ("sequence_end", False),
-    ]
 
 
 @pytest.mark.parametrize(("requested", "times"), [((), 2), (("O",), 1)])

@@ -363,17 +363,6 @@ def test_finished_batch_may_release_work_for_another_instance(bench):
     assert first.done == ["open", "execute", "execute", "close"]
 
 
-def test_close_waits_for_work_released_by_another_instance(bench):
-    two = bench(Handover(), count=2)
-    answers = [two.submit(id) for id in "ab"]
-    assert two.started() == ["a"]
-    closing = threading.Thread(target=two.scheduler.close)
-    closing.start()
-    two.finish_all()
-    closing.join(PATIENCE_S)
-    assert [answer.wait().id for answer in answers] == ["a", "b"]
-
-
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
 def test_open_sequence_is_in_flight_and_accepted_until_close(bench, strategy):
     one = bench(Stage(f"{strategy} {{ }} max_sequence_idle_microseconds: 3600000000").work)
@@ -516,29 +505,6 @@ def test_removed_instance_closes_when_idle_and_frees_its_number(bench):
     assert one.started() == ["c"]
     one.instances[2].finish()
     assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
-
-
-def test_join_removed_waits_until_the_instance_is_closed(bench):
-    one = bench(count=2)
-    answers = [one.submit(id) for id in "ab"]
-    assert sorted([one.started(), one.started()]) == [["a"], ["b"]]
-    Changes(one).add(leaving=[1])
-    joined = threading.Thread(target=one.scheduler.join_removed)
-    joined.start()
-    assert joined.is_alive()
-    one.instances[1].finish()
-    joined.join(PATIENCE_S)
-    assert not joined.is_alive()
-    assert one.instances[1].done[-1] == "close"
-    one.instances[0].finish()
-    assert {answer.wait().id for answer in answers} == {"a", "b"}
-
-
-def test_left_callback_reports_whether_the_name_is_still_used(bench):
-    one = bench()
-    changes = Changes(one)
-    changes.add("m_0", leaving=[0])
-    assert changes.left() == ("m_0", False)
 
 
 def test_failed_open_of_an_added_instance_changes_nothing(bench):

@@ -286,21 +286,6 @@ def test_a_failed_preparation_is_a_failed_start(start: Start, health):
     assert said(instance, "again") == [b"again"]
 
 
-def test_a_process_that_dies_while_it_is_prepared_is_started_once_more(start: Start, health):
-    ends = ["segfault"]
-
-    def prepare(started):
-        if ends:
-            started.execute([asks(ends.pop())])
-
-    instance = start(MORTAL, prepare=prepare)
-    kit.execution_error(instance, asks("exit"))
-    assert health.next() == HERE + "exited with code 3"
-    assert health.next() == HERE + f"exited with code 3; then: {UNHEALTHY}"
-    assert health.next() == ""
-    assert said(instance, "again") == [b"again"]
-
-
 def test_requests_of_a_preparation_fail_if_the_process_dies(start: Start, health):
     """The preparation waits for the last response."""
     source = kit.executing(
