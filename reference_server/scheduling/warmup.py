@@ -213,7 +213,6 @@ class WarmedInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name."""
         return self._instance.name
 
     def open(self) -> None:
@@ -226,11 +225,9 @@ class WarmedInstance:
             raise
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch."""
         return self._instance.execute(requests)
 
     def close(self) -> None:
-        """Close the instance."""
         self._instance.close()
 
 

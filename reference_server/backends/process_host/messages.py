@@ -69,7 +69,6 @@ class Parcel:
 
     @property
     def mark(self) -> int:
-        """The current position, for `free_unsent`."""
         return len(self._blocks)
 
     def free_unsent(self, mark: int = 0) -> None:

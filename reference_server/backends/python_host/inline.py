@@ -137,7 +137,6 @@ class InlineInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name in error texts."""
         return self._spec.name
 
     def open(self) -> None:
@@ -195,7 +194,6 @@ class InlineInstance:
             self._health.add_probe(self.name, Readiness(self.name, self.is_ready))
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
         senders, receive = self._senders, self._request_class._received
         received = [receive(request, senders) for request in requests]
         input_end_ns = self._clock.monotonic_ns()
