@@ -146,3 +146,10 @@ def test_concurrent_probes_share_one_call():
     ready._limit_s = PATIENCE_S
     assert ready()
     assert len(asked) == 2
+
+
+def test_a_defect_means_not_ready(caplog):
+    ready = Readiness("m_0", lambda: 1 / 0)
+    assert not ready()
+    assert not ready()
+    assert caplog.messages == ["'m_0': is_ready could not be called"] * 2

@@ -298,3 +298,12 @@ def test_a_server_watches_its_inline_models(tmp_path, gate, caplog, version, sho
         assert "model.py:9 in wait, called by" in caplog.text
         counted = 'ge_server_long_executions_total{model="m",version="1"} 1'
         assert (counted in server.metrics()) is shown
+
+
+def test_nothing_is_logged_without_a_limit(instance, gate, clock, caplog):
+    watch = ExecutionWatch(clock, 0, InlineInstance._run.__code__)
+    watch._instances.add(instance._running)
+    with executing(instance, gate):
+        clock.now_ns += 100 * LIMIT_NS
+        watch.look()
+    assert not caplog.messages

@@ -415,3 +415,19 @@ def test_only_a_terminal_has_a_width(tmp_path):
     assert terminal_width(io.StringIO()) is None
     with (tmp_path / "log").open("w") as file:
         assert terminal_width(file) is None
+
+
+def test_a_models_line_names_the_model():
+    path = "/models/bert/1/model.py"
+    line = formatted(record("hello", name="reference_server.models", pathname=path))
+    assert line.endswith(' 77 bert/1/model.py:5] "hello"')
+
+
+def test_a_name_is_restored_after_the_block(output):
+    stream = NamedLines(output)
+    with speaking("outer"):
+        with speaking("inner"):
+            stream.write("1\n")
+        stream.write("2\n")
+    stream.write("3\n")
+    assert output.getvalue() == "[inner] 1\n[outer] 2\n3\n"

@@ -176,3 +176,13 @@ def test_a_file_that_cannot_be_written_is_logged(tmp_path, caplog):
     file.write_part(["{}"])
     file.close()
     assert caplog.text.count("cannot write traces to") == 2
+
+
+def test_an_empty_trace_leaves_no_gap(tracer, file, tmp_path):
+    one = tracer(TraceLevel.TENSORS)
+    one.sample().close()
+    trace = one.sample()
+    trace.answered([array_tensor("Y", np.int8([1]))])
+    trace.close()
+    file.close()
+    assert names(written(tmp_path), 2) == ["TENSOR_BACKEND_OUTPUT"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
-from server.support.model_folders import OPTIONS, VECTOR, write_ensemble, write_model
+from server.support.model_folders import BROKEN, OPTIONS, VECTOR, write_ensemble, write_model
 from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 from support.waiting import until
 
@@ -457,3 +457,14 @@ def test_ensemble_switches_to_another_namespace_if_its_step_is_removed(tmp_path)
         ]
     finally:
         repository.close()
+
+
+def test_failed_version_is_not_ready(models, repository):
+    write_model(models, "m", source=BROKEN)
+    refused(repository, "m")
+    with pytest.raises(ServerError) as caught:
+        repository.find("m", 1)
+    assert (caught.value.code, caught.value.message) == (
+        Code.UNAVAILABLE,
+        "Request for unknown model: 'm' version 1 is not at ready state",
+    )

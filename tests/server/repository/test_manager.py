@@ -260,3 +260,11 @@ def test_model_without_configuration_file(models, load):
     write_model(models, "m", None, completing)
     signature = load().find("m").config.signature
     assert [tensor.name for tensor in signature.inputs + signature.outputs] == ["A", "B"]
+
+
+def test_ensemble_can_require_a_version(models, load):
+    write_model(models, "m")
+    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=7)))
+    assert reason(load(), "e") == (
+        "Invalid argument: ensemble 'e' depends on 'm' whose required version 7 is not loaded."
+    )

@@ -122,3 +122,11 @@ def test_exactly_the_endless_waits_are_refused(data, sizes):
             assert (cycle is None) == world.can_still_move(member)
             if cycle is not None:
                 del world.waiting[member]
+
+
+def test_started_request_without_executing_instance_may_be_answered():
+    a, (first,) = group("a")
+    b, (second,) = group("b")
+    waits = DeadlockDetector()
+    assert waits.begin(first, [request()], request(started=True), b) is None
+    assert waits.begin(second, [], request(), a) is None

@@ -30,7 +30,7 @@ SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end
 def test_independent_steps_run_in_parallel():
     bench = Bench(JOIN)
     bench.submit()
-    assert bench.running() == ["a", "b"]
+    assert (bench.running(), bench.scheduler.pending) == (["a", "b"], 0)
     bench.answer("b", ("Y", 1))
     assert bench.running() == ["a"]
     bench.answer("a", ("Y", 2))

@@ -176,3 +176,12 @@ def test_an_unallocated_block_cannot_be_freed():
     with pytest.raises(KeyError):
         blocks.free(offset + ALIGNMENT)
     assert repr(blocks) == f"BlockAllocator(1 taken, 64 of {LIMIT} bytes, 1 free spans)"
+
+
+def test_freed_neighbours_make_room_for_a_large_block():
+    blocks = BlockAllocator(4 * ALIGNMENT)
+    offsets = [blocks.take(1) for _ in range(4)]
+    assert blocks.take(1) is None
+    for offset in (offsets[2], offsets[0], offsets[3], offsets[1]):
+        blocks.free(offset)
+    assert blocks.take(4 * ALIGNMENT) == 0
