@@ -34,6 +34,15 @@ def batcher(settings):
 A_TO_O = step("a", {"X": "I"}, {"Y": "O"})
 
 POLLED = {
+    "an ensemble without its platform": (
+        "ensemble_scheduling { }",
+        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
+    ),
+    "steps that wait for each other": (
+        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
+                 outputs="OP"),
+        "output 'P' for ensemble 'm' is not written",
+    ),
     "metrics of a newer release": (
         "model_metrics { }",
         "model m: found field model_metrics; expected fields of Triton 2.51. Start the "
@@ -161,6 +170,19 @@ DIM_TEXT = "must be integer >= 1, or -1 to indicate a variable-size dimension fo
 
 
 LOADED = {
+    "reshape to nothing without a batch": (
+        given(FP32 + "dims: [1] reshape { shape: [] }"),
+        "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are "
+        "not supported for m",
+    ),
+    "a format of TensorRT": (
+        'output { name: "Y" data_type: TYPE_FP32 dims: [1] is_non_linear_format_io: true }',
+        "Non-linear IO format is only supported for the TensorRT platform for m",
+    ),
+    "batch output that is one twice": (
+        X_TO_Y + 'batch_output { target_name: ["Y", "Y"] source_input: "X" }',
+        "target output name 'Y' can only be specified once for m",
+    ),
     "reshape to a dimension of zero": (
         given(FP32 + "dims: [4] reshape { shape: [0] }"),
         f"model input 'X' reshape dimensions {DIM_TEXT}",
@@ -197,6 +219,13 @@ LOADED = {
         "batch output must specify 'target_name' for m",
     ),
 }
+
+
+def test_a_profile_is_refused_before_auto_completion():
+    assert refusal(check_given, completed('instance_group { profile: "p" }')).message == (
+        "instance group m_0 of model m and platform specifies profile field which is only "
+        "supported for TensorRT models"
+    )
 
 
 @pytest.mark.parametrize("value", ["", 'string_value: "maybe"', 'string_value: "YES"'])

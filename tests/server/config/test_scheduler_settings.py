@@ -79,6 +79,11 @@ def config(batching, rows=4):
 
 
 POLLED = {
+    "id with values": (
+        control("C", f"{CORRID} data_type: TYPE_UINT64 {VALUES}"),
+        "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+        "'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
+    ),
     "one name for two kinds": (
         control("S", f"{START} {VALUES}") + control("S", f"kind: CONTROL_SEQUENCE_END {VALUES}"),
         "sequence batching control tensor 'S' is specified for multiple control kinds for m",

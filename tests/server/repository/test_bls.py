@@ -254,6 +254,7 @@ def test_a_thread_of_initialize_may_load_its_model(asked, opened):
     until(done.exists, "the end of the thread's call")
 
 
+@pytest.mark.parametrize("opened", ["inline"], indirect=True)
 def test_models_can_load_models_only_with_explicit_control(opened):
     _, calls = opened(is_explicit=False)
     for change in (
@@ -265,6 +266,7 @@ def test_models_can_load_models_only_with_explicit_control(opened):
         assert caught.value.code is Code.UNAVAILABLE
 
 
+@pytest.mark.parametrize("opened", ["inline"], indirect=True)
 def test_names_outside_the_repository_are_refused(opened):
     _, calls = opened()
     for name in ("", ".", "..", "../asked", "asked/1", "missing"):

@@ -100,9 +100,6 @@ def test_labels_of_an_ensemble(models, load, outputs, more, labels):
     assert load().find("e").labels == labels
 
 
-# ----------------------------------------------------------------------------------------- finding
-
-
 # ------------------------------------------------------------------------------------------- bad
 
 
@@ -113,6 +110,13 @@ UNLOADABLE = {
         IDENTITY,
         (1,),
         "Internal: failed to read text proto from ",
+    ),
+    "another name": (
+        'name: "other"' + VECTOR,
+        IDENTITY,
+        (1,),
+        "Invalid argument: unexpected directory name 'x' for model 'other', directory name must "
+        "equal model name",
     ),
     "does not start": (
         VECTOR,

@@ -35,7 +35,7 @@ def test_a_failed_start_does_not_reset_the_delay():
     assert backoff.ended(60 * S) == 2 * S
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=50))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=12))
 def test_pauses_stay_within_their_bounds(story):
     backoff = Backoff(first_s=1, limit_s=5)
     now = 0
