@@ -336,8 +336,13 @@ class ModelLoader:
             )
             limiter = self._limiter
             running = InstanceScheduler(
-                *(config.name, version, work_queue(config, folder)),
-                *(instances, statistics, self._clock, limiter),
+                config.name,
+                version,
+                work_queue(config, folder),
+                instances,
+                statistics,
+                self._clock,
+                limiter,
                 limiter.add(config.instances) if limiter is not None else (),
                 self._iterations,
             )
