@@ -12,6 +12,7 @@ from reference_server.scheduling.policy_batcher import PolicyBatcher
 
 US = 1000
 HOUR_US = 3_600_000_000
+SECOND = 1_000_000_000
 
 
 def batcher(max_rows=4, preferred=(), delay_us=0, **more):
@@ -63,7 +64,12 @@ def test_request_timeout_may_override_the_policy(asked_us, overridable, limit_us
     assert work.next_deadline_ns() == limit_us * US
 
 
-SECOND = 1_000_000_000
+def test_timeout_of_few_microseconds_expires_immediately():
+    work = batcher(default_policy=QueuePolicy(100, overridable=True))
+    offer(work, "a", timeout_us=5)
+    offer(work, "b", timeout_us=6)
+    assert taken(work) == ["b"]
+    assert [str(refusal.error) for refusal in work.refused(0)] == ["Request timeout expired"]
 
 
 def test_batch_is_formed_anew_when_one_of_its_requests_is_delayed():
