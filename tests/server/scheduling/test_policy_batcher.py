@@ -192,6 +192,8 @@ class PolicyContract(RuleBasedStateMachine):
     def each_is_accounted_for(self):
         if self.waiting:
             assert len(self.work) == len(self.waiting)
+        if self.waiting and not self.work._refused_next:
+            assert self.work._queue.rows == sum(r.batch_size for r in self.waiting.values())
 
     def teardown(self):
         if not hasattr(self, "work"):
