@@ -37,6 +37,18 @@ def test_the_numbers_are_tritons():
     assert repr(pb_utils.TRITONSERVER_MEMORY_CPU) == "<MemoryType.TRITONSERVER_MEMORY_CPU: 1>"
 
 
+@pytest.mark.parametrize("parameters", [{"a": 1.5}, {1: 2}, [1]])
+def test_parameters_of_other_types_are_refused(parameters):
+    with pytest.raises(pb_utils.TritonModelException, match=r"^Expect "):
+        pb_utils.InferenceResponse([], parameters=parameters)
+
+
+def test_names_of_a_configuration_have_types():
+    assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_
+    with pytest.raises(KeyError):
+        pb_utils.triton_string_to_numpy("FP32")
+
+
 def test_get_model_dir_needs_a_loaded_model():
     with pytest.raises(RuntimeError, match=r"found no model; expected a call from a loaded"):
         pb_utils.get_model_dir()

@@ -31,6 +31,7 @@ def test_independent_steps_run_in_parallel():
     bench = Bench(JOIN)
     bench.submit()
     assert (bench.running(), bench.scheduler.pending) == (["a", "b"], 0)
+    assert repr(bench.scheduler).endswith(": 1 running)")
     bench.answer("b", ("Y", 1))
     assert bench.running() == ["a"]
     bench.answer("a", ("Y", 2))

@@ -118,6 +118,7 @@ def test_queue_with_limits_is_checked_for_each_request(bench):
 
 def test_instance_uses_one_thread_with_its_name(bench):
     one = bench()
+    assert repr(one.scheduler).endswith(" version 1: 0 waiting, 1 of 1 instances idle)")
     (instance,) = one.instances
     instance.finish()
     one.submit("a").wait()
