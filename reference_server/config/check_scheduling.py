@@ -31,21 +31,20 @@ _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", 
 def check_dynamic_batching(config: ConfigProto) -> Faults:
     """Check `dynamic_batching`."""
     batching = config.dynamic_batching
-    for index, size in enumerate(batching.preferred_batch_size):
-        place = ("dynamic_batching", "preferred_batch_size", index)
-        if size <= 0:
-            yield invalid_arg(
-                f"dynamic batching preferred size must be positive for {config.name}", *place
-            )
-        if size > config.max_batch_size:
-            yield invalid_arg(
-                f"dynamic batching preferred size must be <= max batch size for {config.name}",
-                *place,
-            )
+    sizes = _check_sizes("dynamic batching preferred", batching.preferred_batch_size, config)
+    yield from under(("dynamic_batching", "preferred_batch_size"), sizes)
     if batching.priority_levels:
         yield from under(("dynamic_batching",), _check_levels(batching, config.name))
     if batching.preserve_ordering:
         yield from under(("dynamic_batching",), _check_ordering(batching, config.name))
+
+
+def _check_sizes(what: str, sizes: Sequence[int], config: ConfigProto) -> Faults:
+    for index, size in enumerate(sizes):
+        if size <= 0:
+            yield invalid_arg(f"{what} size must be positive for {config.name}", index)
+        if size > config.max_batch_size:
+            yield invalid_arg(f"{what} size must be <= max batch size for {config.name}", index)
 
 
 def _check_levels(batching: ModelDynamicBatching, model: str) -> Faults:
@@ -241,17 +240,9 @@ def _sequence_faults(config: ConfigProto) -> Faults:
                 f"for {name}",
                 *("direct", "minimum_slot_utilization"),
             )
-    for index, size in enumerate(batching.oldest.preferred_batch_size):
-        place = ("oldest", "preferred_batch_size", index)
-        if size <= 0:
-            yield invalid_arg(
-                f"sequence batching preferred batch size must be positive for {name}", *place
-            )
-        if size > config.max_batch_size:
-            yield invalid_arg(
-                f"sequence batching preferred batch size must be <= max batch size for {name}",
-                *place,
-            )
+    preferred = batching.oldest.preferred_batch_size
+    sizes = _check_sizes("sequence batching preferred batch", preferred, config)
+    yield from under(("oldest", "preferred_batch_size"), sizes)
 
 
 def _check_controls(config: ConfigProto) -> Faults:

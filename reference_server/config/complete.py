@@ -117,21 +117,14 @@ def _complete_schedulers(config: ConfigProto) -> None:
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size > 0:
             batching.preferred_batch_size.append(config.max_batch_size)
-    _complete_sequences(config)
-
-
-def _complete_sequences(config: ConfigProto) -> None:
-    """Fill in the defaults of the sequence batcher, if the model uses it."""
-    if not config.HasField("sequence_batching"):
-        return
-    batching = config.sequence_batching
-    batching.max_sequence_idle_microseconds = (
-        batching.max_sequence_idle_microseconds or _DEFAULT_IDLE_US
-    )
-    if batching.HasField("oldest") and config.max_batch_size > 0:
-        sizes = batching.oldest.preferred_batch_size
-        if not sizes:
-            sizes.append(config.max_batch_size)
+    if config.HasField("sequence_batching"):
+        sequences = config.sequence_batching
+        if not sequences.max_sequence_idle_microseconds:
+            sequences.max_sequence_idle_microseconds = _DEFAULT_IDLE_US
+        if sequences.HasField("oldest") and config.max_batch_size > 0:
+            sizes = sequences.oldest.preferred_batch_size
+            if not sizes:
+                sizes.append(config.max_batch_size)
 
 
 def adopt_auto_completed(config: ConfigProto, completed: str) -> bool:

@@ -113,7 +113,6 @@ class ModelConfig:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.signature.name
 
     def has_groups_of(self, config: ConfigProto) -> bool:

@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, FrameType
-from typing import Protocol
 
 from reference_server.core.ports import Clock
 from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
@@ -260,16 +259,6 @@ class _Tally:
         return self.last if new == 1 else f"{new} times, the last: {self.last}"
 
 
-class _Timers(Protocol):
-    """The clock and timers of an event loop."""
-
-    def time(self) -> float:
-        """Return seconds since an arbitrary fixed moment."""
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call `callback` after `delay` seconds."""
-
-
 class LoopLag:
     """Measures the delay of an event loop by regular ticks. All methods run on the loop's thread.
 
@@ -281,7 +270,7 @@ class LoopLag:
     def __init__(self, on_tick: Callable[[], None], executing: Callable[[float], str]) -> None:
         self._on_tick = on_tick
         self._executing = executing
-        self._loop: _Timers | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._sum_s = 0.0
@@ -292,7 +281,7 @@ class LoopLag:
         self._pending_executions = ""
         self._logged_s: float | None = None
 
-    def start(self, loop: _Timers) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start measuring."""
         self._loop = loop
         now_s = loop.time()
@@ -313,7 +302,7 @@ class LoopLag:
             for head, value in (*shown.items(), (_LAG_GREATEST, greatest_s))
         }
 
-    def _expect(self, loop: _Timers, now_s: float) -> None:
+    def _expect(self, loop: asyncio.AbstractEventLoop, now_s: float) -> None:
         self._due_s = now_s + _TICK_S
         self._handle = loop.call_later(_TICK_S, self._tick)
 

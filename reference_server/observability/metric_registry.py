@@ -195,7 +195,6 @@ class Counter(Series):
             self._value += amount
 
     def value(self) -> float:
-        """Return the sum."""
         return self._value
 
 
@@ -211,17 +210,14 @@ class Gauge(Series):
         self._value = 0.0
 
     def increment(self, amount: float) -> None:
-        """Add `amount`."""
         with self._lock:
             self._value += amount
 
     def set(self, value: float) -> None:
-        """Set the value."""
         with self._lock:
             self._value = value
 
     def value(self) -> float:
-        """Return the value."""
         return self._value
 
 
@@ -246,7 +242,6 @@ class Histogram(Series):
             self._sum += value
 
     def read(self) -> Distribution:
-        """Return all observations."""
         with self._lock:
             counts, total = self._counts.copy(), self._sum
         *below, count = accumulate(counts)

@@ -40,7 +40,6 @@ class ModelStatistics:
     def executed(
         self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
     ) -> Timing:
-        """Count a successful batch, which started at `start_ns` and is answered now."""
         now = self._clock.monotonic_ns()
         timing = Timing(
             execution.input_end_ns - start_ns,
@@ -74,7 +73,6 @@ class ModelStatistics:
         return timing
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
-        """Count a batch that started at `start_ns` and failed as a whole."""
         now = self._clock.monotonic_ns()
         with self._lock:
             clients = [request for request in batch if request.batch_size]
@@ -108,7 +106,6 @@ class ModelStatistics:
         return timing
 
     def took_longer(self, request: InferRequest, step: Timing) -> None:
-        """Add a step that ended after the response; `composed` has already counted `request`."""
         with self._lock:
             for sums in (self._totals, self._batch(request.batch_size)):
                 sums.compute_input.ns += step.input_ns
@@ -124,7 +121,6 @@ class ModelStatistics:
             self._count_failures(reason, self._clock.monotonic_ns() - request.received_ns)
 
     def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
-        """Count a cache hit, whose lookup lasted from `began_ns` to `found_ns`."""
         now = self._clock.monotonic_ns()
         with self._lock:
             totals = self._totals

@@ -253,7 +253,6 @@ class SpanMode:
         self._clock = clock
 
     def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> SpanTracer:
-        """Return the tracer of one setting."""
         return SpanTracer(
             *(level, rate, count, log_frequency, self._exporter, self._ids, self._clock)
         )
@@ -270,7 +269,6 @@ class SpanMode:
         return shown
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """Return the numbers of sent and lost spans."""
         return {SPANS.name: self._exporter.samples()}
 
     def close(self) -> None:
@@ -376,16 +374,13 @@ class SpanTrace:
         self._recorder.add(Span(name, outer.below(), outer.span_id, *ends, attributes))
 
     def child(self) -> SpanTrace:
-        """Return the trace of a request that is sent on behalf of this one."""
         return SpanTrace(self._recorder, None, self)
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Record an event of the frontend."""
         if self._request is not None and self._recorder.has_moments:
             self._request.events.append((name, self._recorder.moment(ns)))
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """Start the model's span."""
         if not self._recorder.has_moments:
             return
         attributes: dict[str, Parameter] = {

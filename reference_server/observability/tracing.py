@@ -36,11 +36,9 @@ class FileMode:
         self._clock = clock
 
     def tracer(self, level: TraceLevel, rate: int, count: int, log_frequency: int) -> FileTracer:
-        """Return the tracer of one setting."""
         return FileTracer(level, rate, count, log_frequency, self._file, self._ids, self._clock)
 
     def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
-        """Return the settings of this mode for clients."""
         return {
             "log_frequency": [str(log_frequency)],
             "trace_file": [self._file.path],
@@ -52,7 +50,6 @@ class FileMode:
         return {}
 
     def close(self) -> None:
-        """End the file."""
         self._file.close()
 
 
@@ -158,17 +155,14 @@ class Trace:
         """Do nothing: Triton's file format has no such element."""
 
     def child(self) -> Trace:
-        """Return the trace of a request that is sent on behalf of this one."""
         return Trace(self._tree, self.id)
 
     def stamp(self, name: str, ns: int | None = None) -> None:
-        """Record the event `name` at `ns` of the monotonic clock, by default now."""
         if self._tree.level & TraceLevel.TIMESTAMPS:
             moment = self._tree.clock.monotonic_ns() if ns is None else ns
             self._add(f'"timestamps":[{{"name":"{name}","ns":{moment}}}]')
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """Record that the request passed its checks and is queued."""
         if self._tree.level & TraceLevel.TIMESTAMPS:
             head = f'"model_name":{_quoted(model)},"model_version":{version}'
             if request.id:
@@ -201,7 +195,6 @@ class Trace:
             self.close()
 
     def close(self) -> None:
-        """End the trace."""
         self._tree.leave()
 
     def _tensors(self, activity: str, tensors: Iterable[Tensor]) -> None:

@@ -153,11 +153,9 @@ class InstanceCalls:
         return f"InstanceCalls({self._member.name})"
 
     def is_decoupled(self, name: str, version: int) -> bool:
-        """Return whether the loaded model is decoupled. Version -1 is the latest."""
         return self._calls.models.find(name, version).config.decoupled
 
     def is_ready(self, name: str, version: int) -> bool:
-        """Return whether this version of a model is ready. Version -1 is the latest."""
         models = self._calls.models
         try:
             health = models.find(name, version).health
@@ -217,7 +215,6 @@ class InstanceCalls:
             models.load(name, override, joins=False, initializing=self._waiting(initializing))
 
     def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> None:
-        """Start to unload a model. Raises ServerError if that is not allowed."""
         models = self._calls.explicit_models
         with self._reporting():
             models.unload(

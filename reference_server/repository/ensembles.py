@@ -212,26 +212,21 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> Faults:
             )
         inputs = {tensor.name: tensor for tensor in model.signature.inputs}
         outputs = {tensor.name: tensor for tensor in model.signature.outputs}
-        for mapped, tensor in step.inputs.items():
-            if mapped not in inputs:
-                yield invalid_arg(
-                    f"in ensemble {name}, ensemble tensor {tensor} is mapping to non-existing "
-                    f"input {mapped} in model {step.model_name}",
-                    *(*place, "input_map", mapped),
-                )
-                continue
-            agreement = _check_consistent(name, tensor, inputs[mapped], model, known)
-            yield from under((*place, "input_map", mapped), agreement)
-        for mapped, tensor in step.outputs.items():
-            if mapped not in outputs:
-                yield invalid_arg(
-                    f"in ensemble {name}, ensemble tensor {tensor} is mapped from non-existing "
-                    f"output {mapped} in model {step.model_name}",
-                    *(*place, "output_map", mapped),
-                )
-                continue
-            agreement = _check_consistent(name, tensor, outputs[mapped], model, known)
-            yield from under((*place, "output_map", mapped), agreement)
+        for kind, maps, entries, relation in (
+            ("input", step.inputs, inputs, "mapping to"),
+            ("output", step.outputs, outputs, "mapped from"),
+        ):
+            for mapped, tensor in maps.items():
+                path = (*place, f"{kind}_map", mapped)
+                if mapped in entries:
+                    agreement = _check_consistent(name, tensor, entries[mapped], model, known)
+                    yield from under(path, agreement)
+                else:
+                    yield invalid_arg(
+                        f"in ensemble {name}, ensemble tensor {tensor} is {relation} non-existing "
+                        f"{kind} {mapped} in model {step.model_name}",
+                        *path,
+                    )
         if not step.inputs.keys() <= inputs.keys():  # one of them may be misspelled
             continue
         for mapped, entry in inputs.items():

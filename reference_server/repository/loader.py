@@ -43,12 +43,13 @@ from reference_server.repository.model_files import (
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
     InstanceMaker,
-    ensemble_scheduler,
-    instance_scheduler,
     kept_and_added,
+    to_steps,
+    work_queue,
 )
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.deadlocks import InstanceGroup
+from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
@@ -220,8 +221,6 @@ class ModelLoader:
     ) -> ServedModel:
         """Change the instances of a serving version to those of `source`, and return it.
 
-        self._resizing = threading.Lock()
-        #: The BLS calls of loaded models; the server connects this object after the first load.
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
         assert served.group is not None
@@ -326,14 +325,26 @@ class ModelLoader:
     ) -> Scheduler:
         scheduler: Scheduler
         if group is None:
-            scheduler = ensemble_scheduler(config, version, steps, statistics, self._clock)
+            models = [model.config for model in steps]
+            dispatch = to_steps(config, steps, self._clock)
+            scheduler = EnsembleScheduler(
+                config, version, models, dispatch, statistics, self._clock
+            )
         else:
             instances = self._instances.make(
                 config, version, folder, statistics, group, health, config.instances
             )
-            running = instance_scheduler(
-                *(config, version, folder, instances, statistics, self._clock),
-                *(self._limiter, self._iterations),
+            limiter = self._limiter
+            running = InstanceScheduler(
+                config.name,
+                version,
+                work_queue(config, folder),
+                instances,
+                statistics,
+                self._clock,
+                limiter,
+                limiter.add(config.instances) if limiter is not None else (),
+                self._iterations,
             )
             running.open()
             scheduler = running

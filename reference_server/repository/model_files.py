@@ -162,16 +162,12 @@ def _labels_of_steps(
     config: ModelConfig, steps: Sequence[ServedModel]
 ) -> dict[str, tuple[str, ...]]:
     """Return the labels of an ensemble's outputs, taken from the models that produce them."""
-    labels: dict[str, tuple[str, ...]] = {}
-    for step, model in zip(config.ensemble, steps, strict=True):
-        labels.update(
-            {
-                step.outputs[name]: lines
-                for name, lines in model.labels.items()
-                if name in step.outputs
-            }
-        )
-    return labels
+    return {
+        step.outputs[name]: lines
+        for step, model in zip(config.ensemble, steps, strict=True)
+        for name, lines in model.labels.items()
+        if name in step.outputs
+    }
 
 
 def read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:

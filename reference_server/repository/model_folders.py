@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,9 +79,6 @@ class ModelIds:
         """Return whether a change of `model` can affect an ensemble in `namespace` with `name`."""
         own = ModelId(name, namespace)
         return name == model.name and (model == own or own not in self._by_name.get(name, {}))
-
-    def __iter__(self) -> Iterator[ModelId]:
-        return (model for found in self._by_name.values() for model in found)
 
 
 log = logging.getLogger(__name__)

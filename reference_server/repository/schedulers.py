@@ -1,4 +1,4 @@
-"""Creates the instances of a model version and its scheduler, or the scheduler of an ensemble."""
+"""Creates the instances of a model version and its queue, and the dispatch of ensembles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import invalid_arg
 from reference_server.core.health import Health
-from reference_server.core.ports import Clock, Dispatch, LoopIterations, ModelInstance
+from reference_server.core.ports import Clock, Dispatch, ModelInstance
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
@@ -22,11 +22,8 @@ from reference_server.repository.model_files import read_initial_states
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.deadlocks import InstanceGroup, Member
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
-from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.execution import BatchExecutor
-from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
-from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_order import OrderedQueue
 from reference_server.scheduling.sequence_strategies import sequence_queue
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
@@ -146,52 +143,7 @@ def kept_and_added(
     return {number: known for number, known in running.items() if number not in unmatched}, added
 
 
-def ensemble_scheduler(
-    config: ModelConfig,
-    version: int,
-    steps: Sequence[ServedModel],
-    statistics: ModelStatistics,
-    clock: Clock,
-) -> EnsembleScheduler:
-    """Return the scheduler of an ensemble; `steps` are the models of its steps, in order."""
-    return EnsembleScheduler(
-        config,
-        version,
-        [model.config for model in steps],
-        _to_steps(config, steps, clock),
-        statistics,
-        clock,
-    )
-
-
-def instance_scheduler(
-    config: ModelConfig,
-    version: int,
-    folder: Path,
-    instances: Sequence[ModelInstance],
-    statistics: ModelStatistics,
-    clock: Clock,
-    limiter: RateLimiter | None,
-    iterations: LoopIterations | None,
-) -> InstanceScheduler:
-    """Return the scheduler of `instances`, which it opens; `folder` is the model's.
-
-    Raises ServerError if an initial state cannot be read.
-    """
-    return InstanceScheduler(
-        config.name,
-        version,
-        work_queue(config, folder),
-        instances,
-        statistics,
-        clock,
-        limiter,
-        limiter.add(config.instances) if limiter is not None else (),
-        iterations,
-    )
-
-
-def _to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -> Dispatch:
+def to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -> Dispatch:
     """Return a dispatch function to the versions of models that the ensemble was loaded with.
 
     A request in flight is finished by these versions, even if models are reloaded or unloaded.

@@ -36,7 +36,6 @@ class BatchExecutor:
         self._clock = clock
 
     def run(self, instance: OpenInstance, batch: Batch) -> Batch:
-        """Execute `batch` on `instance`. Return the requests that are to be executed again."""
         if not log.isEnabledFor(logging.DEBUG):
             return self._run(instance, batch)
         name = instance.name
@@ -148,7 +147,6 @@ class TracedSink:
         self._times = self._start_ns, input_end_ns, output_start_ns
 
     def send(self, response: InferResponse) -> None:
-        """Forward one response."""
         if response.error is None:
             self._outputs.extend(response.outputs)
         if response.final:

@@ -246,7 +246,6 @@ class PolicyBatcher:
             self._due_ns = None
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """Return the batch that an idle instance executes now; None to wait for more requests."""
         if self._due_ns is not None and now_ns < self._due_ns:
             return None
         self._due_ns = None
@@ -295,7 +294,6 @@ class PolicyBatcher:
         return self._queue.next_expiry_ns() if self._due_ns is None else self._due_ns
 
     def flush(self) -> None:
-        """Stop waiting for more requests."""
         self._delay_ns = 0
         self._due_ns = None
 

@@ -225,12 +225,10 @@ class CachingScheduler:
 
     @property
     def pending(self) -> int:
-        """The number of pending requests of the inner scheduler."""
         return self.inner.pending
 
     @property
     def in_flight(self) -> int:
-        """The number of requests in flight of the inner scheduler."""
         return self.inner.in_flight
 
     def refuse(self) -> None:
@@ -238,7 +236,6 @@ class CachingScheduler:
         self.inner.refuse()
 
     def submit(self, request: InferRequest) -> None:
-        """Answer `request` from the cache, or schedule it."""
         request.queued_ns = self.clock.monotonic_ns()
         start = self.clock.monotonic_ns()
         key = key_of(request, self._served, self._outputs)
@@ -259,7 +256,6 @@ class CachingScheduler:
             raise
 
     def close(self) -> None:
-        """Close the inner scheduler."""
         self.inner.close()
 
 

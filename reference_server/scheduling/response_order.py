@@ -81,7 +81,6 @@ class OrderedQueue:
         return len(self._work)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Add a request. Raises ServerError if it is refused immediately."""
         self._work.offer(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
@@ -92,7 +91,6 @@ class OrderedQueue:
         return batch
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Record that `instance` has executed `batch`."""
         self._work.finished(instance, batch, again, now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
@@ -100,17 +98,13 @@ class OrderedQueue:
         return self._work.refused(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """Return when to call again even if nothing else happens."""
         return self._work.next_deadline_ns()
 
     def flush(self) -> None:
-        """Return waiting requests without delay from now on."""
         self._work.flush()
 
     def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
-        """Add and remove instances."""
         self._work.resize(added, leaving, now_ns)
 
     def keeps(self, instance: int) -> bool:
-        """Return whether a leaving instance is still needed."""
         return self._work.keeps(instance)

@@ -173,7 +173,6 @@ class _StateSink:
         self._shown = shown
 
     def send(self, response: InferResponse) -> None:
-        """Store the states and forward the other outputs."""
         if response.error is None and not response.empty:
             passed: list[Tensor] = []
             for tensor in response.outputs:

@@ -34,7 +34,6 @@ class DirectSequences:
         self._batches: dict[int, list[tuple[SequenceQueue, InferRequest]]] = {}  # by busy instance
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
         self.slots.enter(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
@@ -99,7 +98,6 @@ class DirectSequences:
         self.slots.resize(added, leaving)
 
     def keeps(self, instance: int) -> bool:
-        """Return whether this instance has a sequence."""
         return self.slots.keeps(instance)
 
     def __len__(self) -> int:
@@ -139,7 +137,6 @@ class OldestSequences:
         self._busy: set[int] = set()
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Add a request. Raises ServerError INVALID_ARG if it fits no sequence."""
         sequence = self.slots.enter(request, now_ns)
         if sequence.slot is not None:
             self._forward(sequence.slot, now_ns)
@@ -226,7 +223,6 @@ class OldestSequences:
         self._refresh(now_ns)
 
     def keeps(self, instance: int) -> bool:
-        """Return whether this instance has a sequence or a request of one."""
         return self.slots.keeps(instance) or len(self._batchers[instance]) > 0
 
     def __len__(self) -> int:

@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import DataType, Tensor
+from reference_server.scheduling.execution import BatchExecutor
 
 #: The subfolder of a model's folder that contains the files of samples.
 FOLDER = "warmup"
@@ -85,13 +85,6 @@ def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInpu
     return [given for given in sample.inputs if given.name in known]
 
 
-class Executor(Protocol):
-    """Executes batches of samples."""
-
-    def run(self, instance: OpenInstance, batch: list[InferRequest]) -> list[InferRequest]:
-        """Execute a batch; return the requests that the model has rescheduled."""
-
-
 class Warmup:
     """Executes a model's samples on an instance. Thread-safe.
 
@@ -111,7 +104,7 @@ class Warmup:
         samples: Sequence[WarmupSample],
         signature: Signature,
         model_folder: Path,
-        executor: Executor | None,
+        executor: BatchExecutor | None,
         clock: Clock,
     ) -> None:
         self._samples = samples
@@ -213,7 +206,6 @@ class WarmedInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name."""
         return self._instance.name
 
     def open(self) -> None:
@@ -226,11 +218,9 @@ class WarmedInstance:
             raise
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch."""
         return self._instance.execute(requests)
 
     def close(self) -> None:
-        """Close the instance."""
         self._instance.close()
 
 

@@ -77,7 +77,6 @@ class CudaMemory:
             raise refusal from error
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Return a copy of the bytes in host memory. Raises ServerError INTERNAL."""
         copy = np.empty(byte_size, np.uint8)
         if byte_size:
             pointer = self._pointer + offset
@@ -85,7 +84,6 @@ class CudaMemory:
         return copy.data
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` to the region. Raises ServerError INTERNAL."""
         if len(data):
             host = np.frombuffer(data, np.uint8)
             self._call(self._driver.write, self._pointer + offset, host.ctypes.data, len(data))

@@ -64,7 +64,6 @@ class SystemMemory:
             raise
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Return a writable copy of the bytes. Raises ServerError."""
         end = offset + byte_size
         if byte_size < _GUARDED_BYTES:
             data = bytearray(byte_size)
@@ -79,7 +78,6 @@ class SystemMemory:
         return target
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` to the region. Raises ServerError; a part may be written then."""
         end = offset + len(data)
         if len(data) >= _GUARDED_BYTES:
             is_written = self._whole().write(offset, data)
@@ -97,7 +95,6 @@ class SystemMemory:
             raise self._missing_bytes_error(end)
 
     def close(self) -> None:
-        """Close the object."""
         os.close(self._object)
 
     def _whole(self) -> GuardedMapping:

@@ -13,7 +13,6 @@ import warnings
 import numpy as np
 import pytest
 from in_process.cases import write_models
-from support.servers import ROOT
 
 import tritonserver as ts
 
@@ -311,26 +310,6 @@ def test_bytes_lie_at_the_address_in_wire_form(server):
     memory = (np.ctypeslib.ctypes.c_char * tensor.size).from_address(tensor.data_ptr)
     assert bytes(memory) == len(text).to_bytes(4, "little") + text
     assert tensor.to_bytes_array().tolist() == [[text]]
-
-
-def test_the_text_model_of_the_page_answers_at_once_or_word_by_word():
-    server = start(str(ROOT / "examples" / "openai"), "poet")
-
-    def text(stream):
-        # The inputs that NVIDIA's OpenAI front end sends.
-        inputs = {
-            "text_input": [["Write a poem"]],
-            "stream": np.bool_([[stream]]),
-            "max_tokens": np.int32([[3]]),
-            "return_num_output_tokens": np.bool_([[True]]),
-        }
-        *parts, last = server.model("poet").infer(inputs=inputs)
-        assert (last.final, last.outputs) == (True, {})
-        return [part.outputs["text_output"].to_string_array().item() for part in parts]
-
-    assert text(stream=False) == [" The road is"]
-    assert text(stream=True) == [" The", " road", " is"]
-    server.stop()
 
 
 def test_memory_that_is_no_tensor_is_refused():

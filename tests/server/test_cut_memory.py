@@ -15,7 +15,7 @@ from support.servers import start_reference_server
 from tritonclient.utils import InferenceServerException
 
 SIZES = {"small": 4096, "large": 602_112}
-REQUESTS = 40
+REQUESTS = 15
 CONFIG = """
     backend: "python"
     input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }

@@ -273,11 +273,9 @@ class Connection:
         return offset
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Return a writable view of a block of the other side."""
         return self._incoming.view(offset, size)
 
     def free_unsent(self, offsets: Sequence[int]) -> None:
-        """Free blocks whose offsets were not sent."""
         self._outgoing.free(offsets)
 
     def _collects(self) -> bool:

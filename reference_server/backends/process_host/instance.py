@@ -136,7 +136,6 @@ class ProcessInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name in error texts."""
         return self._spec.name
 
     @property
@@ -154,7 +153,6 @@ class ProcessInstance:
         self._start_child(None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
         return self._execute(self._ready_child(), requests)
 
     def _execute(self, child: ChildProcess, requests: Sequence[InferRequest]) -> Execution:

@@ -69,7 +69,6 @@ class Parcel:
 
     @property
     def mark(self) -> int:
-        """The current position, for `free_unsent`."""
         return len(self._blocks)
 
     def free_unsent(self, mark: int = 0) -> None:
@@ -289,9 +288,10 @@ def _packed_field(value: object) -> tuple[str, object]:
 
 def unpack_spec(values: dict[str, Any]) -> InstanceSpec:
     """Return the specification."""
-    kinds: dict[str, Callable[[Any], Any]] = {
-        "path": Path,
-        "set": frozenset,
-        "plain": lambda value: value,
-    }
-    return InstanceSpec(**{name: kinds[kind](value) for name, (kind, value) in values.items()})
+    kinds: dict[str, Callable[[Any], Any]] = {"path": Path, "set": frozenset}
+    return InstanceSpec(
+        **{
+            name: kinds[kind](value) if kind in kinds else value
+            for name, (kind, value) in values.items()
+        }
+    )

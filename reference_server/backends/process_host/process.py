@@ -20,7 +20,6 @@ from typing import Any, Protocol, TextIO
 from reference_server.backends.environments import Environment
 from reference_server.backends.process_host import memory, messages
 from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
-from reference_server.backends.process_host.messages import ReceivedParcel
 from reference_server.core.errors import Code, ServerError, internal
 
 log = logging.getLogger(__name__)
@@ -269,13 +268,9 @@ def _read_result(kind: str, *parts: Any) -> tuple[Any] | ServerError:  # noqa: A
     return _RESULTS[kind](*parts)
 
 
-def _executed(packed: messages.Packed, parcel: ReceivedParcel) -> tuple[Any]:
-    return (messages.unpack_execution(parcel, packed),)
-
-
 _RESULTS: dict[str, Callable[..., tuple[Any] | ServerError]] = {
     "done": lambda outcome: (outcome,),
-    "executed": _executed,
+    "executed": lambda packed, parcel: (messages.unpack_execution(parcel, packed),),
     "failed": lambda code, text: ServerError(Code[code], text),
 }
 

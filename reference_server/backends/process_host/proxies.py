@@ -73,15 +73,12 @@ class ModelCallsProxy:
         self.handlers: Mapping[str, Handler] = {"answer": self._answered}
 
     def is_decoupled(self, name: str, version: int) -> bool:
-        """Return whether the loaded model is decoupled."""
         return bool(self._server.call("is_decoupled", name, version))
 
     def is_ready(self, name: str, version: int) -> bool:
-        """Return whether a version is ready; -1 means the latest."""
         return bool(self._server.call("is_ready", name, version))
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request; its responses arrive later. See `ModelCalls.infer` for `halted`."""
         number = next(self._numbers)
 
         def cancel() -> None:
@@ -111,13 +108,11 @@ class ModelCallsProxy:
         *,
         initializing: bool = False,
     ) -> None:
-        """Load a model. Blocks."""
         parcel = Parcel(self._connection)
         put = {path: parcel.put(memoryview(content)) for path, content in files.items()}
         self._server.call("load", name, config, put, initializing, parcel=parcel)
 
     def unload(self, name: str, *, unload_dependents: bool, initializing: bool = False) -> None:
-        """Start to unload a model."""
         self._server.call("unload", name, unload_dependents, initializing)
 
     def _answered(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
@@ -136,7 +131,6 @@ class MetricsProxy:
         self._server = server
 
     def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyProxy:
-        """Return a hold on a metric family. Raises ServerError."""
         number = self._server.call("hold", name, description, kind.name)
         return MetricFamilyProxy(self._server, number)
 
@@ -150,12 +144,10 @@ class MetricFamilyProxy:
         self.is_held = True
 
     def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeriesProxy:
-        """Return the family's series with these labels. Raises ServerError."""
         number = self._server.call("series", self._number, dict(labels), list(bounds))
         return MetricSeriesProxy(self._server, number)
 
     def release(self) -> None:
-        """Release the family and its series."""
         self.is_held = False
         # The garbage collector may call this, so it must not take a lock as `send` does.
         self._server.connection.send_later("release", self._number)
@@ -169,19 +161,15 @@ class MetricSeriesProxy:
         self._number = number
 
     def increment(self, amount: float) -> None:
-        """Add `amount`."""
         self._server.call("move", self._number, "increment", amount)
 
     def set(self, value: float) -> None:
-        """Set the value."""
         self._server.call("move", self._number, "set", value)
 
     def observe(self, value: float) -> None:
-        """Add an observation."""
         self._server.call("move", self._number, "observe", value)
 
     def value(self) -> float:
-        """Return the current value."""
         value: float = self._server.call("value", self._number)
         return value
 
@@ -282,7 +270,6 @@ class TraceProxy:
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """Send a span to the server."""
         if self.context:
             self._connection.send("span", self.number, name, start_ns, end_ns, dict(attributes))
 

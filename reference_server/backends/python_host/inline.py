@@ -49,25 +49,11 @@ from reference_server.observability.incidents import Running
 log = logging.getLogger(__name__)
 
 
-class _LifeLock:
-    """Held while an instance of a model calls `initialize` or `finalize`.
-
-    In Triton each instance has its own process, so that for example a lock on a file protects what
-    they share. Between threads of one process such a lock has no effect.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-#: By the model's folder. An entry lives as long as the model's instances.
-_life_locks: weakref.WeakValueDictionary[Path, _LifeLock] = weakref.WeakValueDictionary()
+#: By the folder of each model with instances: the lock held while one of these calls `initialize`
+#: or `finalize`. In Triton each instance has its own process, so that for example a lock on a file
+#: protects what they share. Between threads of one process such a lock has no effect.
+_life_locks: weakref.WeakValueDictionary[Path, threading.Lock] = weakref.WeakValueDictionary()
 _finding = threading.Lock()
-
-
-def _life_lock(folder: Path) -> _LifeLock:
-    with _finding:
-        return _life_locks.setdefault(folder, _LifeLock())
 
 
 class InlineInstance:
@@ -116,7 +102,8 @@ class InlineInstance:
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._generation = 0
-        self._life = _life_lock(spec.model_directory)
+        with _finding:
+            self._life = _life_locks.setdefault(spec.model_directory, threading.Lock())
         self._coroutines = CoroutineRunner(spec.name)
         self._loop = ThreadLoop()
         self._advise = advise
@@ -137,7 +124,6 @@ class InlineInstance:
 
     @property
     def name(self) -> str:
-        """The instance's name in error texts."""
         return self._spec.name
 
     def open(self) -> None:
@@ -179,7 +165,7 @@ class InlineInstance:
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
-                with self._life.lock:
+                with self._life:
                     model.initialize(spec.arguments())
             self._end_fork()
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
@@ -195,7 +181,6 @@ class InlineInstance:
             self._health.add_probe(self.name, Readiness(self.name, self.is_ready))
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
         senders, receive = self._senders, self._request_class._received
         received = [receive(request, senders) for request in requests]
         input_end_ns = self._clock.monotonic_ns()
@@ -258,7 +243,7 @@ class InlineInstance:
         self._server.thread = 0  # no load waits for `finalize`
         try:
             if hasattr(self._model, "finalize"):
-                with self._life.lock:
+                with self._life:
                     self._model.finalize()
             self._end_fork()
         except BaseException as error:

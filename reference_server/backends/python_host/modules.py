@@ -120,7 +120,6 @@ class ModelModules:
         return module
 
     def find(self, name: str) -> ModuleType | None:
-        """Return a module, importing it if necessary; None if there is no such file."""
         module = self._table.get(name)
         if module is None or name in self._running:
             with self._lock:  # waits for another thread that runs the module's code
@@ -130,11 +129,9 @@ class ModelModules:
         return module
 
     def has(self, name: str) -> bool:
-        """Return whether there is a module of that name, imported or not."""
         return name in self._table or self._spec(name) is not None
 
     def loaded(self, name: str) -> ModuleType | None:
-        """Return a module if it is imported or being imported."""
         return self._table.get(name)
 
     def close(self) -> None:

@@ -37,10 +37,6 @@ def test_all_forms_of_the_function_are_called(tmp_path, decorator, parameters):
     assert completed(tmp_path, COMPLETING.format(decorator, parameters, ADDS)) == COMPLETED
 
 
-def test_a_model_without_the_function_leaves_the_configuration(tmp_path):
-    assert completed(tmp_path, "class TritonPythonModel: pass") == CONFIG
-
-
 def test_the_function_has_an_event_loop_that_ends_with_it(tmp_path):
     source = """
         import asyncio
@@ -55,13 +51,6 @@ def test_the_function_has_an_event_loop_that_ends_with_it(tmp_path):
         assert thread.submit(completed, tmp_path, source).result() == CONFIG
         with pytest.raises(RuntimeError, match="no current event loop"):
             thread.submit(asyncio.get_event_loop).result()
-
-
-def test_an_own_model_config_may_be_returned(tmp_path):
-    source = COMPLETING.format(
-        "@staticmethod", "c", 'return pb_utils.ModelConfig(\'{"name": "other"}\')'
-    )
-    assert completed(tmp_path, source) == {"name": "other"}
 
 
 @pytest.mark.parametrize("value", ["None", "{}", "c.as_dict()"])

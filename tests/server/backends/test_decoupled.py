@@ -69,22 +69,6 @@ def test_any_number_of_responses(open_decoupled):
         assert one.sink.wait().empty
 
 
-def test_responses_may_follow_after_execute(open_decoupled):
-    opened = open_decoupled(
-        "import threading",
-        "(s,) = senders",
-        "def late():",
-        "    s.is_cancelled() or s.send(out(1))",
-        "    s.send(flags=1)",
-        "self.thread = threading.Thread(target=late)",
-        "self.thread.start()",
-    )
-    one = asked()
-    opened.execute([one])
-    assert numbers(one) == ([1], False)
-    assert one.sink.wait().empty
-
-
 @pytest.mark.parametrize("value", ["[]", "[out(1)]", "0", "senders"])
 def test_execute_of_a_decoupled_model_returns_nothing(open_decoupled, value, caplog):
     opened = open_decoupled("senders[0].send(out(1), 1)", f"return {value}")
@@ -112,11 +96,6 @@ def test_an_exception_fails_unanswered_requests(open_decoupled, tmp_path):
             f"{FAILED}ValueError: x\n\nAt:\n  {tmp_path}/m/1/model.py(11): execute\n"
         )
     assert all(one.sink.is_empty for one in batch)
-
-
-def test_an_exception_without_senders_fails_the_batch(open_model):
-    opened = open_model(executing("raise ValueError('x')"), is_decoupled=True)
-    assert execution_error(opened, request(), request()).startswith(f"{FAILED}ValueError: x\n")
 
 
 def test_a_request_without_a_sender_fails(open_model):
@@ -175,14 +154,6 @@ def test_an_exception_in_a_coroutine_fails_unanswered_requests(open_decoupled, e
     assert message in caplog.messages
 
 
-def test_a_coroutine_that_drops_a_request(open_decoupled):
-    opened = open_decoupled("senders[0].send(out(1))", is_async=True)
-    one = asked()
-    opened.execute([one])
-    assert numbers(one) == ([1], False)
-    assert one.sink.wait().error.message == FAILED + DROPPED
-
-
 # ------------------------------------------------------------------------------- ordinary models
 
 
@@ -190,14 +161,6 @@ def test_a_coroutine_that_drops_a_request(open_decoupled):
 def test_an_ordinary_model_may_send_its_response(open_model, returned):
     opened = open_model(executing(OUT, SENDERS, "senders[0].send(out(1), 1)", f"return {returned}"))
     assert outputs(answer(opened, request())) == {"OUT": [1]}
-
-
-def test_an_unused_sender_has_no_effect(open_model):
-    opened = open_model(executing(OUT, SENDERS, "return [out(1)]"))
-    one = asked()
-    (response,) = opened.execute([one]).responses
-    assert outputs(response) == {"OUT": [1]}
-    assert one.sink.is_empty
 
 
 @pytest.mark.parametrize(("flags", "is_error"), [(0, True), (1, False)])

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from triton_python_backend_utils import Tensor, TritonModelException
@@ -46,12 +46,6 @@ def test_numpy_and_we_share_memory_in_both_directions(dtype):
     assert back.tolist() == array.tolist()
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-def test_numpy_arrays_are_exporters_too(dtype):
-    array = np.arange(3).astype(dtype)
-    assert np.shares_memory(Tensor.from_dlpack("Y", array).as_numpy(), array)
-
-
 def test_capsules_are_accepted():
     array = np.arange(3.0)
     assert np.shares_memory(
@@ -60,21 +54,10 @@ def test_capsules_are_accepted():
     assert np.shares_memory(Tensor.from_dlpack("Y", array.__dlpack__()).as_numpy(), array)
 
 
-def test_numpy_reads_what_we_export():
-    array = np.arange(3.0)
-    assert np.shares_memory(np.from_dlpack(Tensor("X", array)), array)
-
-
 def test_a_read_only_array_is_exported():
     array = np.arange(3.0)
     array.flags.writeable = False
     assert Tensor.from_dlpack("Y", Tensor("X", array)).as_numpy().tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1, 5, 1)])
-def test_unusual_shapes_are_kept(shape):
-    tensor = Tensor.from_dlpack("Y", Tensor("X", np.ones(shape, np.int16)))
-    assert tensor.as_numpy().shape == shape
 
 
 def test_bf16_is_passed_unchanged():
@@ -87,11 +70,6 @@ def test_bf16_is_passed_unchanged():
         tensor.as_numpy()
     with pytest.raises((RuntimeError, BufferError)):
         np.from_dlpack(given_)
-
-
-def test_the_device_is_host_memory():
-    assert Tensor("X", np.zeros(1)).__dlpack_device__() == (1, 0)
-    assert Tensor("X", np.array(["x"], object)).__dlpack_device__() == (1, 0)
 
 
 def test_memory_is_freed_with_its_last_reference():
@@ -144,19 +122,13 @@ def test_the_empty_name_is_refused_first():
         Tensor.from_dlpack(5, 5)
 
 
-def test_strings_are_not_exported():
-    with pytest.raises(
-        TritonModelException, match=r"^DLPack does not have support for string tensors.$"
-    ):
-        Tensor("X", np.array(["x"], object)).to_dlpack()
-
-
 def test_newer_keywords_are_refused_so_that_consumers_fall_back():
     with pytest.raises(TypeError):
         Tensor("X", np.zeros(1)).__dlpack__(max_version=(1, 0))
     assert Tensor("X", np.zeros(1)).__dlpack__(stream=None) is not None
 
 
+@settings(max_examples=20)
 @given(arrays.arrays(st.sampled_from(DTYPES), arrays.array_shapes(min_dims=0, min_side=0)))
 def test_elements_keep_their_bits(array):
     back = Tensor.from_dlpack("Y", Tensor("X", array)).as_numpy()
@@ -212,12 +184,6 @@ def test_the_server_receives_a_host_copy():
     assert not np.shares_memory(passed_on.array(), source.array)
 
 
-def test_a_gpu_tensor_without_a_cpu_method_is_refused():
-    source = Exporter(None, (2, 0))
-    with pytest.raises(TritonModelException, match=r"^DLDevice type 2 is not support by Python"):
-        Tensor.from_dlpack("Y", source)
-
-
 # -------------------------------------------------------------------------------------------- torch
 
 
@@ -251,17 +217,6 @@ def test_a_received_tensor_is_a_torch_tensor_without_a_copy(torch):
 def test_exceptions_of_torch_pass_through(torch):
     with pytest.raises(BufferError, match=r"require gradient"):
         Tensor.from_dlpack("Y", torch.ones(2, requires_grad=True))
-
-
-def test_torch_types_that_triton_lacks_are_refused(torch):
-    with pytest.raises(TritonModelException, match=r"^Dtype is invalid.$"):
-        Tensor.from_dlpack("Y", torch.ones(2, dtype=torch.complex64))
-
-
-def test_a_transposed_torch_tensor_is_refused(torch):
-    with pytest.raises(TritonModelException, match=r"^DLPack tensor is not contiguous"):
-        Tensor.from_dlpack("Y", torch.ones(2, 3).T)
-    assert Tensor.from_dlpack("Y", torch.ones(1, 3).T.contiguous()).shape() == [3, 1]
 
 
 def test_a_torch_tensor_on_a_gpu(torch):

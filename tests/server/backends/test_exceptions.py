@@ -1,7 +1,5 @@
 """Tests of the text of an exception: type, message and frames, innermost first."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from reference_server.backends.python_host.model_code import describe
@@ -83,16 +81,6 @@ def test_frames_of_the_import_system_are_left_out(tmp_path, monkeypatch):
     )
 
 
-def test_a_reraised_exception_has_the_place_of_the_last_raise():
-    def again():
-        try:
-            fail(ValueError("x"))
-        except ValueError as error:
-            raise error
-
-    assert f"({line_of(again, 4)}): again\n" in described(again)
-
-
 def test_causes_are_left_out():
     def chained():
         try:
@@ -101,17 +89,6 @@ def test_causes_are_left_out():
             raise RuntimeError("second") from error
 
     assert "first" not in described(chained)
-
-
-def test_an_exception_of_another_thread_has_that_threads_frames():
-    def hand_over():
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(outer, ValueError("worker")).result()
-
-    text = described(hand_over)
-    assert text.startswith(f"ValueError: worker\n\nAt:\n  {FILE}({line_of(fail, 1)}): fail\n")
-    assert "hand_over" not in text
-    assert text.endswith("_bootstrap\n")
 
 
 def test_a_failing_str_is_reported_with_its_exception():

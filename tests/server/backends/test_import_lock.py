@@ -177,20 +177,6 @@ def test_a_package_may_wait_for_importing_threads_of_its_own(library, reply_of):
     assert reply_of(f"import {package}", f"def reply(): return {package}.NAME") == "part"
 
 
-def test_the_traceback_of_a_failed_import_has_no_frame_of_the_server(library, reply_of):
-    package = library({"__init__.py": "1 / 0"}, "faulty_of_tests")
-    lines = (
-        "import traceback",
-        "def reply():",
-        "    try:",
-        f"        import {package}",
-        "    except ZeroDivisionError as error:",
-        "        return ' '.join(frame.name for frame in traceback.extract_tb(error.__traceback__)",
-        "            if 'modules.py' not in frame.filename)",
-    )
-    assert reply_of(*lines) == "reply <module>"
-
-
 # ---------------------------------------------------------------------------------- the turns
 
 
@@ -198,14 +184,6 @@ def entered(turns, owner):
     """Return whether a new thread can enter."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(turns.enter, owner).result()
-
-
-def test_all_threads_of_one_owner_enter():
-    turns = ImportLock(patience_s=0)
-    assert turns.enter("a")
-    assert turns.enter("a")
-    assert entered(turns, "a")
-    assert not entered(turns, "b")
 
 
 def test_the_next_owner_enters_after_the_last_leave():

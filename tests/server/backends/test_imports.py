@@ -88,11 +88,6 @@ def test_every_form_of_import_finds_the_models_files(reply_of, statement, value)
     assert told in {"helper", "helperother", "root", "package", "inner", "leaf", "sibling"}
 
 
-def test_the_version_comes_before_the_model(reply_of):
-    files = {"1/helper.py": "name = 'version'", "helper.py": "name = 'model'"}
-    assert reply_of("import helper", "def reply(): return helper.name", files=files) == "version"
-
-
 @pytest.mark.parametrize("name", ["json", "numpy", "this"])
 def test_installed_modules_come_before_both(reply_of, name):
     module = f"{name}.__name__ + str('mine' in vars({name}))"
@@ -160,20 +155,6 @@ def test_a_failed_import_is_repeated(table, tmp_path):
     assert not hasattr(table.require("package"), "helper")
     helper.write_text("name = 'good'")
     assert table.require("package.helper").name == "good"
-
-
-def test_imports_inside_functions_work_while_executing_and_on_other_threads(reply_of):
-    told = reply_of(
-        "from concurrent.futures import ThreadPoolExecutor",
-        "def lazy():",
-        "    import helper",
-        "    from .other import name",
-        "    return helper.name + name",
-        "def reply():",
-        "    with ThreadPoolExecutor(1) as pool: return pool.submit(lazy).result()",
-        files={"1/helper.py": "name = 'helper'", "1/other.py": "name = 'other'"},
-    )
-    assert told == "helperother"
 
 
 def test_a_helper_runs_once_however_many_threads_import_it(reply_of):

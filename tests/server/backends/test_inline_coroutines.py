@@ -35,10 +35,6 @@ def test_coroutines_run_on_one_loop_in_a_thread_of_their_own(open_model):
     assert "(run_forever)" in first
 
 
-def test_each_instance_has_a_loop_of_its_own(open_model):
-    assert said(open_model(ASYNC)) != said(open_model(ASYNC))
-
-
 def test_the_loop_ends_before_finalize(open_model):
     opened = open_model(
         ASYNC + "    def finalize(self): print([t.name for t in threading.enumerate()])\n"
@@ -63,17 +59,6 @@ def test_the_loop_survives_an_exception_in_a_coroutine(tmp_path, open_model, err
     assert text.startswith(FAILED + error.partition("(")[0])
     assert f"At:\n  {tmp_path}/m/1/model.py(8): later\n" in text
     assert answer(opened, request(id="good")).error is None
-
-
-def test_a_model_may_run_a_loop_itself(open_model):
-    opened = open_model(
-        executing(
-            "import asyncio",
-            "async def work(): return [pb_utils.InferenceResponse([])]",
-            "return asyncio.run(work())",
-        )
-    )
-    assert answer(opened, request()).error is None
 
 
 LOOPING = """

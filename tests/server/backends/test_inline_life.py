@@ -1,26 +1,32 @@
-"""Tests of opening and closing instances, failures included."""
+"""Tests of opening and closing instances, failures included, and of what an idle one holds."""
 
+import gc
 import logging
 import os
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from server.backends.kit import (
     IDENTITY,
-    answer,
+    Ticks,
     executing,
     execution_error,
     instance,
     model_file,
-    outputs,
     request,
     said,
 )
+from server.support.instances import NotedOutcomes
+from server.support.requests import Answers
 
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.errors import Code, ServerError
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
+from reference_server.scheduling.work_queue import Fifo
 
 
 def opening_error(tmp_path: Path, source: str, **settings: str) -> ServerError:
@@ -59,10 +65,6 @@ def test_initialize_receives_seven_strings(tmp_path, open_file):
         "model_version": "3",
         "model_name": "bert",
     }
-
-
-def test_only_execute_is_needed(open_model):
-    assert outputs(answer(open_model(IDENTITY), request(IN=[1, 2]))) == {"OUT": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,6 @@ def test_failures_while_opening_have_tritons_text(tmp_path, source, text):
     assert error.message == text.format(file=tmp_path / "m/1/model.py")
 
 
-def test_a_failing_helper_is_reported_with_the_importing_line(tmp_path):
-    file = model_file(tmp_path, "import helper", {"1/helper.py": "x = 1\nraise OSError('disk')"})
-    with pytest.raises(ServerError) as caught:
-        instance(file).open()
-    assert caught.value.message == (
-        f"OSError: disk\n\nAt:\n  {file.with_name('helper.py')}(2): <module>\n"
-        f"  {file}(1): <module>\n"
-    )
-
-
 def test_a_missing_file_fails_at_once(tmp_path):
     missing = tmp_path / "m" / "1" / "model.py"
     with pytest.raises(ServerError, match=r"Python model file not found in") as caught:
@@ -137,14 +129,6 @@ def test_another_file_name_names_the_module(tmp_path, open_file):
         tmp_path, executing("raise ValueError(__name__, __package__)"), filename="other.py"
     )
     assert "ValueError: ('1.other', '1')" in execution_error(open_file(file))
-
-
-def test_an_async_initialize_is_not_awaited(open_model):
-    with pytest.warns(RuntimeWarning, match=r"initialize' was never awaited"):
-        open_model("""
-            class TritonPythonModel:
-                async def initialize(self, args): raise ValueError
-        """)
 
 
 def test_opening_is_logged_as_triton_does(open_model, caplog):
@@ -174,11 +158,6 @@ def test_an_instance_that_never_opened_closes_silently(tmp_path):
     unopened = instance(tmp_path / "m/1/model.py")
     unopened.close()
     assert "closed" in repr(unopened)
-
-
-def test_prints_pass_through(open_model, capsys):
-    open_model("print('héllo')\nclass TritonPythonModel: pass")
-    assert capsys.readouterr().out == "héllo\n"
 
 
 ONE_AT_A_TIME = """
@@ -221,3 +200,64 @@ def test_instances_initialize_and_finalize_one_after_the_other(tmp_path, monkeyp
             list(threads.map(action, instances))
     assert overlaps.calls == ["initialize"] * 4 + ["finalize"] * 4
     assert not overlaps.found
+
+
+ARRAYS = "arrays = [r.inputs()[0].as_numpy() for r in requests]"
+RETURNS = "return [pb_utils.InferenceResponse([]) for _ in requests]"
+FINAL = "pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+SENDS = f"[r.get_response_sender().send(pb_utils.InferenceResponse([]), {FINAL}) for r in requests]"
+RAISES = "raise ValueError('no')"
+COROUTINE = ("async def work(arrays):", "    {}", "return work(arrays)")
+
+
+def coroutine(line):
+    """Return the lines of an `execute` that returns a coroutine, which runs `line`."""
+    return [part.format(line) for part in COROUTINE]
+
+
+WAYS = {
+    "answered": ([RETURNS], {}),
+    "sent": ([SENDS], {}),
+    "sent of many": ([SENDS], {"is_decoupled": True}),
+    "awaited": (coroutine(RETURNS), {}),
+    "started": (coroutine(SENDS), {"is_decoupled": True}),
+    "failed": ([RAISES], {}),
+    "failed with a sender": (["[r.get_response_sender() for r in requests]", RAISES], {}),
+    "failed when awaited": (coroutine(RAISES), {}),
+    "failed when started": (coroutine(RAISES), {"is_decoupled": True}),
+    "of another type": (["return 7"], {}),
+    "not answered": (["return None"], {}),
+}
+
+
+@pytest.fixture
+def no_collector():
+    """Disable the collector, so that only unreferenced objects are freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.brute_force
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_is_freed_although_its_response_is_kept(tmp_path, way):
+    lines, changes = WAYS[way]
+    model = instance(model_file(tmp_path, executing(ARRAYS, *lines)), **changes)
+    scheduler = InstanceScheduler("m", 1, Fifo(), [model], NotedOutcomes(), Ticks())
+    scheduler.open()
+    kept = []
+
+    def ask():
+        array = np.zeros(4)
+        asked = request(IN=array)
+        asked.sink = answers = Answers()
+        scheduler.submit(asked)
+        kept.append(answers.wait())
+        return weakref.ref(array)
+
+    first = ask()
+    ask()  # now the thread is done with the first one
+    assert first() is None
+    scheduler.close()

@@ -54,39 +54,3 @@ def test_a_models_lines_show_the_models_file(tmp_path, open_file, log):
     open_file(file)
     written = [(r.message, r.pathname, r.lineno) for r in log.records if "models" in r.name]
     assert written == [("imported", str(file), 4), ("initialized", str(file), 9)]
-
-
-def test_a_message_may_be_bytes(log):
-    Logger.log_info("né".encode())
-    assert log.records[0].getMessage() == "né"
-
-
-@pytest.mark.parametrize("name", ["log_info", "log_warn", "log_error", "log_verbose"])
-def test_other_messages_are_refused(name):
-    with pytest.raises(TypeError, match=r"^argument 'message': found 5; expected str or bytes$"):
-        getattr(Logger, name)(5)
-
-
-@pytest.mark.parametrize("level", [1, "INFO", logging.INFO])
-def test_other_levels_are_refused(level):
-    with pytest.raises(TypeError, match=r"^argument 'level': found .*; expected LogLevel$"):
-        Logger.log("x", level)
-
-
-def test_logger_cannot_be_instantiated():
-    with pytest.raises(
-        TypeError, match=r"^cannot create 'c_python_backend_utils.Logger' instances$"
-    ):
-        Logger()
-
-
-def test_levels_have_tritons_repr_and_str():
-    assert [
-        str(level) for level in (Logger.INFO, Logger.WARNING, Logger.ERROR, Logger.VERBOSE)
-    ] == [
-        "LogLevel.INFO",
-        "LogLevel.WARNING",
-        "LogLevel.ERROR",
-        "LogLevel.VERBOSE",
-    ]
-    assert repr(Logger.VERBOSE) == "<LogLevel.VERBOSE: 3>"

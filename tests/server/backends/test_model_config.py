@@ -24,12 +24,6 @@ def refusal(call, *arguments) -> str:
     return str(caught.value)
 
 
-def test_the_dict_is_the_live_one():
-    completed = config()
-    completed.as_dict()["mine"] = 1
-    assert completed.as_dict()["mine"] == 1
-
-
 def test_the_batch_size_may_grow_only():
     completed = config(max_batch_size=8)
     assert completed.set_max_batch_size(16) is None

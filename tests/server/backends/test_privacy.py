@@ -17,12 +17,6 @@ from server.backends.kit import (
 from reference_server.core.errors import ServerError
 
 
-def test_instances_have_globals_of_their_own(tmp_path, open_file):
-    file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0\nname = 'x'"})
-    first, second = open_file(file), open_file(file, name="m_0_1")
-    assert [said(first), said(first), said(second)] == ["1 10 x", "2 20 x", "1 10 x"]
-
-
 def test_equally_named_helpers_of_two_models_never_meet(tmp_path, open_file):
     a = open_file(
         model_file(tmp_path, COUNTING, {"1/helper.py": "count = 1; name = 'a'"}, name="a")
@@ -85,12 +79,6 @@ def test_builtins_that_a_model_sets_stay_its_own(reply_of):
     assert not hasattr(importlib.import_module("builtins"), "set_by_model")
 
 
-def test_installed_modules_are_shared_with_the_process(reply_of):
-    assert reply_of("import json", "def reply(): return str(id(json))") == str(
-        id(importlib.import_module("json"))
-    )
-
-
 def test_opening_again_runs_the_current_files(tmp_path, open_file):
     file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
     helper = file.with_name("helper.py")
@@ -101,12 +89,6 @@ def test_opening_again_runs_the_current_files(tmp_path, open_file):
     os.utime(helper, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit within the same second
     assert said(open_file(file)) == "1 10 b"
     assert said(first) == "2 20 a"
-
-
-def test_nothing_is_written_into_the_repository(tmp_path, open_file):
-    file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
-    open_file(file)
-    assert sorted(p.name for p in file.parent.iterdir()) == ["helper.py", "model.py"]
 
 
 def test_a_model_may_reload_its_helper(tmp_path, open_model):

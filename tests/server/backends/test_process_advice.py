@@ -1,8 +1,6 @@
 """Tests of the hint for inline models that need a process of their own."""
 
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -83,12 +81,6 @@ def test_a_model_that_needs_the_main_thread_gets_the_hint(tmp_path, parts):
     assert said.count("EXECUTION_HOST") == 1
 
 
-@pytest.mark.brute_force
-def test_the_hint_solves_the_problem(tmp_path):
-    file = kit.model_file(tmp_path, MODEL.format(**PARTS | {"initialize": HANDLING}))
-    assert "EXECUTION_HOST" not in played(file, "process")
-
-
 def test_other_failures_get_no_hint(tmp_path):
     file = kit.model_file(
         tmp_path, MODEL.format(**PARTS | {"initialize": "raise ValueError('why')"})
@@ -102,14 +94,6 @@ def test_the_text_of_multiprocessing_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         context.set_start_method("spawn")
     assert process_advice(caught.value) == ADVICE
-
-
-@pytest.mark.brute_force
-def test_the_text_of_torch_is_recognised():
-    pytest.importorskip("torch")
-    program = "import torch; [torch.set_num_interop_threads(1) for _ in range(2)]"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert process_advice(RuntimeError(ran.stderr.splitlines()[-1])) == ADVICE
 
 
 class Unspeakable(Exception):

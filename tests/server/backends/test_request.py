@@ -1,16 +1,18 @@
-"""Tests of InferenceRequest."""
+"""InferenceRequest, InferenceResponse and TritonError."""
 
-import json
-
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from server.backends.kit import request, senders
-from triton_python_backend_utils import InferenceRequest, TritonModelException
+from triton_python_backend_utils import (
+    InferenceRequest,
+    InferenceResponse,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
 
+from reference_server.core.errors import Code
 from reference_server.core.request import InferRequest, SequenceFlag
-
-DECLARED = ("OUT", "TEXT")
 
 
 def received(sent: InferRequest | None = None, **fields) -> InferenceRequest:
@@ -67,38 +69,6 @@ def test_parameters_are_compact_json_text():
     )
 
 
-@given(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text()))
-def test_parameters_are_read_back_as_they_were(parameters):
-    assert json.loads(received(parameters=parameters).parameters()) == parameters
-
-
-def test_cancellation_is_visible_at_once():
-    sent = request()
-    seen = received(sent)
-    assert not seen.is_cancelled()
-    sent.cancellation.cancel()
-    assert seen.is_cancelled()
-
-
-def test_flags_set_by_the_model_are_the_models_own():
-    sent = request()
-    seen = received(sent)
-    seen.set_flags(3)
-    assert seen.flags() == 3
-    assert sent.flags == SequenceFlag.NONE
-
-
-@pytest.mark.parametrize("flags", [-1, 1.5, "a", None, 1 << 32])
-def test_flags_that_are_no_32_bit_number_are_refused(flags):
-    with pytest.raises(TypeError, match=r"^argument 'flags': found .*; expected "):
-        received().set_flags(flags)
-
-
-def test_a_request_needs_inputs_outputs_and_a_model():
-    with pytest.raises(TypeError, match=r"^argument 'inputs': found NoneType; expected list$"):
-        InferenceRequest(model_name="m", flags=1)
-
-
 def test_exec_needs_a_server():
     asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
     with pytest.raises(TritonModelException, match=r"^BLS is only supported during the 'execute'"):
@@ -109,3 +79,61 @@ def test_a_created_request_has_no_sender():
     asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
     with pytest.raises(TritonModelException, match="has no reference to the decoupled state"):
         asked.get_response_sender()
+
+
+TENSOR = Tensor("OUT", np.zeros(1))
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+def test_output_tensors_returns_a_new_list(make):
+    response = InferenceResponse(make([TENSOR, TENSOR]))
+    response.output_tensors().clear()
+    assert response.output_tensors() == [TENSOR, TENSOR]
+    assert not response.has_error()
+    assert response.error() is None
+
+
+def test_all_arguments_may_be_left_out_or_named():
+    assert InferenceResponse().output_tensors() == []
+    response = InferenceResponse(output_tensors=[TENSOR], error=TritonError("x"))
+    assert response.has_error()
+    assert response.error().message() == "x"
+    assert response.output_tensors() == [TENSOR]
+
+
+def test_the_code_is_internal_unless_given():
+    assert TritonError("x").code() is TritonError.INTERNAL
+    assert TritonError(message="x", code=TritonError.NOT_FOUND).code() is TritonError.NOT_FOUND
+    assert TritonError("né".encode()).message() == "né"
+
+
+@pytest.mark.parametrize("number_and_code", list(enumerate(Code)))
+def test_every_code_of_the_server_has_one(number_and_code):
+    number, code = number_and_code
+    ours = getattr(TritonError, code.name)
+    assert ours.value == number
+    error = TritonError("text", ours)._as_server_error()
+    assert (error.code, error.message) == (code, "text")
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), True, "text"])
+def test_parameters_of_64_bits_are_sent(value):
+    response = senders().respond(request(), InferenceResponse([TENSOR], parameters={"a": value}))
+    assert response.error is None
+    assert response.parameters == (("a", value),)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_a_parameter_beyond_64_bits_is_an_error(value):
+    given = InferenceResponse([TENSOR], parameters={"a": 1, "b": value})
+    response = senders().respond(request(), given)
+    assert response.error is not None
+    assert response.error.message == "Unsupported value type on parameters"
+    assert (response.outputs, response.parameters) == ([], ())
+
+
+@pytest.mark.parametrize("value", [1.0, np.int64(1), np.bool_(True), np.float64(1), b"x", None])
+def test_parameters_of_other_types_are_refused(value):
+    text = f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+    with pytest.raises(TritonModelException, match=f"^{text}$"):
+        InferenceResponse(parameters={"a": value})

@@ -1,6 +1,5 @@
 """Tests of InferenceResponseSender: flags, order, threads and dropped senders."""
 
-import gc
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.backends.kit import DROPPED, FAILED, outputs, request, senders
 from server.support.requests import PATIENCE_S, Answers, BrokenSink
@@ -78,16 +77,6 @@ def test_the_flag_alone_is_the_end(opened):
     assert (response.empty, response.final, response.outputs) == (True, True, ())
 
 
-def test_an_error_is_a_response_like_others(opened):
-    sender, asked = opened()
-    sender.send(InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND)))
-    sender.send(out(1), FINAL)
-    failed = asked.sink.wait()
-    assert (failed.error.code, failed.error.message) == (Code.NOT_FOUND, "no")
-    assert not failed.final
-    assert arrived(asked) == ([1], True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -104,16 +93,6 @@ def test_invalid_flags_and_empty_sends_are_refused(opened, arguments, text):
         sender.send(*arguments)
     assert asked.sink.is_empty
     sender.send(flags=FINAL)  # nothing has ended
-
-
-@pytest.mark.parametrize(
-    "arguments", [("x",), (1,), (out(1), -1), (out(1), 1 << 32), (out(1), 1.5), (out(1), "1")]
-)
-def test_arguments_of_other_types_are_refused(opened, arguments):
-    sender, _ = opened()
-    with pytest.raises(TypeError, match=r"^argument '(response|flags)': found "):
-        sender.send(*arguments)
-    sender.send(flags=FINAL)
 
 
 @pytest.mark.parametrize("arguments", [(out(1),), (out(1), FINAL), (None, FINAL)])
@@ -285,15 +264,6 @@ def test_closing_waits_for_the_last_response():
     assert closed.is_set()
 
 
-def test_closing_ends_the_thread():
-    before = threading.enumerate()
-    crew = senders()
-    crew.open(request()).send(out(1), FINAL)
-    (started,) = (thread for thread in threading.enumerate() if thread not in before)
-    crew.close()
-    assert not started.is_alive()
-
-
 # ----------------------------------------------------------------------------- those who are lost
 
 
@@ -313,15 +283,6 @@ def test_a_response_without_the_final_flag_is_not_delivered(opened):
     sender.send(out(1))
     del sender
     assert asked.sink.wait().error.message == FAILED + DROPPED
-    assert asked.sink.is_empty
-
-
-def test_a_dropped_closed_sender_has_no_effect(opened):
-    sender, asked = opened()
-    sender.send(flags=FINAL)
-    del sender
-    gc.collect()
-    assert asked.sink.wait().error is None
     assert asked.sink.is_empty
 
 
@@ -349,6 +310,7 @@ ACTIONS = {
 
 
 @pytest.mark.brute_force
+@settings(max_examples=25)
 @given(done=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=6), is_decoupled=st.booleans())
 def test_each_request_has_one_final_response_at_the_end(done, is_decoupled):
     crew = senders(is_decoupled=is_decoupled)

@@ -34,36 +34,39 @@ DATACLASSES = (
 )
 
 
+#: Each must be true of a module `m` of the model.
+FOUND = [
+    "dataclasses.asdict({m}.Point(5))['x'] == 5",
+    "typing.get_type_hints({m}.Point)['x'] is int",
+    "pickle.loads(pickle.dumps({m}.Point(5))) == {m}.Point(5)",
+    "type(pickle.loads(pickle.dumps({m}.Point(5)))) is {m}.Point",
+    "sys.modules[{m}.__name__].Point is {m}.Point",
+    "vars(sys.modules[{m}.__name__]) is vars({m})",
+    "'Point' in dir(sys.modules[{m}.__name__])",
+    "inspect.getsource({m}.Point).startswith('@dataclasses.dataclass')",
+    "inspect.getmodule({m}.Point).__file__ == {m}.__file__",
+    "repr(sys.modules[{m}.__name__]) == repr({m})",
+    "{m}.Point.__module__ == {m}.__name__",
+]
+
+
 @pytest.mark.brute_force
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "dataclasses.asdict({m}.Point(5))['x'] == 5",
-        "typing.get_type_hints({m}.Point)['x'] is int",
-        "pickle.loads(pickle.dumps({m}.Point(5))) == {m}.Point(5)",
-        "type(pickle.loads(pickle.dumps({m}.Point(5)))) is {m}.Point",
-        "sys.modules[{m}.__name__].Point is {m}.Point",
-        "vars(sys.modules[{m}.__name__]) is vars({m})",
-        "'Point' in dir(sys.modules[{m}.__name__])",
-        "inspect.getsource({m}.Point).startswith('@dataclasses.dataclass')",
-        "inspect.getmodule({m}.Point).__file__ == {m}.__file__",
-        "repr(sys.modules[{m}.__name__]) == repr({m})",
-        "{m}.Point.__module__ == {m}.__name__",
-    ],
-)
 @pytest.mark.parametrize("module", ["helper", "sub"])
-def test_libraries_find_an_instances_modules_by_name(tmp_path, open_file, module, expression):
+def test_libraries_find_an_instances_modules_by_name(tmp_path, open_file, module):
     told = []
     for number, name in enumerate("ab"):
         source = replying(
             "import dataclasses, inspect, pickle, typing, helper",
             "from . import sub",
-            f"def reply(): return str({expression.format(m=module)}) + str({module}.Point().x)",
+            "def reply():",
+            f"    found = [{', '.join(FOUND)}]".format(m=module),
+            f"    return f'{{found}} {{{module}.Point().x}}'",
         )
         points = DATACLASSES.format(number)
         files = {"1/helper.py": points, "1/sub.py": points}
         told.append(open_file(model_file(tmp_path, source, files, name=name)))
-    assert [said(opened) for opened in told] == ["True0", "True1"]
+    found = [True] * len(FOUND)
+    assert [said(opened) for opened in told] == [f"{found} 0", f"{found} 1"]
 
 
 def test_a_pickle_of_a_helpers_class_is_read(tmp_path, open_file):

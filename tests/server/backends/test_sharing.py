@@ -1,8 +1,6 @@
 """Tests of the effects of models on others in the same process: the table of docs/hosts.md."""
 
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,19 +218,3 @@ def test_the_page_has_a_row_for_each():
     special = {"POSIX locks (`fcntl.lockf`)": "no effect", "`signal.signal`": "no effect"}
     expected = {name: special.get(name, said[row.inline]) for name, row in ROWS.items()}
     assert {name: table.get(name) for name in ROWS} == expected
-
-
-def test_threads_of_torch_count_for_the_caller_and_for_those_that_compute_later():
-    pytest.importorskip("torch")
-    program = """
-import torch
-from concurrent.futures import ThreadPoolExecutor
-torch.set_num_threads(3)
-caller, before, after = (ThreadPoolExecutor(1) for _ in range(3))
-def compute(): return torch.ones(2).sum() and torch.get_num_threads()
-def change(): torch.set_num_threads(2); return compute()
-print(before.submit(compute).result(), caller.submit(change).result(),
-      before.submit(compute).result(), after.submit(compute).result())
-"""
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ran.stdout.split() == ["3", "2", "3", "2"]

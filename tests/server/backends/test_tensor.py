@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from triton_python_backend_utils import Tensor, TritonModelException
@@ -51,35 +51,11 @@ def test_numbers_of_every_type_are_kept_by_reference(datatype):
     assert tensor._core.array() is array
 
 
-@pytest.mark.parametrize("alias", ["longlong", "ulonglong", "intc", "intp", "byte", "single"])
-def test_platform_names_are_the_same_types(alias):
-    array = np.zeros(1, alias)
-    assert Tensor("X", array).as_numpy() is array
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1, 1)])
 def test_scalars_and_empty_arrays_are_arrays_too(shape):
     tensor = Tensor("X", np.zeros(shape, np.float32))
     assert tensor.shape() == list(shape)
     assert tensor.as_numpy().shape == shape
-
-
-def test_a_name_may_be_bytes():
-    assert Tensor("né".encode(), np.zeros(1)).name() == "né"
-
-
-@pytest.mark.parametrize("name", ["", b""])
-def test_an_empty_name_is_refused(name):
-    with pytest.raises(TritonModelException, match=r"^Tensor name cannot be an empty string.$"):
-        Tensor(name, np.zeros(1))
-
-
-@pytest.mark.parametrize(
-    "dtype", ["U3", "c8", "c16", "g", "M8[s]", "m8[s]", ">f4", ">i8", "V4", [("a", "f4")]]
-)
-def test_other_element_types_are_refused(dtype):
-    with pytest.raises(TritonModelException, match=r"^NumPy dtype is not supported.$"):
-        Tensor("X", np.zeros(2, dtype))
 
 
 @pytest.mark.parametrize("value", [[1, 2], 4, np.int32(4), b"x", None], ids=repr)
@@ -88,11 +64,6 @@ def test_only_arrays_are_accepted(value):
         TypeError, match=r"^argument 'numpy_array': found .*; expected numpy.ndarray$"
     ):
         Tensor("X", value)
-
-
-def test_a_name_that_is_no_text_is_refused():
-    with pytest.raises(TypeError, match=r"^argument 'name': found 5; expected str or bytes$"):
-        Tensor(5, np.zeros(1))
 
 
 def test_a_masked_array_is_refused_rather_than_unmasked():
@@ -126,13 +97,6 @@ def test_subclasses_and_flags_are_kept():
     assert tensor.as_numpy() is matrix
     assert type(tensor._core.array()) is np.ndarray
     assert np.shares_memory(tensor._core.array(), matrix)
-
-
-def test_a_later_change_appears_in_the_response():
-    array = np.zeros(2, np.float32)
-    tensor = Tensor("X", array)
-    array[0] = 7
-    assert tensor._core.array().tolist() == [7, 0]
 
 
 # ------------------------------------------------------------------------------------------ strings
@@ -171,27 +135,12 @@ def test_a_received_tensor_is_one_writable_array(datatype):
     assert tensor.as_numpy().tolist() == [[0, 1], [1, 1]]
 
 
-def test_received_strings_are_objects_of_bytes():
-    array = received(DataType.BYTES, np.array([["a", "é"]], dtype=object)).as_numpy()
-    assert array.dtype == object
-    assert array.tolist() == [[b"a", "é".encode()]]
-
-
-def test_no_received_strings_keep_their_shape():
-    assert received(DataType.BYTES, np.empty((0, 3), object)).as_numpy().shape == (0, 3)
-
-
 def test_a_read_only_array_of_another_model_is_copied():
     answered = np.arange(3.0)
     answered.flags.writeable = False
     array = Tensor._received(Tensor("X", answered)._core).as_numpy()
     assert array.flags.writeable
     assert not np.shares_memory(array, answered)
-
-
-def test_an_array_outlives_its_request():
-    array = received(DataType.FP32, np.float32([1, 2])).as_numpy()
-    assert array.tolist() == [1, 2]
 
 
 def test_bf16_has_no_numpy_array():
@@ -250,11 +199,6 @@ def test_native_objects_take_no_attributes_but_subclasses_do():
     assert len({mine, Tensor("X", np.zeros(1))}) == 2
 
 
-def test_native_classes_have_tritons_module():
-    shown = repr(Tensor("X", np.zeros(1)))
-    assert shown.startswith("<c_python_backend_utils.Tensor object at 0x")
-
-
 # --------------------------------------------------------------------------------------- properties
 
 ELEMENTS = st.one_of(
@@ -262,6 +206,7 @@ ELEMENTS = st.one_of(
 )
 
 
+@settings(max_examples=20)
 @given(arrays.arrays(st.sampled_from([np.dtype(d.numpy) for d in NUMBERS]), arrays.array_shapes()))
 def test_numbers_keep_their_bits(array):
     sent = Tensor("X", array)._core
@@ -272,6 +217,7 @@ def test_numbers_keep_their_bits(array):
     assert back.tobytes() == array.tobytes()
 
 
+@settings(max_examples=20)
 @given(st.lists(ELEMENTS), st.booleans())
 def test_strings_become_bytes(elements, reverse):
     array = np.empty(len(elements), object)

@@ -8,6 +8,7 @@ from reference_server.config.check import (
     check_given,
     check_loaded,
     check_polled,
+    check_response_cache,
 )
 from reference_server.core.errors import Code, ServerError
 
@@ -20,16 +21,27 @@ def refusal(check, *arguments):
 
 # --------------------------------------------------------------------------------------- polled
 
+DELAYS = "{ timeout_action: DELAY default_timeout_microseconds: 5 }"
+NO_DELAY = (
+    "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m"
+)
+
+
+def batcher(settings):
+    return f"max_batch_size: 8 dynamic_batching {{ {settings} }}"
+
+
 A_TO_O = step("a", {"X": "I"}, {"Y": "O"})
 
 POLLED = {
-    "an ensemble with a warm-up": (
-        ensemble(A_TO_O) + 'model_warmup { name: "w" batch_size: 1 }',
-        "model_warmup can not be specified for ensemble 'm'",
-    ),
     "an ensemble without its platform": (
         "ensemble_scheduling { }",
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
+    ),
+    "steps that wait for each other": (
+        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
+                 outputs="OP"),
+        "output 'P' for ensemble 'm' is not written",
     ),
     "metrics of a newer release": (
         "model_metrics { }",
@@ -60,39 +72,6 @@ POLLED = {
         "model 'm': found 268437504 elements for input 'X' of warm-up 'w'; expected at most "
         "268435456",
     ),
-    "negative batch": (
-        "max_batch_size: -1",
-        "'max_batch_size' must be non-negative value for m",
-    ),
-    "preferred size of zero": (
-        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 0] }",
-        "dynamic batching preferred size must be positive for m",
-    ),
-    "preferred size too large": (
-        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 9] }",
-        "dynamic batching preferred size must be <= max batch size for m",
-    ),
-    "no steps": (ensemble(), "must specify 'step' for ensemble 'm'"),
-    "step without a model": (
-        ensemble(step("", {"X": "I"}, {"Y": "O"})),
-        "must specify 'model_name' in step 0 of ensemble 'm'",
-    ),
-    "step without inputs": (
-        ensemble(A_TO_O, step("b", {}, {"Y": "P"})),
-        "must specify 'input_map' in step 1 of ensemble 'm'",
-    ),
-    "step without outputs": (
-        ensemble(step("a", {"X": "I"}, {})),
-        "must specify 'output_map' in step 0 of ensemble 'm'",
-    ),
-    "tensor written twice": (
-        ensemble(A_TO_O, step("b", {"X": "I"}, {"Y": "O"})),
-        "ensemble tensor 'O' can appear in an output map only once for ensemble 'm' step 1",
-    ),
-    "input written": (
-        ensemble(step("a", {"X": "I"}, {"Y": "I"}), A_TO_O),
-        "ensemble tensor 'I' can appear in an output map only once for ensemble 'm' step 0",
-    ),
     "input unused": (
         ensemble(A_TO_O, inputs="IJ"),
         "ensemble input 'J' for ensemble m' is not used",
@@ -101,15 +80,23 @@ POLLED = {
         ensemble(A_TO_O, outputs="OP"),
         "ensemble output 'P' for ensemble m' is not used",
     ),
-    "output of a step that waits for an unknown tensor": (
-        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), outputs="OP"),
-        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
-        "is not connected",
+    "a policy of level 0": (
+        batcher(
+            "priority_levels: 2 default_priority_level: 1 "
+            "priority_queue_policy { key: 0 value { } }"
+        ),
+        "priority queue policy must have priority level in range [1, 2] for m",
     ),
-    "steps that wait for each other": (
-        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
-                 outputs="OP"),
-        "output 'P' for ensemble 'm' is not written",
+    "an ordered batcher with delayed requests": (
+        batcher(f"preserve_ordering: true default_queue_policy {DELAYS}"),
+        NO_DELAY,
+    ),
+    "an ordered batcher with delayed requests of a level": (
+        batcher(
+            "preserve_ordering: true priority_levels: 1 default_priority_level: 1 "
+            f"priority_queue_policy {{ key: 1 value {DELAYS} }}"
+        ),
+        NO_DELAY,
     ),
     "several missing tensors": (  # Triton names any of them
         ensemble(A_TO_O, step("b", {"Y": "Q", "X": "R"}, {"Y": "P"}), outputs="OP"),
@@ -147,12 +134,15 @@ def test_a_model_without_files_and_backend_is_refused():
     [
         "",
         "dynamic_batching { }",
-        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [8] }",
+        batcher("preferred_batch_size: [8]"),
+        batcher("priority_levels: 2 default_priority_level: 1"),
+        batcher("default_priority_level: 3 priority_queue_policy { key: 3 value { } }"),
+        batcher("preserve_ordering: true default_queue_policy { timeout_action: DELAY }"),
+        batcher("preserve_ordering: true priority_levels: 1 default_priority_level: 1"),
         ensemble(A_TO_O),
         ensemble(step("b", {"X": "P"}, {"Y": "O"}), step("a", {"X": "I"}, {"Y": "P"})),
         ensemble(A_TO_O, outputs="IO"),
     ],
-    ids=["empty", "batcher", "preferred", "ensemble", "later step first", "input as output"],
 )
 def test_accepted_when_polled(text):
     check_polled(completed(text))
@@ -178,99 +168,29 @@ FP32 = 'name: "X" data_type: TYPE_FP32 '
 X_TO_Y = given(FP32 + "dims: [1]") + tensor("output", 'name: "Y" data_type: TYPE_FP32 dims: [1]')
 DIM_TEXT = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
 
-GIVEN = {
-    "a group of models with GPUs": (
-        "instance_group { kind: KIND_MODEL gpus: [0] }",
-        "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
-    ),
-    "a GPU that is not there": (
-        "instance_group { kind: KIND_GPU gpus: [0] }",
-        "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at "
-        "least the minimum required CUDA compute compatibility of 6.000000 are: ",
-    ),
-    "a profile": (
-        'instance_group { profile: "p" }',
-        "instance group m_0 of model m and platform specifies profile field which is only "
-        "supported for TensorRT models",
-    ),
-    "GPU": (
-        "instance_group { kind: KIND_GPU }",
-        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
-    ),
-    "CPU that names a GPU": (
-        'instance_group { name: "g" gpus: [0] }',
-        "instance group g of model m has kind KIND_CPU but specifies one or more GPUs",
-    ),
-    "batch input without a type": (
-        X_TO_Y + batch_input(data_type=""),
-        "unexpected batch input data type 'TYPE_INVALID'",
-    ),
-}
 
 LOADED = {
-    "input without name": (
-        given("data_type: TYPE_FP32 dims: [1]"),
-        "model input must specify 'name' for m",
-    ),
-    "input without type": (
-        given('name: "X" dims: [1]'),
-        "model input 'X' must specify 'data_type' for m",
-    ),
-    "input without dims": (given(FP32), "model input 'X' must specify 'dims' for m"),
-    "reshape is no substitute for dims": (
-        "max_batch_size: 4 " + given(FP32 + "reshape { shape: [1] }"),
-        "model input 'X' must specify 'dims' for m",
-    ),
-    "output without dims": (
-        tensor("output", FP32),
-        "model output 'X' must specify 'dims' for m",
-    ),
-    "dimension of zero": (given(FP32 + "dims: [2, 0]"), f"model input 'X' dimension {DIM_TEXT}"),
-    "dimension of -2": (
-        tensor("output", FP32 + "dims: [-2]"),
-        f"model output 'X' dimension {DIM_TEXT}",
-    ),
-    "image format of another rank": (
-        given(FP32 + "format: FORMAT_NHWC dims: [4]"),
-        "model input NHWC/NCHW require 3 dims for m",
-    ),
-    "reshape to a dimension of zero": (
-        given(FP32 + "dims: [4] reshape { shape: [0] }"),
-        f"model input 'X' reshape dimensions {DIM_TEXT}",
-    ),
-    "reshape to another size": (
-        given(FP32 + "dims: [4] reshape { shape: [3] }"),
-        "model input 'X' has different size for dims and reshape for m",
-    ),
-    "reshape of an output to another size": (
-        tensor("output", FP32 + "dims: [4] reshape { shape: [2, 3] }"),
-        "model output 'X' has different size for dims and reshape for m",
-    ),
-    "reshape of a free size to a fixed one": (
-        given(FP32 + "dims: [-1] reshape { shape: [4] }"),
-        "model input 'X' has different size for dims and reshape for m",
-    ),
-    "reshape across a free size": (
-        given(FP32 + "dims: [4, -1] reshape { shape: [2, -1, 2] }"),
-        "model input 'X' has different size for dims and reshape for m",
-    ),
-    "reshape that joins free sizes": (
-        given(FP32 + "dims: [-1, -1] reshape { shape: [-1] }"),
-        "model input 'X' has different number of variable-size dimensions for dims and reshape "
-        "for m",
-    ),
     "reshape to nothing without a batch": (
         given(FP32 + "dims: [1] reshape { shape: [] }"),
         "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are "
         "not supported for m",
     ),
-    "a shape tensor": (
-        'input { name: "X" data_type: TYPE_INT32 dims: [1] is_shape_tensor: true }',
-        "shape tensors are only supported for TensorRT platform for m",
-    ),
     "a format of TensorRT": (
         'output { name: "Y" data_type: TYPE_FP32 dims: [1] is_non_linear_format_io: true }',
         "Non-linear IO format is only supported for the TensorRT platform for m",
+    ),
+    "batch output that is one twice": (
+        X_TO_Y + 'batch_output { target_name: ["Y", "Y"] source_input: "X" }',
+        "target output name 'Y' can only be specified once for m",
+    ),
+    "reshape to a dimension of zero": (
+        given(FP32 + "dims: [4] reshape { shape: [0] }"),
+        f"model input 'X' reshape dimensions {DIM_TEXT}",
+    ),
+    "reshape that joins free sizes": (
+        given(FP32 + "dims: [-1, -1] reshape { shape: [-1] }"),
+        "model input 'X' has different number of variable-size dimensions for dims and reshape "
+        "for m",
     ),
     "a tag that is no label": (
         'metric_tags { key: "a-b" value: "x" }',
@@ -282,10 +202,6 @@ LOADED = {
         "metric tag '_a' of model m must consist of letters, digits and underscores, and not "
         "begin with an underscore",
     ),
-    "batch input of another type": (
-        X_TO_Y + batch_input(data_type="data_type: TYPE_INT64"),
-        "batch input data type must be TYPE_INT32 or TYPE_FP32 for m",
-    ),
     "batch input without a source": (
         X_TO_Y + batch_input(source_input=""),
         "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m",
@@ -294,25 +210,9 @@ LOADED = {
         X_TO_Y + batch_input(source_input='source_input: ["X", "X"]'),
         "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 2 for m",
     ),
-    "batch input of an output": (
-        X_TO_Y + batch_input(source_input='source_input: "Y"'),
-        "unknown source input name 'Y' for m",
-    ),
     "batch output of no source": (
         X_TO_Y + 'batch_output { target_name: "Y" }',
         "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m",
-    ),
-    "batch output of an unknown source": (
-        X_TO_Y + 'batch_output { target_name: "Q" source_input: "Q" }',
-        "unknown source input name 'Q' for m",
-    ),
-    "batch output that is an input": (
-        X_TO_Y + 'batch_output { target_name: ["Y", "X"] source_input: "X" }',
-        "unknown target output name 'X' for m",
-    ),
-    "batch output that is one twice": (
-        X_TO_Y + 'batch_output { target_name: ["Y", "Y"] source_input: "X" }',
-        "target output name 'Y' can only be specified once for m",
     ),
     "batch output of nothing": (
         X_TO_Y + 'batch_output { source_input: "X" }',
@@ -321,10 +221,11 @@ LOADED = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), GIVEN.values(), ids=GIVEN)
-def test_refused_before_auto_completion(text, said):
-    error = refusal(check_given, completed(text))
-    assert (error.code, error.message) == (Code.INVALID_ARG, said)
+def test_a_profile_is_refused_before_auto_completion():
+    assert refusal(check_given, completed('instance_group { profile: "p" }')).message == (
+        "instance group m_0 of model m and platform specifies profile field which is only "
+        "supported for TensorRT models"
+    )
 
 
 @pytest.mark.parametrize("value", ["", 'string_value: "maybe"', 'string_value: "YES"'])
@@ -366,3 +267,30 @@ def test_refused_when_loaded(text, said):
 def test_accepted_when_loaded(text):
     check_given(completed(text))
     check_loaded(completed(text))
+
+
+CACHED = "response_cache { enable: true } "
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (CACHED + "sequence_batching { }", "sequence batching scheduler"),
+        (
+            CACHED + "model_transaction_policy { decoupled: true }",
+            "'decoupled' transaction policy",
+        ),
+        (CACHED + "dynamic_batching { }", None),
+        ("response_cache { enable: false } sequence_batching { }", None),
+        ("sequence_batching { } model_transaction_policy { decoupled: true }", None),
+    ],
+)
+def test_models_without_cacheable_responses_are_refused(text, reason):
+    config = proto('name: "m" ' + text)
+    if reason is None:
+        check_response_cache(config)
+    else:
+        assert refusal(check_response_cache, config).described() == (
+            f"Invalid argument: Response Cache does not currently support model m with {reason}. "
+            "Please disable the response cache."
+        )

@@ -81,10 +81,6 @@ def test_preferred_sizes_stay_empty_without_a_batch_or_a_batcher(given):
     assert not completed(given).dynamic_batching.preferred_batch_size
 
 
-def test_no_scheduler_is_added():
-    assert completed("max_batch_size: 8").WhichOneof("scheduling_choice") is None
-
-
 # --------------------------------------------------------------------------------------- backend
 
 
@@ -97,6 +93,13 @@ def test_no_scheduler_is_added():
         pytest.param("", [], "", id="nothing"),
         pytest.param('backend: "other"', ["1/model.py"], "other", id="another backend"),
         pytest.param('platform: "other"', ["1/model.py"], "", id="another platform"),
+        pytest.param("", ["1/model.onnx"], "onnxruntime", id="ONNX"),
+        pytest.param("", ["1/model.onnx", "1/model.py"], "onnxruntime", id="ONNX first"),
+        pytest.param("", ["1/model.plan"], "tensorrt", id="TensorRT"),
+        pytest.param("", ["1/model.pt"], "pytorch", id="torch"),
+        pytest.param("", ["1/model.savedmodel"], "tensorflow", id="TensorFlow"),
+        pytest.param("", ["1/model.xml", "1/model.bin"], "openvino", id="OpenVINO"),
+        pytest.param("", ["1/other.py"], "", id="another file"),
     ],
 )
 def test_the_backend_is_derived_from_the_files(tmp_path, given, files, backend):
@@ -106,7 +109,14 @@ def test_the_backend_is_derived_from_the_files(tmp_path, given, files, backend):
     config = proto(given)
     complete(config, tmp_path)
     assert config.backend == backend
-    assert config.default_model_filename == ("model.py" if backend == "python" else "")
+    if backend in ("python", ""):
+        assert config.default_model_filename == ("model.py" if backend else "")
+
+
+def test_without_files_the_backend_follows_from_the_folder_name(tmp_path):
+    config = proto("")
+    complete(config, tmp_path / "digits.ge")
+    assert (config.backend, config.default_model_filename) == ("ge", "model.ge")
 
 
 # ------------------------------------------------------------------------------------- ensembles
@@ -134,23 +144,16 @@ def adopted(given, completion):
 
 
 def test_completed_tensors_and_batch_size_are_used():
-    config = adopted(X, {"max_batch_size": 4, "input": [Z], "output": [Z, Z]})
-    assert config.max_batch_size == 4
-    assert [entry.name for entry in config.input] == ["Z"]
-    assert len(config.output) == 2
-
-
-def test_other_completed_fields_are_ignored():
-    before = completed(X)
-    config = adopted(X, {"input": [Z], "name": "other", "backend": "b", "instance_group": [{}]})
-    del config.input[:]
-    config.input.extend(before.input)
-    assert config == before
-
-
-def test_a_completed_batcher_gets_its_defaults():
-    config = adopted(X, {"max_batch_size": 4, "dynamic_batching": {}})
-    assert config.dynamic_batching.preferred_batch_size[:] == [4]
+    completion = {"max_batch_size": 4, "dynamic_batching": {}, "input": [Z], "output": [Z, Z]}
+    config = adopted(X, completion | {"name": "other", "backend": "b", "instance_group": [{}]})
+    expected = completed(X)
+    del expected.input[:]
+    for field, count in ((expected.input, 1), (expected.output, 2)):
+        for _ in range(count):
+            field.add(name="Z", data_type="TYPE_INT32", dims=[2])
+    expected.max_batch_size = 4
+    expected.dynamic_batching.preferred_batch_size.append(4)
+    assert config == expected
 
 
 def test_a_batcher_in_the_file_wins_over_a_completed_one():
@@ -161,14 +164,15 @@ def test_a_batcher_in_the_file_wins_over_a_completed_one():
     assert config.dynamic_batching.max_queue_delay_microseconds == 5
 
 
-def test_the_completed_decoupled_policy_is_used():
-    config = adopted(X, {"model_transaction_policy": {"decoupled": True}})
-    assert config.model_transaction_policy.decoupled
-
-
-def test_the_decoupled_policy_of_the_file_is_the_default():
-    config = adopted("model_transaction_policy { decoupled: true }", {"max_batch_size": 1})
-    assert config.model_transaction_policy.decoupled
+@pytest.mark.parametrize(
+    ("given", "completion"),
+    [
+        (X, {"model_transaction_policy": {"decoupled": True}}),
+        ("model_transaction_policy { decoupled: true }", {"max_batch_size": 1}),
+    ],
+)
+def test_the_completed_decoupled_policy_is_used_or_else_that_of_the_file(given, completion):
+    assert adopted(given, completion).model_transaction_policy.decoupled
 
 
 @pytest.mark.parametrize(
@@ -177,53 +181,6 @@ def test_the_decoupled_policy_of_the_file_is_the_default():
 )
 def test_an_invalid_completion_changes_nothing(completion):
     assert adopted(X, {"output": [Z], **completion}) == completed(X)
-
-
-def completed_folder(tmp_path, name, *files, text=""):
-    folder = tmp_path / name
-    for file in files:
-        (folder / "1").mkdir(parents=True, exist_ok=True)
-        (folder / "1" / file).touch()
-    folder.mkdir(exist_ok=True)
-    config = proto(text)
-    complete(config, folder)
-    return config.backend, config.default_model_filename
-
-
-@pytest.mark.parametrize(
-    ("files", "backend"),
-    [
-        (["model.py"], "python"),
-        (["model.onnx"], "onnxruntime"),
-        (["model.onnx", "model.py"], "onnxruntime"),
-        (["model.plan"], "tensorrt"),
-        (["model.pt"], "pytorch"),
-        (["model.savedmodel"], "tensorflow"),
-        (["model.xml", "model.bin"], "openvino"),
-        (["other.py"], ""),
-        ([], ""),
-    ],
-)
-def test_the_backend_follows_from_the_files(tmp_path, files, backend):
-    assert completed_folder(tmp_path, "m", *files)[0] == backend
-
-
-def test_without_files_the_backend_follows_from_the_folder_name(tmp_path):
-    assert completed_folder(tmp_path, "digits.ge") == ("ge", "model.ge")
-
-
-def test_files_win_over_the_folder_name(tmp_path):
-    assert completed_folder(tmp_path, "digits.ge", "model.py") == ("python", "model.py")
-
-
-def test_a_named_backend_is_kept(tmp_path):
-    text = 'backend: "ge"'
-    assert completed_folder(tmp_path, "m", "model.py", text=text) == ("ge", "")
-
-
-def test_a_platform_must_be_known():
-    with pytest.raises(ServerError, match="unexpected platform type 'python' for m"):
-        check_polled(proto('name: "m" platform: "python"'))
 
 
 KINDS = {
@@ -291,27 +248,3 @@ def test_a_model_without_a_backend_is_refused(tmp_path, text, said):
     with pytest.raises(ServerError) as caught:
         check_polled(config)
     assert caught.value.message == said
-
-
-def test_a_backend_wins_over_the_platform():
-    check_polled(proto('name: "m" platform: "unknown" backend: "python"'))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('backend: "python"', "Ensemble model 'm' must have platform type 'ensemble' and empty"),
-        ("", "ensemble scheduling must be set for ensemble m whose platform is ensemble"),
-        (
-            "ensemble_scheduling { } optimization { }",
-            "optimization should not be specified for ensemble 'm'",
-        ),
-        (
-            "ensemble_scheduling { } instance_group { }",
-            "instance group should not be specified for ensemble 'm'",
-        ),
-    ],
-)
-def test_fields_that_an_ensemble_must_not_have(text, said):
-    with pytest.raises(ServerError, match=said):
-        check_polled(proto(f'name: "m" platform: "ensemble" {text}'))

@@ -75,19 +75,9 @@ def test_an_error_has_line_and_column(path, text, said):
     assert rest in shown
 
 
-def test_no_field_is_suggested_where_none_is_similar(path):
-    path.write_text("xyzzy: 1")
-    assert "Did you mean" not in fault(path)
-
-
 def test_bytes_that_are_not_utf8_are_refused(path):
     path.write_bytes(b'name: "\xff"')
     assert "'utf-8' codec can't decode byte 0xff in position 7" in fault(path)
-
-
-def test_a_folder_named_config_pbtxt_is_refused(path):
-    path.mkdir()
-    assert "Is a directory" in fault(path)
 
 
 @pytest.mark.parametrize(

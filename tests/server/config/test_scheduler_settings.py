@@ -17,12 +17,6 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import DataType
 
 
-def test_the_batcher_without_settings_has_no_limits():
-    batching = model_config("max_batch_size: 8 dynamic_batching { }").dynamic_batching
-    assert batching == DynamicBatching((8,), 0)
-    assert batching.is_free
-
-
 def test_all_settings_of_the_batcher_are_read():
     batching = model_config("""max_batch_size: 8 dynamic_batching {
         preferred_batch_size: [4, 2] max_queue_delay_microseconds: 100 preserve_ordering: true
@@ -85,54 +79,18 @@ def config(batching, rows=4):
 
 
 POLLED = {
-    "control without a name": (
-        control("", f"{START} {VALUES}"),
-        "sequence batching control tensor must have a name for m",
-    ),
-    "one name for two kinds": (
-        control("S", f"{START} {VALUES}") + control("S", f"kind: CONTROL_SEQUENCE_END {VALUES}"),
-        "sequence batching control tensor 'S' is specified for multiple control kinds for m",
-    ),
-    "two tensors of a kind": (
-        control("S", f"{START} {VALUES}") + control("T", f"{START} {VALUES}"),
-        "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors for m",
-    ),
-    "no values": (
-        control("S", START),
-        "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
-        "'bool_false_true' for CONTROL_SEQUENCE_START for m",
-    ),
-    "values of two types": (
-        control("S", f"{START} {VALUES} fp32_false_true: [0, 1]"),
-        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
-        "'bool_false_true' for CONTROL_SEQUENCE_START for m",
-    ),
-    "one value": (
-        control("S", f"{START} fp32_false_true: [0]"),
-        "sequence batching control 'fp32_false_true' must have exactly 2 entries for "
-        "CONTROL_SEQUENCE_START for m",
-    ),
-    "id without a type": (
-        control("C", CORRID),
-        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are "
-        "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
-    ),
     "id with values": (
         control("C", f"{CORRID} data_type: TYPE_UINT64 {VALUES}"),
         "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
         "'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
     ),
-    "utilization above one": (
-        "direct { minimum_slot_utilization: 1.5 }",
-        "sequence batching minimum slot utilization must be in range (0.0, 1.0] for m",
+    "one name for two kinds": (
+        control("S", f"{START} {VALUES}") + control("S", f"kind: CONTROL_SEQUENCE_END {VALUES}"),
+        "sequence batching control tensor 'S' is specified for multiple control kinds for m",
     ),
     "preferred size of zero": (
         "oldest { preferred_batch_size: 0 }",
         "sequence batching preferred batch size must be positive for m",
-    ),
-    "preferred size too large": (
-        "oldest { preferred_batch_size: 5 }",
-        "sequence batching preferred batch size must be <= max batch size for m",
     ),
 }
 LOADED = {
@@ -176,15 +134,6 @@ LOADED = {
         "initial_state field for state input 'I' must contain exactly one or zero element. Found "
         "'2' elements.",
     ),
-    "initial state without a name": (
-        state(initial=initial("data_type: TYPE_FP32 dims: [1] zero_data: true")),
-        "Field 'name' must be set when using initial_state for state input 'I'.",
-    ),
-    "initial state of another type": (
-        state(initial=initial('name: "i" data_type: TYPE_INT32 dims: [1] zero_data: true')),
-        "The data type used for 'initial_state' field of state 'I' does not match the state data "
-        "type.",
-    ),
     "initial state of another rank": (
         state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [1, 1] zero_data: true')),
         "'initial_state' field for state input name 'I' must have as many dims as the state.",
@@ -195,14 +144,6 @@ LOADED = {
             initial('name: "i" data_type: TYPE_FP32 dims: [-1] zero_data: true'),
         ),
         "'initial_state' field for state input name 'I' contains variable dimensions.",
-    ),
-    "initial state of other dims": (
-        state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [2] zero_data: true')),
-        "'initial_state' dim for input name 'I' doesn't match 'state' dim description. 2 != 1",
-    ),
-    "initial state without data": (
-        state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [1]')),
-        "initial_state setting expects state'I' to have state_data set",
     ),
 }
 
@@ -246,12 +187,6 @@ def test_missing_settings_get_defaults():
     assert list(batching.oldest.preferred_batch_size) == [4]
     unbatched = completed(config("oldest { }", rows=0)).sequence_batching
     assert not unbatched.oldest.preferred_batch_size
-
-
-def test_a_model_without_sequence_batching_has_no_settings():
-    message = completed("max_batch_size: 4")
-    assert not message.HasField("sequence_batching")
-    assert model_config("max_batch_size: 4").sequence_batching is None
 
 
 def test_both_strategies_are_read():

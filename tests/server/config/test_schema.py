@@ -1,11 +1,9 @@
 """The frozen configuration, read from a completed message."""
 
 import pytest
-from server.support.configs import completed, ensemble, model_config, proto, step
+from server.support.configs import ensemble, model_config, proto, step
 
-from reference_server.config import pbtxt
 from reference_server.config.schema import (
-    DynamicBatching,
     EnsembleStep,
     WarmupData,
     WarmupInput,
@@ -31,30 +29,6 @@ def test_tensors_become_a_signature():
     assert signature.outputs == (TensorConfig("C", DataType.INT64, (1,), labels_file="labels.txt"),)
 
 
-@pytest.mark.parametrize(
-    ("groups", "names"),
-    [
-        ("", ("m_0",)),
-        ("instance_group { count: 2 }", ("m_0_0", "m_0_1")),
-        ('instance_group { name: "g" } instance_group { count: 2 }', ("g_0", "m_1_0", "m_1_1")),
-    ],
-)
-def test_instances_are_numbered_within_their_group(groups, names):
-    assert model_config(groups).instance_names == names
-
-
-def test_without_dynamic_batching_there_are_no_settings():
-    assert model_config("max_batch_size: 4").dynamic_batching is None
-
-
-def test_preferred_sizes_are_sorted():
-    config = model_config(
-        "max_batch_size: 8 "
-        "dynamic_batching { preferred_batch_size: [8, 2] max_queue_delay_microseconds: 100 }"
-    )
-    assert config.dynamic_batching == DynamicBatching((2, 8), 100)
-
-
 def test_the_steps_of_an_ensemble_are_read():
     config = model_config(ensemble(step("a", {"X": "I"}, {"Y": "O"}, version=3)))
     assert config.ensemble == (EnsembleStep("a", 3, {"X": "I"}, {"Y": "O"}),)
@@ -69,15 +43,6 @@ def test_metadata_shows_the_platform_or_else_the_backend(text, platform):
     assert model_config(text).shown_platform == platform
 
 
-def test_the_decoupled_policy_is_read():
-    assert model_config("model_transaction_policy { decoupled: true }").decoupled
-    assert not model_config("").decoupled
-
-
-def test_the_json_is_that_of_the_whole_message():
-    assert '"max_batch_size":4' in model_config("max_batch_size: 4").json
-
-
 @pytest.mark.parametrize(
     ("max_batch_size", "shown"), [(0, (3, -1)), (4, (-1, 3, -1))], ids=["without", "with"]
 )
@@ -86,15 +51,6 @@ def test_full_dims_begin_with_the_batch_dimension(max_batch_size, shown):
         f'max_batch_size: {max_batch_size} input {{ name: "X" data_type: TYPE_FP32 dims: [3, -1] }}'
     ).signature
     assert signature.full_dims(signature.inputs[0]) == shown
-
-
-def test_a_number_without_a_data_type_has_no_value():
-    assert pbtxt.datatype(proto('input { name: "X" }').input[0].data_type) is None
-
-
-def test_configurations_are_compared_by_value():
-    assert model_config("max_batch_size: 4") == model_config("max_batch_size: 4")
-    assert completed("") == completed("")
 
 
 def test_warmup_samples_are_read():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.support.model_folders import write_ensemble, write_model
+from server.support.model_folders import write_model
 
 from reference_server.core.telemetry import Snapshot
 from reference_server.testing import ModelRepository, open_repository
@@ -22,7 +22,6 @@ CONFIG = """
     input { name: "X" data_type: TYPE_FP32 dims: [1] }
     output { name: "Y" data_type: TYPE_INT64 dims: [1] }
 """
-BATCHED = f"{CONFIG} dynamic_batching {{ preferred_batch_size: 3 max_queue_delay_microseconds: "
 #: Returns the nanoseconds that it measured in `execute`.
 TIMING = """
     import time
@@ -40,18 +39,6 @@ TIMING = """
             ]
 """
 FAILING = TIMING.replace("return [", "raise ValueError(took); return [")
-AROUND = """
-    platform: "ensemble"
-    max_batch_size: 4
-    input { name: "X" data_type: TYPE_FP32 dims: [1] }
-    output { name: "Y" data_type: TYPE_INT64 dims: [1] }
-    ensemble_scheduling {
-      step {
-        model_name: "step" model_version: -1
-        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }
-      }
-    }
-"""
 
 
 @pytest.fixture(scope="module", params=["inline", "process"])
@@ -60,10 +47,7 @@ def repository(
 ) -> Iterator[ModelRepository]:
     folder: Path = tmp_path_factory.mktemp("durations")
     write_model(folder, "alone", CONFIG, TIMING)
-    write_model(folder, "batched", BATCHED + "600000000 }", TIMING)
     write_model(folder, "failing", CONFIG, FAILING)
-    write_model(folder, "step", CONFIG, TIMING)
-    write_ensemble(folder, "around", AROUND)
     options = [f"--backend-config=python,host={request.param}"]
     with open_repository(folder, options=options) as opened:
         yield opened
@@ -93,25 +77,6 @@ def test_the_parts_of_a_request_add_up_to_less_than_the_whole(repository: ModelR
     assert counted.fail.ns == 0
 
 
-def test_each_request_of_a_batch_counts_the_time_of_the_batch(repository: ModelRepository):
-    model = repository.model("batched")
-    began = time.monotonic_ns()
-    responses = model.infer_many([{"X": [[1]]}] * 3)
-    took = time.monotonic_ns() - began
-    counted = model.statistics()
-    batch = counted.batches[3]
-    assert counted.execution_count == 1
-    assert all(ns > 0 for ns in parts(counted))
-    for whole, once in (
-        (counted.compute_input, batch.compute_input),
-        (counted.compute_infer, batch.compute_infer),
-        (counted.compute_output, batch.compute_output),
-    ):
-        assert whole.ns == 3 * once.ns
-    assert sum(parts(counted)) <= counted.success.ns <= 3 * took
-    assert responses[0].outputs["Y"].item() <= batch.compute_infer.ns
-
-
 def test_a_failed_request_counts_its_time_but_no_parts(repository: ModelRepository):
     model = repository.model("failing")
     began = time.monotonic_ns()
@@ -123,11 +88,3 @@ def test_a_failed_request_counts_its_time_but_no_parts(repository: ModelReposito
     assert measured <= counted.fail.ns <= took
     assert counted.success.ns == 0
     assert parts(counted) == [0, 0, 0, 0]
-
-
-def test_an_ensemble_takes_longer_than_its_step(repository: ModelRepository):
-    repository.model("around").infer({"X": [[1]]})
-    around, inside = repository.model("around").statistics(), repository.model("step").statistics()
-    assert 0 < inside.success.ns <= around.success.ns
-    assert parts(around)[1:] == parts(inside)[1:]
-    assert 0 < sum(parts(around)) <= around.success.ns

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.core.errors import ServerError
 from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
 from reference_server.observability.metric_registry import Histogram, MetricRegistry
 
@@ -56,19 +55,6 @@ def test_a_family_can_have_series_of_the_server_and_of_models():
     assert list(family.samples) == [Sample((), 7), Sample((("a", "b"),), 1)]
 
 
-def test_models_cannot_change_the_type_of_the_servers_families():
-    with pytest.raises(ServerError, match="already exists with different type"):
-        MetricRegistry([BUILT_IN]).hold("nv_count", "", GAUGE)
-
-
-def test_labels_are_sorted_by_name():
-    registry = MetricRegistry()
-    hold = registry.hold("x", "", GAUGE)
-    hold.series(dict.fromkeys(["b", "_x", "a", "C"], ""))
-    (key,) = values(registry)
-    assert [name for name, _ in key[1:]] == ["C", "_x", "a", "b"]
-
-
 def test_a_series_is_shown_until_its_last_hold_is_released():
     registry = MetricRegistry()
     holds = [registry.hold("x", "", GAUGE) for _ in range(2)]
@@ -78,14 +64,6 @@ def test_a_series_is_shown_until_its_last_hold_is_released():
     assert values(registry) == {("x",): 2}
     holds[1].release()
     assert values(registry) == {}
-
-
-def test_a_released_series_starts_again_at_zero():
-    registry = MetricRegistry()
-    old = registry.hold("x", "", GAUGE)
-    old.series({}).increment(1)
-    old.release()
-    assert registry.hold("x", "", GAUGE).series({}).value() == 0
 
 
 class Doomed:

@@ -5,7 +5,7 @@ from server.support.clock import ManualClock
 from server.support.requests import a_request
 
 from reference_server.core.request import Execution, Timing
-from reference_server.core.telemetry import Duration, FailureReason
+from reference_server.core.telemetry import Duration
 from reference_server.observability.model_statistics import ModelStatistics
 
 
@@ -34,30 +34,6 @@ def nothing_but(snapshot, **moved):
         *("cache_hit", "cache_miss"),
     ):
         assert getattr(snapshot, name) == Duration(*moved.get(name, (0, 0))), name
-
-
-def test_all_counters_start_at_zero(statistics):
-    snapshot = statistics.snapshot()
-    assert (snapshot.name, snapshot.version) == ("m", 1)
-    assert (snapshot.last_inference_ms, snapshot.inference_count, snapshot.execution_count) == (
-        0,
-        0,
-        0,
-    )
-    nothing_but(snapshot)
-    assert snapshot.batches == {}
-
-
-def test_a_request_is_timed_from_receipt_to_answer(statistics):
-    statistics.executed([arrived()], EXECUTION, 300)
-    nothing_but(
-        statistics.snapshot(),
-        success=(1, 900),
-        queue=(1, 100),
-        compute_input=(1, 20),
-        compute_infer=(1, 400),
-        compute_output=(1, 280),
-    )
 
 
 def test_an_execution_is_counted_with_its_rows_and_the_time_of_day(statistics):
@@ -91,10 +67,6 @@ def test_batches_are_counted_by_their_rows_in_ascending_order(statistics):
     assert batches[1].compute_input == Duration(1, 10)
 
 
-def test_executed_gives_the_timing_of_the_batch(statistics):
-    assert statistics.executed([arrived()], EXECUTION, 300) == Timing(20, 400, 280)
-
-
 def test_a_failed_batch_counts_as_an_execution_and_not_as_inference(statistics):
     statistics.failed([arrived(3), arrived(2)], 300)
     snapshot = statistics.snapshot()
@@ -121,18 +93,6 @@ def test_an_ensemble_counts_the_sums_of_its_steps(statistics):
     assert snapshot.batches[4].compute_infer == Duration(1, 30)
 
 
-def test_an_ensemble_without_executed_steps_has_durations_of_zero(statistics):
-    statistics.composed(arrived(), 1000, [])
-    nothing_but(
-        statistics.snapshot(),
-        success=(1, 900),
-        queue=(1, 800),
-        compute_input=(1, 0),
-        compute_infer=(1, 0),
-        compute_output=(1, 0),
-    )
-
-
 @pytest.mark.parametrize("comes_first", [True, False])
 def test_a_late_step_changes_only_the_durations(statistics, comes_first):
     def add():
@@ -149,14 +109,6 @@ def test_a_late_step_changes_only_the_durations(statistics, comes_first):
         assert counted.compute_infer == Duration(1, 22)
         assert counted.compute_output == Duration(1, 303)
     assert snapshot.execution_count == 1
-
-
-def test_a_refused_request_only_fails(statistics):
-    statistics.refused(arrived(4), FailureReason.REJECTED)
-    snapshot = statistics.snapshot()
-    nothing_but(snapshot, fail=(1, 900))
-    assert (snapshot.execution_count, snapshot.batches) == (0, {})
-    assert snapshot.failures == {FailureReason.REJECTED: 1}
 
 
 def test_a_snapshot_does_not_change(statistics):
@@ -189,10 +141,3 @@ def test_placeholders_count_only_for_the_size_of_a_batch(statistics):
     nothing_but(snapshot, success=(1, 900), queue=(1, 100), **once)
     assert (snapshot.inference_count, snapshot.execution_count) == (1, 1)
     assert list(snapshot.batches) == [3]
-
-
-def test_placeholders_count_for_the_size_of_a_failed_batch(statistics):
-    statistics.failed([arrived(0), arrived(1)], 300)
-    snapshot = statistics.snapshot()
-    nothing_but(snapshot, fail=(1, 900))
-    assert list(snapshot.batches) == [2]

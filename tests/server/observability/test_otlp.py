@@ -92,13 +92,6 @@ def test_refused_spans_are_logged_once_until_the_next_success(caplog):
     ]
 
 
-def test_a_closed_exporter_accepts_no_spans(posts):
-    exporter = exporter_to(posts)
-    exporter.close()
-    exporter.add(a_span())
-    assert counts(exporter) == {"lost": 1, "sent": 0}
-
-
 def test_attributes_keep_their_types_and_texts_are_valid(posts):
     posts.may_end.release()
     exporter = exporter_to(posts, resource={"service.name": "mine"})

@@ -170,6 +170,14 @@ def test_a_trace_that_ends_after_its_setting_is_written(tracer, tmp_path):
     assert names(written(tmp_path, "trace.json.0")) == ["HTTP_RECV_START"]
 
 
+def test_a_file_that_cannot_be_written_is_logged(tmp_path, caplog):
+    file = TraceFile(str(tmp_path / "nowhere" / "trace.json"))
+    file.append(["{}"])
+    file.write_part(["{}"])
+    file.close()
+    assert caplog.text.count("cannot write traces to") == 2
+
+
 def test_an_empty_trace_leaves_no_gap(tracer, file, tmp_path):
     one = tracer(TraceLevel.TENSORS)
     one.sample().close()
@@ -178,17 +186,3 @@ def test_an_empty_trace_leaves_no_gap(tracer, file, tmp_path):
     trace.close()
     file.close()
     assert names(written(tmp_path), 2) == ["TENSOR_BACKEND_OUTPUT"]
-
-
-def test_without_traces_no_file_is_created(tracer, file, tmp_path):
-    tracer(log_frequency=5).retire()
-    file.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_cannot_be_written_is_logged(tmp_path, caplog):
-    file = TraceFile(str(tmp_path / "nowhere" / "trace.json"))
-    file.append(["{}"])
-    file.write_part(["{}"])
-    file.close()
-    assert caplog.text.count("cannot write traces to") == 2

@@ -18,10 +18,6 @@ from reference_server.command import cli
 from reference_server.core.telemetry import (
     Duration,
     FailureReason,
-    Family,
-    FamilyHead,
-    MetricKind,
-    Sample,
     Snapshot,
 )
 from reference_server.frontends.http.asgi import Body
@@ -174,15 +170,3 @@ def test_counters_of_replicas_are_summed_by_version():
     assert (one.success, one.failures) == (Duration(4, 40), {FailureReason.OTHER: 3})
     assert two == other
     assert first.success == Duration(3, 30)
-
-
-def test_series_have_the_label_of_their_replica():
-    from reference_server.ray import deployments
-
-    head = FamilyHead("requests", "", MetricKind.COUNTER)
-    page = [Family(head, [Sample((("model", "m"),), 1.0)])]
-    (family,) = deployments.families({"a": page, "b": page})
-    assert family.samples == [
-        Sample((("model", "m"), ("replica", "a")), 1.0),
-        Sample((("model", "m"), ("replica", "b")), 1.0),
-    ]

@@ -135,19 +135,6 @@ def test_server_is_not_ready_before_calls_are_connected(opened):
     assert asked_answers(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
 
 
-def test_bls_request_is_timed_from_its_creation(opened):
-    repository, _ = opened()
-    assert "[-5, -6]" in asked_answers(repository, 5, 6)
-    success = repository.find("asked").statistics.snapshot().success
-    assert (success.count, success.ns) == (2, 0)  # the clock stands still
-
-
-def test_request_to_an_unloaded_model_fails(opened):
-    repository, _ = opened()
-    repository.unload("asked")
-    assert "Model 'asked' is not ready." in asked_answers(repository, 5)
-
-
 def test_no_request_is_lost_during_a_reload(asked, opened):
     repository, _ = opened()
 
@@ -267,6 +254,7 @@ def test_a_thread_of_initialize_may_load_its_model(asked, opened):
     until(done.exists, "the end of the thread's call")
 
 
+@pytest.mark.parametrize("opened", ["inline"], indirect=True)
 def test_models_can_load_models_only_with_explicit_control(opened):
     _, calls = opened(is_explicit=False)
     for change in (
@@ -278,6 +266,7 @@ def test_models_can_load_models_only_with_explicit_control(opened):
         assert caught.value.code is Code.UNAVAILABLE
 
 
+@pytest.mark.parametrize("opened", ["inline"], indirect=True)
 def test_names_outside_the_repository_are_refused(opened):
     _, calls = opened()
     for name in ("", ".", "..", "../asked", "asked/1", "missing"):

@@ -220,18 +220,6 @@ def test_loads_of_one_model_are_serialized(models, repository, gates):
     assert gates.log == ["m is finalized"]  # it was loaded once: the others found no change
 
 
-def test_unload_waits_for_a_load_in_progress(models, repository, gates):
-    write_model(models, "m", source=GATED)
-    gates.of("m").may_start.clear()
-    loading = in_background(repository.load, "m")
-    gates.of("m").is_starting.wait()
-    unloading = in_background(repository.unload, "m")
-    gates.of("m").may_start.set()
-    loading.join()
-    unloading.join()
-    assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
-
-
 @pytest.mark.brute_force
 def test_concurrent_loads_and_unloads_end_in_the_last_state(models, repository):
     write_model(models, "m")
@@ -276,17 +264,6 @@ def test_model_is_finalized_after_pending_submissions(models):
 
 
 # -------------------------------------------------------------------------------------- failures
-
-
-def test_failed_reload_keeps_the_old_model(models, repository):
-    folder = write_model(models, "m")
-    repository.load("m")
-    (folder / "1" / "model.py").write_text("class")
-    code, message = refused(repository, "m")
-    assert code is Code.INVALID_ARG
-    assert message.startswith("load failed for model 'm': version 1 is at UNAVAILABLE state: Inter")
-    assert send(repository, "m").wait().error is None
-    assert refused(repository, "m")[1] == message
 
 
 def reasons(repository):
@@ -339,17 +316,6 @@ def test_unreadable_step_continues_to_serve(models, repository):
     assert send(repository, "e", "I").wait().error is None
 
 
-def test_failed_version_is_not_ready(models, repository):
-    write_model(models, "m", source=BROKEN)
-    refused(repository, "m")
-    with pytest.raises(ServerError) as caught:
-        repository.find("m", 1)
-    assert (caught.value.code, caught.value.message) == (
-        Code.UNAVAILABLE,
-        "Request for unknown model: 'm' version 1 is not at ready state",
-    )
-
-
 # ------------------------------------------------------------------------------------- overrides
 
 SOURCE = """
@@ -393,15 +359,6 @@ def test_new_override_files_replace_the_old_ones(repository):
     repository._draining.join()
     assert len(temporary()) == 1
     assert temporary() != before
-
-
-def test_load_without_override_uses_the_folder_again(models, repository):
-    write_model(models, "v")
-    repository.load("v", files())
-    repository.load("v")
-    repository._draining.join()
-    assert temporary() == []
-    assert send(repository, "v").wait().error is None
 
 
 @pytest.mark.parametrize(
@@ -500,3 +457,14 @@ def test_ensemble_switches_to_another_namespace_if_its_step_is_removed(tmp_path)
         ]
     finally:
         repository.close()
+
+
+def test_failed_version_is_not_ready(models, repository):
+    write_model(models, "m", source=BROKEN)
+    refused(repository, "m")
+    with pytest.raises(ServerError) as caught:
+        repository.find("m", 1)
+    assert (caught.value.code, caught.value.message) == (
+        Code.UNAVAILABLE,
+        "Request for unknown model: 'm' version 1 is not at ready state",
+    )

@@ -77,14 +77,6 @@ CHAIN = {"outer": ["e"], "e": ["m"], "f": ["m"], "m": []}
 
 
 @pytest.mark.parametrize(
-    ("names", "users"),
-    [("m", {"e", "f", "outer"}), ("e", {"outer"}), ("outer", set()), ("missing", set())],
-)
-def test_users_include_indirect_users(names, users):
-    assert graph(CHAIN).users(ids([names])) == users
-
-
-@pytest.mark.parametrize(
     ("name", "used"), [("m", {"m"}), ("e", {"e", "m"}), ("outer", {"outer", "e", "m"})]
 )
 def test_used_includes_indirectly_used_models(name, used):
@@ -110,12 +102,6 @@ def test_remove_with_unused_models(steps, explicit, name, removed):
     assert [left for left in steps if left in models] == [
         left for left in steps if left not in removed
     ]
-
-
-def test_remove_keeps_used_models():
-    models = graph({"e": ["m"], "m": []})
-    assert models.remove(ids(["e"])) == {"e"}
-    assert "m" in models
 
 
 # -- namespaces

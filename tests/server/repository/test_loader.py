@@ -1,20 +1,23 @@
-"""Loading one version: scheduler, instances, labels."""
+"""Loading one version: scheduler, instances, labels, cache, warm-up, and backends in Python."""
 
+import textwrap
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from server.support.clock import ManualClock
-from server.support.configs import ensemble, model_config, step
-from server.support.model_folders import OPTIONS, VECTOR, write_ensemble, write_model
+from server.support.configs import model_config
+from server.support.model_folders import OPTIONS, VECTOR, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.health import Health
 from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.options import LatencyMetrics, MetricsOptions
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import ModelFolder, ModelId
-from reference_server.scheduling.ensemble import EnsembleScheduler
-from reference_server.scheduling.instance_scheduler import InstanceScheduler
+from reference_server.scheduling.response_cache import ResponseCache
 
 LABELLED = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -30,10 +33,13 @@ def unlabelled(name, version):
 @pytest.fixture
 def load():
     """A function that loads a version of the model in a folder; it is closed after the test."""
-    loaded = []
+    loaded, clock = [], ManualClock()
 
-    def load_one(path, version=1):
-        loader = ModelLoader(ManualClock(), MetricRegistry(), OPTIONS)
+    def load_one(path, version=1, *, cache_bytes=None, summaries=False):
+        metrics = MetricsOptions(latencies=LatencyMetrics(summaries=summaries))
+        cache = None if cache_bytes is None else ResponseCache(cache_bytes, clock)
+        options = replace(OPTIONS, metrics=metrics)
+        loader = ModelLoader(clock, MetricRegistry(), options, cache=cache)
         folder = ModelFolder(ModelId(path.name), path)
         served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)
@@ -42,56 +48,6 @@ def load():
     yield load_one
     for served in loaded:
         served.scheduler.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("", 1),
-        ("instance_group { count: 3 }", 3),
-        ("instance_group { count: 2 } instance_group { }", 3),
-    ],
-)
-def test_number_of_instances(models, load, text, count):
-    served = load(write_model(models, "m", VECTOR + text))
-    assert isinstance(served.scheduler, InstanceScheduler)
-    assert f"of {count} instances" in repr(served.scheduler)
-
-
-def test_an_ensemble_has_none(models, load):
-    path = write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"})))
-    assert isinstance(load(path).scheduler, EnsembleScheduler)
-
-
-def test_loaded_version_is_reported(models, load):
-    served = load(write_model(models, "m", versions=(1, 3)), version=3)
-    assert (served.version, served.statistics.snapshot().version) == (3, 3)
-
-
-ARGUMENTS = """
-    import numpy as np
-    import triton_python_backend_utils as pb_utils
-
-    class TritonPythonModel:
-        def initialize(self, args):
-            self.text = "|".join([
-                args["model_name"], args["model_version"], args["model_instance_name"],
-                args["model_repository"],
-            ])
-
-        def execute(self, requests):
-            text = np.array([self.text.encode()], dtype=object)
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", text)]) for _ in requests]
-"""
-
-
-def test_initialize_arguments(models, load):
-    text = 'output { name: "Y" data_type: TYPE_STRING dims: [1] } instance_group { name: "g" }'
-    path = write_model(models, "m", text, ARGUMENTS, versions=(2,))
-    answers = Answers()
-    load(path, version=2).infer(a_request(sink=answers))
-    (output,) = answers.wait().outputs
-    assert output.array().tolist() == [f"m|2|g_0|{path}".encode()]
 
 
 def test_outputs_are_reshaped_to_the_configured_dims(models, load):
@@ -180,3 +136,95 @@ def test_configured_batcher_is_used(models, load, text, together):
     for sink in answers:
         (output,) = sink.wait().outputs
         assert output.array().tolist() == [[together]]
+
+
+CACHED = VECTOR + "response_cache { enable: true }"
+WARM = """
+    model_warmup { name: "w" batch_size: 1 count: 2
+      inputs { key: "X" value { data_type: TYPE_FP32 dims: [2] zero_data: true } } }
+"""
+
+
+def hits_of_two(served):
+    """Return the number of cache hits of two equal requests."""
+    for _ in range(2):
+        answers = Answers()
+        served.infer(a_request(array_tensor("X", [1, 2], np.float32), sink=answers))
+        assert answers.wait().error is None
+    return served.statistics.snapshot().cache_hit.count
+
+
+@pytest.mark.parametrize(
+    ("text", "cache_bytes", "hits"),
+    [(CACHED, 10_000, 1), (CACHED, None, 0), (VECTOR, 10_000, 0)],
+)
+def test_cache_is_used_if_present_and_enabled_by_the_model(models, load, text, cache_bytes, hits):
+    served = load(write_model(models, "m", text), cache_bytes=cache_bytes)
+    assert hits_of_two(served) == hits
+
+
+def test_loaded_model_is_warmed_up(models, load):
+    served = load(write_model(models, "m", CACHED + WARM), cache_bytes=10_000)
+    snapshot = served.statistics.snapshot()
+    assert (snapshot.inference_count, snapshot.cache_miss.count) == (2, 0)
+
+
+def test_failed_warm_up_fails_the_load(models, load):
+    text = VECTOR + WARM.replace("batch_size: 1", "batch_size: 2")
+    with pytest.raises(ServerError, match="failed to run warmup sample 'w': batch size 2 for"):
+        load(write_model(models, "m", text))
+
+
+def test_quantiles_enable_latency_summaries(models, load):
+    path = write_model(models, "m", VECTOR)
+    assert load(path).statistics.summaries() == {}
+    assert load(path, summaries=True).statistics.summaries().keys() == {
+        "nv_inference_request_summary_us",
+        "nv_inference_queue_summary_us",
+        "nv_inference_compute_input_summary_us",
+        "nv_inference_compute_infer_summary_us",
+        "nv_inference_compute_output_summary_us",
+    }
+
+
+CODE = """
+    import helper
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            facts = [__name__, helper.OWNER, pb_utils.get_model_dir(), args["model_repository"]]
+            self.facts = np.array(facts, dtype=object)
+
+        def execute(self, requests):
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", self.facts)])] * len(requests)
+"""
+
+
+@pytest.fixture
+def backends(tmp_path):
+    folder = tmp_path / "backends" / "ge"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(textwrap.dedent(CODE))
+    (folder / "helper.py").write_text("OWNER = 'the backend'\n")
+    return folder.parent
+
+
+def test_backend_code_runs_with_the_files_of_the_model(models, backends):
+    config = VECTOR.replace("TYPE_FP32 dims: [-1] }", "TYPE_STRING dims: [-1] }")
+    path = write_model(models, "m", f'backend: "ge" {config}', None)
+    (path / "1" / "helper.py").write_text("OWNER = 'the model'\n")
+    loader = ModelLoader(
+        ManualClock(), MetricRegistry(), replace(OPTIONS, backend_directory=backends)
+    )
+    folder = ModelFolder(ModelId("m"), path)
+    served = loader.load(folder, loader.read_config(folder), 1, unlabelled)
+    answers = Answers()
+    served.infer(a_request(array_tensor("X", [b"x"], object), sink=answers))
+    response = answers.wait()
+    served.scheduler.close()
+    assert response.error is None
+    facts = [element.decode() for element in response.outputs[0].array()]
+    assert facts == ["model", "the backend", str(path / "1"), str(path)]
+    assert '"runtime":"model.py"' in served.config.json

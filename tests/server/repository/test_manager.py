@@ -15,7 +15,7 @@ from server.support.model_folders import (
 )
 from server.support.requests import Answers, a_request, array_tensor
 
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import ServerError
 from reference_server.repository.versions import State
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
@@ -66,13 +66,6 @@ def test_ensembles_load_after_their_models(models, load):
     assert infer(repository, "a_outer", "I") == {"O": [1, 2]}
 
 
-def test_ensemble_takes_labels_from_its_steps(models, load):
-    labelled = VECTOR.replace('name: "Y"', 'name: "Y" label_filename: "labels.txt"')
-    write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
-    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"})))
-    assert load().find("e").labels == {"O": ("cat", "dog")}
-
-
 def test_model_that_appears_in_a_second_repository_is_unloaded(models, load, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -87,35 +80,6 @@ def test_model_that_appears_in_a_second_repository_is_unloaded(models, load, tmp
     shutil.rmtree(models / "m")
     assert repository.load_all()
     assert infer(repository, "m") == {"Y": [1, 2]}
-
-
-def test_empty_repository_is_complete(load):
-    repository = load()
-    assert (repository.statuses(), repository.all(), repository.is_complete) == ([], [], True)
-
-
-@pytest.mark.parametrize(
-    ("policy", "served"),
-    [
-        ("", [10]),
-        ("version_policy { all { } }", [1, 2, 10]),
-        ("version_policy { latest { num_versions: 2 } }", [2, 10]),
-        ("version_policy { specific { versions: [1, 9] } }", [1]),
-    ],
-)
-def test_version_policy_selects_versions(models, load, policy, served):
-    write_model(models, "m", VECTOR + policy, versions=(1, 2, 10))
-    repository = load()
-    assert [model.version for model in repository.versions("m")] == served
-    assert repository.find("m").version == served[-1]
-    assert [repository.find("m", version).version for version in served] == served
-
-
-def test_all_is_sorted_by_name_then_version(models, load):
-    write_model(models, "b", VECTOR + "version_policy { all { } }", versions=(10, 9))
-    write_model(models, "a")
-    listed = [(model.config.name, model.version) for model in load().all()]
-    assert listed == [("a", 1), ("b", 9), ("b", 10)]
 
 
 LABELLED_OUTPUT = 'output { name: "O" data_type: TYPE_FP32 dims: [-1] label_filename: "own" }'
@@ -136,32 +100,8 @@ def test_labels_of_an_ensemble(models, load, outputs, more, labels):
     assert load().find("e").labels == labels
 
 
-# ----------------------------------------------------------------------------------------- finding
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "text"),
-    [
-        ("missing", -1, "Request for unknown model: 'missing' is not found"),
-        ("missing", 1, "Request for unknown model: 'missing' is not found"),
-        ("m", 7, "Request for unknown model: 'm' version 7 is not found"),
-        ("m", 0, "Request for unknown model: 'm' version 0 is not found"),
-        ("broken", -1, "Request for unknown model: 'broken' has no available versions"),
-    ],
-)
-def test_find_unknown_model(models, load, name, version, text):
-    write_model(models, "m")
-    write_model(models, "broken", source=BROKEN)
-    with pytest.raises(ServerError) as caught:
-        load().find(name, version)
-    assert (caught.value.code, caught.value.message) == (Code.NOT_FOUND, text)
-
-
 # ------------------------------------------------------------------------------------------- bad
 
-NO_VERSION = (
-    "Invalid argument: at least one version must be available under the version policy of model 'x'"
-)
 
 #: Config, model.py and version folders of the model `x`, and the start of the reason.
 UNLOADABLE = {
@@ -184,66 +124,11 @@ UNLOADABLE = {
         (1,),
         "Internal: RuntimeError: init no good\n\nAt:\n  ",
     ),
-    "does not compile": (
-        VECTOR,
-        "class TritonPythonModel",
-        (1,),
-        "Internal: SyntaxError: expected ':' (model.py, line 1)",
-    ),
-    "cannot be served": (
-        VECTOR + "instance_group { kind: KIND_GPU }",
-        IDENTITY,
-        (1,),
-        "Invalid argument: instance group x_0 of model x has kind KIND_GPU but no GPUs are",
-    ),
-    "no version": ('backend: "python"' + VECTOR, None, (), NO_VERSION),
-    "no version of the policy": (
-        VECTOR + "version_policy { specific { versions: [9] } }",
-        IDENTITY,
-        (1,),
-        NO_VERSION,
-    ),
-    "no backend": (
-        VECTOR,
-        None,
-        (1,),
-        "Invalid argument: Invalid model name: Could not determine backend for model 'x'",
-    ),
-    "no model.py": (
-        'backend: "python"' + VECTOR,
-        None,
-        (1,),
-        "Internal: Python model file not found in '",
-    ),
-    "bad tensor": (
-        "input { dims: [1] }",
-        IDENTITY,
-        (1,),
-        "Invalid argument: model input must specify 'name' for x",
-    ),
     "an ensemble of a missing model": (
         ensemble(step("missing", {"X": "I"}, {"Y": "O"})),
         None,
         (1,),
         "Invalid argument: ensemble x contains models that are not available or ambiguous: missing",
-    ),
-    "an ensemble of itself": (
-        ensemble(step("x", {"I": "I"}, {"O": "O"})),
-        None,
-        (1,),
-        "Invalid argument: circular dependency between ensembles: x -> ... -> x -> x",
-    ),
-    "an ensemble with a bad tensor": (
-        ensemble(step("m", {"X": "I"}, {"Y": "O"}), inputs="") + 'input { name: "I" dims: [-1] }',
-        None,
-        (1,),
-        "Invalid argument: model input 'I' must specify 'data_type' for x",
-    ),
-    "an ensemble without version": (
-        ensemble(step("m", {"X": "I"}, {"Y": "O"})),
-        None,
-        (),
-        NO_VERSION,
     ),
 }
 
@@ -277,14 +162,6 @@ def test_ensemble_of_a_failed_model_fails(models, load):
         "Invalid argument: ensemble 'e' depends on 'm' which has no loaded version. Model 'm' "
         "loading failed with error: version 1 is at UNAVAILABLE state: Internal: RuntimeError: "
         "init no good"
-    )
-
-
-def test_ensemble_can_require_a_version(models, load):
-    write_model(models, "m")
-    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=7)))
-    assert reason(load(), "e") == (
-        "Invalid argument: ensemble 'e' depends on 'm' whose required version 7 is not loaded."
     )
 
 
@@ -362,16 +239,6 @@ def test_ensembles_close_before_their_models(models, load, caplog):
     ]
 
 
-def test_closed_repository_refuses_requests(models, load):
-    write_model(models, "m")
-    write_ensemble(models, "e", CHAIN)
-    repository = load()
-    repository.close()
-    for model, tensor in (("m", "X"), ("e", "I")):
-        with pytest.raises(ServerError, match="has no available versions"):
-            infer(repository, model, tensor)
-
-
 def test_auto_completion_can_be_disabled(models, load):
     completing = """
         class TritonPythonModel:
@@ -397,3 +264,11 @@ def test_model_without_configuration_file(models, load):
     write_model(models, "m", None, completing)
     signature = load().find("m").config.signature
     assert [tensor.name for tensor in signature.inputs + signature.outputs] == ["A", "B"]
+
+
+def test_ensemble_can_require_a_version(models, load):
+    write_model(models, "m")
+    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=7)))
+    assert reason(load(), "e") == (
+        "Invalid argument: ensemble 'e' depends on 'm' whose required version 7 is not loaded."
+    )

@@ -28,12 +28,6 @@ def folders(root, *names):
     return root
 
 
-def test_directories_are_sorted_by_name(tmp_path):
-    folders(tmp_path, "b", "a", ".git")
-    (tmp_path / "README.md").touch()
-    assert list(Repositories([tmp_path]).directories()) == [".git", "a", "b"]
-
-
 def test_directories_of_several_repositories(tmp_path):
     one, two = folders(tmp_path / "one", "b", "c"), folders(tmp_path / "two", "a", "c")
     assert Repositories([one, two]).directories() == {
@@ -48,11 +42,6 @@ def test_missing_repository_is_an_error(tmp_path):
         Repositories([tmp_path, tmp_path / "no"]).directories()
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == f"failed to stat file {tmp_path / 'no'}"
-
-
-def test_find_searches_all_repositories(tmp_path):
-    one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
-    assert Repositories([one, two]).find(ModelId("a")) == ModelFolder(ModelId("a"), two / "a")
 
 
 @pytest.mark.parametrize(
@@ -99,10 +88,6 @@ def test_stamp_follows_links(tmp_path, folder):
     before = folder_stamp(folder)
     write_at(tmp_path / "elsewhere" / "model.py", "x", 200)
     assert folder_stamp(folder).adds_to(before)
-
-
-def test_stamp_of_unchanged_files_is_equal(folder):
-    assert folder_stamp(folder) == folder_stamp(folder)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +138,6 @@ def test_other_folders_are_logged(tmp_path, caplog):
         "ignore version directory '003' which contains leading zeros in its directory name",
         "ignore version directory 'abc' which fails to convert to integral number",
     ]
-
-
-def test_a_file_is_not_a_version(tmp_path):
-    (tmp_path / "1").touch()
-    assert ModelFolder(ModelId("m"), tmp_path).versions() == ()
 
 
 @pytest.mark.parametrize(

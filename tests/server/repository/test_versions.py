@@ -1,23 +1,17 @@
-"""Requests to a loaded version are checked, then scheduled."""
+"""Checks of requests to a loaded version, and the thread that polls repositories."""
+
+import threading
 
 import pytest
 from server.support.frontend import answering, served
-from server.support.requests import Answers, a_request, array_tensor, raw_tensor
+from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor, raw_tensor
 from server.support.traces import NotedTrace
 
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.tensor import DataType
+from reference_server.repository.polling import RepositoryWatch
 
 WORDS = 'input { name: "X" data_type: TYPE_STRING dims: [-1] }'
-
-
-def test_valid_request_is_scheduled():
-    model = served(WORDS, answer=answering())
-    answers = Answers()
-    request = a_request(array_tensor("X", [b"a"], object), sink=answers)
-    model.infer(request)
-    assert model.scheduler.requests == [request]
-    assert answers.wait().error is None
 
 
 def test_refused_request_has_no_effect():
@@ -53,15 +47,29 @@ def test_trace_records_acceptance():
     assert trace.events == [("accepted", "m", 4)]
 
 
-def test_trace_of_a_refused_request_is_empty():
-    trace = NotedTrace()
-    with pytest.raises(ServerError):
-        served(WORDS).infer(a_request(sink=Answers(), trace=trace))
-    assert trace.events == []
+class FakeRepository:
+    """A repository whose first call raises ServerError and whose second call has a defect."""
+
+    def __init__(self):
+        self.calls = 0
+        self.enough = threading.Event()
+
+    def load_all(self):
+        self.calls += 1
+        if self.calls == 1:
+            raise internal("gone")
+        if self.calls == 2:
+            raise KeyError("defect")
+        self.enough.set()
 
 
-def test_truncated_string_ends_the_trace():
-    trace = NotedTrace()
-    cut = raw_tensor("X", DataType.BYTES, [1], b"\x09\0\0\0abc")
-    served(WORDS).infer(a_request(cut, sink=Answers(), trace=trace))
-    assert trace.events == [("answered", [], None)]
+def test_polling_continues_after_errors(caplog):
+    repository = FakeRepository()
+    watch = RepositoryWatch(repository.load_all, 1e-9)
+    watch.start()
+    assert repository.enough.wait(PATIENCE_S)
+    watch.stop()
+    assert "failed to poll the repository: Internal: gone" in caplog.text
+    calls = repository.calls
+    watch.stop()
+    assert repository.calls == calls

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from server.support.configs import ensemble, step
 from server.support.ensembles import Bench, NotedCompositions, failure, values
-from server.support.requests import PATIENCE_S, a_request, array_tensor
+from server.support.requests import PATIENCE_S, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, invalid_arg, not_found
@@ -27,20 +27,11 @@ SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end
 # ----------------------------------------------------------------------------------------- order
 
 
-def test_step_runs_after_the_step_it_reads_from():
-    bench = Bench(CHAIN)
-    answers = bench.submit()
-    assert bench.running() == ["a"]
-    bench.answer("a", ("Y", 3))
-    assert bench.running() == ["b"]
-    bench.answer("b", ("Y", 4))
-    assert values(answers.wait()) == {"O": [4]}
-
-
 def test_independent_steps_run_in_parallel():
     bench = Bench(JOIN)
     bench.submit()
-    assert bench.running() == ["a", "b"]
+    assert (bench.running(), bench.scheduler.pending) == (["a", "b"], 0)
+    assert repr(bench.scheduler).endswith(": 1 running)")
     bench.answer("b", ("Y", 1))
     assert bench.running() == ["a"]
     bench.answer("a", ("Y", 2))
@@ -85,12 +76,6 @@ def test_step_request_uses_the_tensor_names_of_the_model():
     }
     assert all(name == tensor.name for name, tensor in request.inputs.items())
     assert request.requested_outputs == ("Y",)
-
-
-def test_step_request_has_the_version():
-    bench = Bench(FORK)
-    bench.submit()
-    assert [request.model_version for request in bench.steps] == [-1, 3]
 
 
 def test_request_fields_are_passed_to_steps():
@@ -148,16 +133,6 @@ def test_step_starts_without_missing_inputs():
 # ------------------------------------------------------------------------------------ the answer
 
 
-def test_response_has_the_ensembles_name():
-    bench = Bench(CHAIN)
-    answers = bench.submit(id="q")
-    bench.answer("a", ("Y", 3))
-    bench.answer("b", ("Y", 4))
-    response = answers.wait()
-    assert (response.model_name, response.model_version, response.id) == ("e", 1, "q")
-    assert response.final
-
-
 RESHAPED = CHAIN.replace(
     'name: "O" data_type: TYPE_FP32 dims: [-1]',
     'name: "O" data_type: TYPE_FP32 dims: [-1] reshape { shape: [1, -1, 1] }',
@@ -185,18 +160,6 @@ def test_output_that_cannot_be_reshaped_is_an_error():
     assert answer.error.code is Code.INTERNAL
     assert answer.error.message == "output tensor shape does not match size of output for 'O'"
     assert (len(outcomes.composed_of), outcomes.failed) == (1, [])
-
-
-def test_sequence_parameters_are_in_the_response():
-    bench = Bench(CHAIN)
-    answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)
-    bench.answer("a", ("Y", 3))
-    bench.answer("b", ("Y", 4))
-    assert list(answers.wait().parameters) == [
-        ("sequence_id", 7),
-        ("sequence_start", True),
-        ("sequence_end", False),
-    ]
 
 
 @pytest.mark.parametrize(("requested", "times"), [((), 2), (("O",), 1)])
@@ -288,19 +251,6 @@ def test_step_timings_are_recorded():
     assert bench.outcomes.composed_of == [(5, [one, two])]
 
 
-def test_ensemble_has_no_pending_requests():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert (bench.running(), bench.scheduler.pending) == (["a"], 0)
-
-
-def test_queue_time_is_recorded():
-    bench = Bench(CHAIN)
-    request = a_request(array_tensor("I", [1], np.float32))
-    bench.scheduler.submit(request)
-    assert request.queued_ns == 5
-
-
 # --------------------------------------------------------------------------------------- failures
 
 
@@ -312,13 +262,6 @@ def test_failing_step_fails_the_ensemble_with_its_message():
     assert bench.running() == []
     # Twice: Triton counts the failure twice if no other step is in flight.
     assert bench.outcomes.failed == ["q", "q"]
-
-
-def test_refused_step_fails_the_ensemble_with_its_message():
-    bench = Bench(CHAIN, refuses={"b": invalid_arg("expected 1 inputs")})
-    answers = bench.submit()
-    bench.answer("a")
-    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', expected 1 inputs")
 
 
 def test_first_of_two_failures_is_reported():
@@ -406,14 +349,6 @@ def test_closed_ensemble_refuses_requests():
     )
 
 
-def test_repr_has_the_number_of_running_requests():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 1 running)"
-    bench.answer("a", error=invalid_arg("no"))
-    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 0 running)"
-
-
 # --------------------------------------------------------------------------------------- tracing
 
 
@@ -427,14 +362,6 @@ def test_steps_have_child_traces():
     assert trace.events == [("answered", ["O"], None)]
 
 
-def test_trace_of_a_failed_ensemble_ends():
-    bench = Bench(CHAIN)
-    trace = NotedTrace()
-    bench.submit(trace=trace)
-    bench.answer("a", error=invalid_arg("no"))
-    assert trace.events == [("answered", [], None)]
-
-
 def test_trace_of_a_refused_step_is_closed():
     bench = Bench(CHAIN, refuses={"a": not_found("gone")})
     trace = NotedTrace()
@@ -442,9 +369,3 @@ def test_trace_of_a_refused_step_is_closed():
     (child,) = trace.children
     assert child.events == ["closed"]
     assert trace.events == [("answered", [], None)]
-
-
-def test_untraced_request_has_untraced_steps():
-    bench = Bench(CHAIN)
-    bench.submit()
-    assert bench.answer("a", ("Y", 3)).trace is None

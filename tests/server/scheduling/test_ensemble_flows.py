@@ -1,4 +1,4 @@
-"""Ensembles with decoupled steps, cancellation and limits on steps in flight."""
+"""Ensembles with decoupled steps, cancellation and limits of steps in flight."""
 
 import threading
 
@@ -58,42 +58,12 @@ def test_each_response_of_a_decoupled_step_is_forwarded():
     assert received(answers) == [(None, True)]
 
 
-def test_last_response_can_be_final():
-    bench = Bench(STREAM, decoupled="a")
-    answers = bench.submit()
-    answer(bench.steps[0], ("Y", 1), final=True)
-    assert received(answers) == [({"O": [1]}, True)]
-
-
 def test_decoupled_step_without_responses():
     bench = Bench(CHAIN, decoupled="a")
     answers = bench.submit()
     end(bench.steps[0])
     assert received(answers) == [(None, True)]
     assert len(bench.outcomes.composed_of) == 1
-
-
-def test_following_steps_run_once_for_each_response():
-    bench = Bench(CHAIN, decoupled="a")
-    answers = bench.submit()
-    source = bench.steps.pop()
-    answer(source, ("Y", 1))
-    answer(source, ("Y", 2), final=True)
-    first, second = bench.steps
-    answer(second, ("Y", 20), final=True)
-    answer(first, ("Y", 10), final=True)
-    assert received(answers) == [({"O": [20]}, False), ({"O": [10]}, True)]
-
-
-def test_final_response_is_sent_when_no_step_runs():
-    bench = Bench(CHAIN, decoupled="a")
-    answers = bench.submit()
-    source = bench.steps.pop()
-    answer(source, ("Y", 1))
-    end(source)
-    assert received(answers) == []
-    answer(bench.steps[0], ("Y", 10), final=True)
-    assert received(answers) == [({"O": [10]}, True)]
 
 
 def test_tensors_of_different_responses_do_not_mix():
@@ -109,13 +79,6 @@ def test_tensors_of_different_responses_do_not_mix():
     answer(left, ("Y", 10), final=True)
     answer(other_right, ("Y", 40), final=True)
     assert received(answers) == [({"O": [10], "P": [20]}, False), ({"O": [30], "P": [40]}, True)]
-
-
-def test_response_without_tensors_is_forwarded():
-    bench = Bench(STREAM, decoupled="a")
-    answers = bench.submit()
-    answer(bench.steps[0])
-    assert received(answers) == [({}, False)]
 
 
 def test_error_is_the_final_response():
@@ -292,31 +255,7 @@ def test_steps_share_the_cancellation():
     assert all(request.cancellation is cancellation for request in bench.steps)
 
 
-def test_late_cancellation_has_no_effect():
-    bench, cancellation = Bench(STREAM), Cancellation()
-    answers = bench.submit(cancellation=cancellation)
-    cancellation.cancel()
-    bench.answer("a", ("Y", 1))
-    assert values(answers.wait()) == {"O": [1]}
-
-
 # ---------------------------------------------------------------------------------- steps in flight
-
-
-def test_step_waits_while_its_limit_is_reached():
-    bench = Bench(LIMITED, decoupled="a")
-    answers = bench.submit()
-    source = bench.steps.pop()
-    for number in range(4):
-        answer(source, ("Y", number))
-    end(source)
-    assert [request.inputs["X"].array().tolist() for request in bench.steps] == [[0], [1]]
-    answer(bench.steps[1], ("Y", 1), final=True)
-    assert [request.inputs["X"].array().tolist() for request in bench.steps] == [[0], [1], [2]]
-    answer(bench.steps[0], ("Y", 1), final=True)
-    for request in bench.steps[2:]:
-        answer(request, ("Y", 1), final=True)
-    assert [final for _, final in received(answers)] == [False, False, False, True]
 
 
 def test_failure_drops_waiting_steps():
@@ -378,3 +317,84 @@ def test_outputs_do_not_depend_on_decoupled_steps(decoupled):
     bench.answer("a", ("Y", 3))
     bench.answer("b", ("Y", 4))
     assert values(answers.wait()) == {"O": [4]}
+
+
+LIMIT = "ensemble_scheduling { max_inflight_requests: %d"
+
+
+def limited(most, **more):
+    return Bench(CHAIN.replace("ensemble_scheduling {", LIMIT % most), **more)
+
+
+def answer_oldest(bench, model):
+    """Answer the oldest running step of `model`."""
+    request = next(each for each in bench.steps if each.model_name == model)
+    bench.steps.remove(request)
+    made = [tensor.renamed("Y") for tensor in request.inputs.values()]
+    request.sink.send(InferResponse(model, 1, request.id, made))
+
+
+def test_limit_is_shared_by_all_requests():
+    bench = limited(2)
+    answers = [bench.submit() for _ in range(4)]
+    assert bench.running() == ["a", "a"]
+    answer_oldest(bench, "a")
+    assert sorted(bench.running()) == ["a", "a", "b"]
+    answer_oldest(bench, "a")
+    answer_oldest(bench, "a")
+    # Two requests are in step `b`, and one waits for it.
+    assert sorted(bench.running()) == ["a", "b", "b"]
+    while bench.steps:
+        answer_oldest(bench, bench.steps[0].model_name)
+    assert [values(each.wait()) for each in answers] == [{"O": [1, 2]}] * 4
+
+
+def test_refused_step_releases_its_place():
+    bench = limited(1, refuses={"b": invalid_arg("full")})
+    answers = [bench.submit() for _ in range(3)]
+    for _ in answers:
+        answer_oldest(bench, "a")
+    assert [failure(each)[1] for each in answers] == ["in ensemble 'e', full"] * 3
+    assert bench.steps == []
+    assert limits_are_free(bench)
+
+
+def test_cancelled_waiting_step_releases_its_place():
+    bench = limited(1)
+    cancellation = Cancellation()
+    bench.submit()
+    cancelled, last = bench.submit(cancellation=cancellation), bench.submit()
+    cancellation.cancel()
+    answer_oldest(bench, "a")
+    assert failure(cancelled)[0].name == "CANCELLED"
+    assert sorted(bench.running()) == ["a", "b"]
+    while bench.steps:
+        answer_oldest(bench, bench.steps[0].model_name)
+    assert values(last.wait()) == {"O": [1, 2]}
+    assert limits_are_free(bench)
+
+
+@given(st.integers(1, 3), st.lists(st.booleans(), max_size=30))
+def test_limit_is_never_exceeded(most, script):
+    """In `script`, True submits a request and False answers a step; finally all are answered."""
+    bench = limited(most)
+    answers = []
+    for submits in script:
+        if submits:
+            answers.append(bench.submit())
+        elif bench.steps:
+            answer_oldest(bench, bench.steps[-1].model_name)
+        assert all(bench.running().count(model) <= most for model in "ab")
+    while bench.steps:
+        answer_oldest(bench, bench.steps[0].model_name)
+    assert all(values(each.wait()) == {"O": [1, 2]} for each in answers)
+    assert limits_are_free(bench)
+
+
+def limits_are_free(bench):
+    """Return whether all places are free: a new request is not delayed."""
+    bench._refuses.clear()
+    submitted = bench.submit()
+    answer_oldest(bench, "a")
+    answer_oldest(bench, "b")
+    return values(submitted.wait()) == {"O": [1, 2]} and not bench.steps

@@ -72,12 +72,6 @@ def test_timing_callback_of_a_request_answered_by_the_model(run):
     assert timings == [NotedOutcomes.TIMING]
 
 
-def test_timing_callback_is_not_called_if_the_response_has_the_timing(run):
-    timings = []
-    run(lambda requests: Execution([response(requests[0])], 20, 30), asked(timed=timings.append))
-    assert timings == []
-
-
 def test_failure_reported_by_the_host_is_only_counted(run, outcomes):
     one = asked()
     assert run(lambda requests: left_to_the_model(requests, failed=True), one) == []

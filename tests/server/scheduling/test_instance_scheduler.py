@@ -21,7 +21,7 @@ from reference_server.core.errors import Code, ServerError, internal, not_found
 from reference_server.core.request import Cancellation, SequenceFlag
 from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
-from reference_server.scheduling.instance_scheduler import InstanceScheduler
+from reference_server.scheduling.instance_scheduler import InstanceScheduler, Timer
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.work_queue import STOPPED, Fifo
@@ -78,14 +78,6 @@ def bench():
 # ----------------------------------------------------------------------------------- execution
 
 
-def test_idle_instance_takes_a_request_immediately(bench):
-    one = bench()
-    answers = one.submit("a")
-    assert one.started() == ["a"]
-    one.finish_all()
-    assert answers.wait().id == "a"
-
-
 class ManualIteration:
     """An iteration of the event loop that the test ends."""
 
@@ -126,6 +118,7 @@ def test_queue_with_limits_is_checked_for_each_request(bench):
 
 def test_instance_uses_one_thread_with_its_name(bench):
     one = bench()
+    assert repr(one.scheduler).endswith(" version 1: 0 waiting, 1 of 1 instances idle)")
     (instance,) = one.instances
     instance.finish()
     one.submit("a").wait()
@@ -157,23 +150,6 @@ def test_requests_that_arrive_while_busy_form_one_batch(bench):
     one.finish_all()
 
 
-def test_without_batcher_requests_run_one_by_one(bench):
-    one = bench()
-    for id in "abc":
-        one.submit(id)
-    for id in "abc":
-        assert one.started() == [id]
-        one.finish_all()
-
-
-def test_executions_of_two_instances_overlap(bench):
-    two = bench(count=2)
-    two.submit("a")
-    two.submit("b")
-    assert sorted([two.started(), two.started()]) == [["a"], ["b"]]
-    two.finish_all()
-
-
 # ------------------------------------------------------------------------------------- the delay
 
 
@@ -186,47 +162,7 @@ def test_request_waits_for_the_delay(bench):
     one.finish_all()
 
 
-def test_full_batch_does_not_wait(bench):
-    one = bench(DynamicBatcher(2, (), 3600 * 1000 * MS))
-    one.submit("a")
-    one.submit("b")
-    assert one.started() == ["a", "b"]
-    one.finish_all()
-
-
-def test_remaining_requests_have_a_new_delay(bench):
-    two = bench(DynamicBatcher(4, (), 1 * MS), count=2)
-    two.submit("a", batch_size=3)
-    two.submit("b", batch_size=3)  # sends a, and starts a delay
-    assert two.started() == ["a"]
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["b"]
-    two.finish_all()
-
-
-def test_second_delay(bench):
-    two = bench(DynamicBatcher(8, (), 1 * MS), count=2)
-    two.submit("a")
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["a"]
-    two.submit("b")
-    two.clock.advance(ns=1 * MS)
-    assert two.started() == ["b"]
-    two.finish_all()
-
-
 # ------------------------------------------------------------------------------------- responses
-
-
-def test_queue_time_is_recorded(bench):
-    one = bench()
-    one.finish_all()
-    one.clock.advance(ns=7)
-    answers = Answers()
-    request = a_request(sink=answers)
-    one.scheduler.submit(request)
-    answers.wait()
-    assert request.queued_ns == 7
 
 
 def test_response_has_the_timing_of_the_recorder(bench):
@@ -257,20 +193,7 @@ def test_failed_execution_fails_the_whole_batch(bench, raised, code, text):
     assert one.outcomes.broke == [["b", "c"]]
 
 
-def test_instance_continues_after_a_failure(bench):
-    one = bench()
-    one.instances[0].finish(ValueError("a defect"))
-    one.finish_all()
-    one.submit("a").wait()
-    assert one.submit("b").wait().error is None
-
-
 # ------------------------------------------------------------------------------- open and close
-
-
-def test_open_opens_all_instances(bench):
-    two = bench(count=2)
-    assert [instance.done for instance in two.instances] == [["open"], ["open"]]
 
 
 @pytest.mark.parametrize(
@@ -323,22 +246,6 @@ def test_closed_scheduler_refuses_requests(bench):
     assert answers.is_empty
 
 
-def test_close_is_idempotent(bench):
-    one = bench()
-    one.scheduler.close()
-    one.scheduler.close()
-    assert one.instances[0].done == ["open", "close"]
-
-
-def test_repr_has_waiting_requests_and_idle_instances(bench):
-    two = bench(DynamicBatcher(8, (), 3600 * 1000 * MS), count=2)
-    shown = "InstanceScheduler(m version 1: {} waiting, 2 of 2 instances idle)"
-    assert repr(two.scheduler) == shown.format(0)
-    two.submit("a")
-    assert repr(two.scheduler) == shown.format(1)
-    two.finish_all()
-
-
 # --------------------------------------------------------------------------------------- tracing
 
 
@@ -356,8 +263,6 @@ def test_trace_is_recorded_before_the_response(bench, outcome, times):
 
 
 # ------------------------------------------------------------------------- refusals and deadlines
-
-HOUR_US = 3_600_000_000
 
 
 def policies(**policy):
@@ -457,17 +362,6 @@ def test_finished_batch_may_release_work_for_another_instance(bench):
         instance.finish()
     two.scheduler.close()
     assert first.done == ["open", "execute", "execute", "close"]
-
-
-def test_close_waits_for_work_released_by_another_instance(bench):
-    two = bench(Handover(), count=2)
-    answers = [two.submit(id) for id in "ab"]
-    assert two.started() == ["a"]
-    closing = threading.Thread(target=two.scheduler.close)
-    closing.start()
-    two.finish_all()
-    closing.join(PATIENCE_S)
-    assert [answer.wait().id for answer in answers] == ["a", "b"]
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
@@ -614,29 +508,6 @@ def test_removed_instance_closes_when_idle_and_frees_its_number(bench):
     assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
 
 
-def test_join_removed_waits_until_the_instance_is_closed(bench):
-    one = bench(count=2)
-    answers = [one.submit(id) for id in "ab"]
-    assert sorted([one.started(), one.started()]) == [["a"], ["b"]]
-    Changes(one).add(leaving=[1])
-    joined = threading.Thread(target=one.scheduler.join_removed)
-    joined.start()
-    assert joined.is_alive()
-    one.instances[1].finish()
-    joined.join(PATIENCE_S)
-    assert not joined.is_alive()
-    assert one.instances[1].done[-1] == "close"
-    one.instances[0].finish()
-    assert {answer.wait().id for answer in answers} == {"a", "b"}
-
-
-def test_left_callback_reports_whether_the_name_is_still_used(bench):
-    one = bench()
-    changes = Changes(one)
-    changes.add("m_0", leaving=[0])
-    assert changes.left() == ("m_0", False)
-
-
 def test_failed_open_of_an_added_instance_changes_nothing(bench):
     one = bench()
     with pytest.raises(ServerError, match="no more"):
@@ -659,3 +530,43 @@ def test_rate_limiter_counts_current_instances(limited):
     assert one.started() == ["b"]
     one.instances[1].finish()
     assert [answer.wait().id for answer in answers] == ["a", "b"]
+
+
+HOUR_NS = 3_600_000 * MS
+
+
+@pytest.fixture
+def ringing():
+    """A timer, its clock, and the times at which it has fired."""
+    clock, fires = ManualClock(), queue.SimpleQueue()
+    timer = Timer("test", clock, lambda: fires.put(clock.now_ns))
+    yield timer, clock, fires
+    timer.close()
+
+
+def test_fires_once_at_its_time(ringing):
+    timer, clock, fires = ringing
+    timer.set(1 * MS)
+    clock.advance(ns=1 * MS)
+    assert fires.get(timeout=PATIENCE_S) == 1 * MS
+    timer.close()
+    assert fires.empty()
+
+
+def test_earliest_time_counts(ringing):
+    timer, clock, fires = ringing
+    timer.set(HOUR_NS)
+    timer.set(1 * MS)
+    timer.set(HOUR_NS)
+    clock.advance(ns=1 * MS)
+    assert fires.get(timeout=PATIENCE_S) == 1 * MS
+
+
+def test_closed_timer_does_not_fire(ringing):
+    timer, clock, fires = ringing
+    timer.set(HOUR_NS)
+    timer.close()
+    clock.advance(ns=HOUR_NS)
+    timer.set(0)
+    timer.close()
+    assert fires.empty()

@@ -27,18 +27,6 @@ def executed_order(resources, instances, count):
     return order
 
 
-def test_instances_that_share_a_resource_alternate():
-    resources = ResourceManager(None)
-    assert executed_order(resources, resources.add([instance(R=1), instance(R=1)]), 6) == [
-        0,
-        1,
-        0,
-        1,
-        0,
-        1,
-    ]
-
-
 def test_priority_three_gets_a_third_of_the_grants():
     resources = ResourceManager(None)
     order = executed_order(resources, resources.add([instance(1, R=1), instance(3, R=1)]), 400)
@@ -195,5 +183,5 @@ class LedgerContract(RuleBasedStateMachine):
 
 
 TestLedgerContract = LedgerContract.TestCase
-TestLedgerContract.settings = settings(max_examples=80)
+TestLedgerContract.settings = settings(max_examples=25)
 TestLedgerContract.pytestmark = pytest.mark.brute_force

@@ -31,15 +31,6 @@ def places(count):
     return [order.append(Noted(notes)) for _ in range(count)], notes
 
 
-def test_response_waits_for_earlier_requests():
-    (first, second, third), notes = places(3)
-    third.send(response("c"))
-    second.send(response("b"))
-    assert notes == []
-    first.send(response("a"))
-    assert notes == ["a", "b", "c"]
-
-
 def test_first_request_streams_and_others_are_buffered():
     (first, second), notes = places(2)
     second.send(response("b1", final=False))

@@ -91,10 +91,6 @@ class Bench:
 ZEROS = [[0, 0]]
 
 
-def test_sample_is_a_batch_of_equal_requests():
-    assert Bench(ROWS + sample(batch_size=3)).given() == [[ZEROS] * 3]
-
-
 def test_samples_run_in_order_and_count_times():
     text = ROWS + sample(batch_size=2, count=2) + sample()
     assert Bench(text).given() == [[ZEROS] * 2, [ZEROS] * 2, [ZEROS]]
@@ -104,21 +100,10 @@ def test_sample_of_batch_size_zero_is_skipped():
     assert Bench(ROWS + sample(batch_size=0, count=5)).given() == []
 
 
-def test_executions_are_counted():
-    bench = Bench(ROWS + sample(batch_size=2))
-    bench.warmed.open()
-    assert bench.outcomes.ran == [["", ""]]
-
-
 def test_rescheduled_sample_runs_again():
     bench = Bench(ROWS + sample())
     bench.instance.again = True
     assert bench.given() == [[ZEROS], [ZEROS]]
-
-
-def test_no_batch_dimension_without_batching():
-    text = ROWS.replace("max_batch_size: 4", "")
-    assert Bench(text + sample()).given() == [[[0, 0]]]
 
 
 def test_random_data_is_reproducible():
@@ -211,29 +196,6 @@ def test_short_file_is_an_error(tmp_path):
         f"Invalid argument: {LABEL} warmup setting expects 8 bytes, but the data provided from "
         "dataonly has 3 bytes"
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (
-            sample(data='input_data_file: "data"'),
-            "warmup sample 's' of model 'm', input 'X': failed to open text file for read",
-        ),
-        (
-            sample(data=""),
-            "warmup sample 's' of model 'm', input 'X': [request id: <id_unknown>] warmup setting",
-        ),
-        (
-            'model_warmup { name: "s" batch_size: 1 }',
-            "warmup sample 's' of model 'm': [request id: <id_unknown>] expected 1 inputs but got",
-        ),
-    ],
-)
-def test_log_names_the_sample_and_its_input(caplog, given, text):
-    Bench(ROWS + given).refusal()
-    (record,) = caplog.records
-    assert record.getMessage().startswith(text)
 
 
 @pytest.mark.parametrize("outcome", [internal("it raised"), not_found("answer: nothing")])

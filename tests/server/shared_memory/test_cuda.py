@@ -79,10 +79,6 @@ def test_an_invalid_region_does_not_reach_the_driver(changes):
     assert driver.log == []
 
 
-def test_a_handle_that_cannot_be_opened_is_rejected():
-    assert refusal(opened, HostDriver(fails=("open",))) == REFUSED
-
-
 @pytest.mark.parametrize(("size", "fails"), [(63, ()), (64, ("size",))])
 def test_a_too_small_allocation_is_closed(size, fails):
     driver = HostDriver(size, fails)

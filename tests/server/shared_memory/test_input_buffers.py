@@ -55,13 +55,6 @@ def test_a_kept_view_keeps_its_buffer(buffers):
     assert (kept == 1).all()
 
 
-def test_sizes_are_exact(buffers):
-    first = address(buffers.take(SIZE))
-    other = buffers.take(SIZE - 1)
-    assert len(other) == SIZE - 1
-    assert address(buffers.take(SIZE)) == first
-
-
 def test_idle_buffers_are_limited(buffers):
     lent = [buffers.take(SIZE) for _ in range(9)]
     assert buffers.idle_bytes == 0

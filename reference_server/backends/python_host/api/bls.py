@@ -105,7 +105,6 @@ class BlsResponses:
         return self._is_complete
 
     def send(self, response: InferResponse) -> None:
-        """Add a response."""
         self._responses.append(response)
         self._is_complete = response.final
         while self._waiting:

@@ -10,11 +10,14 @@ from server.support.requests import PATIENCE_S, Answers
 
 from reference_server.backends.process_host.instance import ProcessInstance
 from reference_server.core.backlog import Backlog, Backlogs
-from reference_server.core.errors import Code, ServerError, unavailable
+from reference_server.core.errors import ServerError, unavailable
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 
-pytestmark = pytest.mark.brute_force
+pytestmark = [
+    pytest.mark.brute_force,
+    pytest.mark.parametrize("host", ["process"], indirect=True),
+]
 
 Start = Callable[..., ProcessInstance]
 
@@ -85,14 +88,14 @@ def answered(request: InferRequest) -> InferResponse:
     return InferResponse(request.model_name, 1, request.id, outputs)
 
 
-def test_a_model_calls_another_model(start: Start, asked):
+def test_a_model_calls_another_model(open_model: Start, asked):
     lines = (
         *ASKS,
         "answer = ask.exec()",
         "result = pb_utils.get_output_tensor_by_name(answer, 'OUT').as_numpy().sum()",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines), calls=asked)
+    instance = open_model(kit.executing(*lines), calls=asked)
     request = kit.request(IN=[1.0, 2.0])
     thread = executing(instance, request)
     other = asked.next()
@@ -104,20 +107,20 @@ def test_a_model_calls_another_model(start: Start, asked):
     thread.join()
 
 
-def test_an_error_of_a_call_arrives_with_its_text(start: Start, asked):
+def test_an_error_of_a_call_arrives_with_its_text(open_model: Start, asked):
     lines = (
         "ask = pb_utils.InferenceRequest(model_name='missing', requested_output_names=['OUT'],"
         " inputs=[])",
         "result = ask.exec().error().message()",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines), calls=asked)
+    instance = open_model(kit.executing(*lines), calls=asked)
     assert "no such model" in kit.said(instance)
 
 
-def test_a_model_sees_that_its_request_is_cancelled(start: Start):
+def test_a_model_sees_that_its_request_is_cancelled(open_model: Start):
     lines = ("while not requests[0].is_cancelled(): pass", "result = 'seen'", RETURN_RESULT)
-    instance = start(kit.executing(*lines))
+    instance = open_model(kit.executing(*lines))
     request = kit.request()
     thread = executing(instance, request)
     request.cancellation.cancel()
@@ -125,7 +128,7 @@ def test_a_model_sees_that_its_request_is_cancelled(start: Start):
     thread.join()
 
 
-def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Asked):
+def test_a_model_waits_for_a_client_that_does_not_read(open_model: Start, asked: Asked):
     result = threading.Event()
 
     class Watched(Backlog):
@@ -146,7 +149,7 @@ def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Aske
         return True
 
     asked.is_ready = is_ready
-    instance = start(
+    instance = open_model(
         kit.executing(
             "import threading",
             "sender = requests[0].get_response_sender()",
@@ -179,21 +182,14 @@ class Noting:
         self.happened.append("a response")
 
 
-def test_a_cancelled_request_is_sent_as_cancelled(start: Start):
-    instance = start(kit.executing("result = requests[0].is_cancelled()", RETURN_RESULT))
-    request = kit.request()
-    request.cancellation.cancel()
-    (response,) = instance.execute([request]).responses
-    assert kit.outputs(response) == {"TEXT": [b"True"]}
-
-
-def test_an_answered_request_is_not_watched(start: Start):
-    instance = start(kit.executing("result = 1", RETURN_RESULT))
+def test_an_answered_request_is_not_watched(open_model: Start):
+    instance = open_model(kit.executing("result = 1", RETURN_RESULT))
     request = kit.request()
     instance.execute([request])
     assert not request.cancellation._watchers
 
 
+@pytest.mark.usefixtures("host")
 def test_requests_of_a_dead_process_are_cancelled(start: Start, asked):
     instance = start(kit.executing(*ASKS, "ask.exec()"), calls=asked)
     request = kit.request(IN=[1.0])
@@ -216,14 +212,14 @@ def test_requests_of_a_dead_process_are_cancelled(start: Start, asked):
     other.sink.send(answered(other))  # without a receiver
 
 
-def test_models_use_model_control(start: Start, asked):
+def test_models_use_model_control(open_model: Start, asked):
     lines = (
         "pb_utils.load_model('x', '{}', {'file:1/model.py': b'code\\x00', 'file:2': b''})",
         "pb_utils.unload_model('y', True)",
         "result = [pb_utils.is_model_ready('there', '2'), pb_utils.is_model_ready('there', '1')]",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines), calls=asked)
+    instance = open_model(kit.executing(*lines), calls=asked)
     assert kit.said(instance) == "[True, False]"
     assert asked.loaded == [
         ("x", "{}", {"file:1/model.py": b"code\0", "file:2": b""}, False),
@@ -231,18 +227,18 @@ def test_models_use_model_control(start: Start, asked):
     ]
 
 
-def test_a_defect_of_the_server_does_not_leave_a_model_waiting(start: Start, asked, caplog):
+def test_a_defect_of_the_server_does_not_leave_a_model_waiting(open_model: Start, asked, caplog):
     lines = (
         "try: result = pb_utils.is_model_ready('defect')",
         "except pb_utils.TritonModelException as error: result = error",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines), calls=asked)
+    instance = open_model(kit.executing(*lines), calls=asked)
     assert "ZeroDivisionError: a defect" in kit.said(instance)
     assert "a call of a model's process failed" in caplog.text
 
 
-def test_responses_of_one_sender_keep_their_order(start: Start):
+def test_responses_of_one_sender_keep_their_order(open_model: Start):
     lines = (
         "import threading",
         "def send(sender):",
@@ -253,7 +249,7 @@ def test_responses_of_one_sender_keep_their_order(start: Start):
         "for request in requests:",
         "    threading.Thread(target=send, args=(request.get_response_sender(),)).start()",
     )
-    instance = start(kit.executing(*lines), is_decoupled=True)
+    instance = open_model(kit.executing(*lines), is_decoupled=True)
     requests = [kit.request(id=str(number)) for number in range(4)]
     for request in requests:
         request.sink = Answers()
@@ -267,26 +263,17 @@ def test_responses_of_one_sender_keep_their_order(start: Start):
         assert {answer.id for answer in results} == {request.id}
 
 
-def test_an_error_keeps_its_code(start: Start):
-    lines = (
-        "error = pb_utils.TritonError('x', pb_utils.TritonError.NOT_FOUND)",
-        "return [pb_utils.InferenceResponse(error=error)]",
-    )
-    response = kit.answer(start(kit.executing(*lines)), kit.request())
-    assert (response.error.code, response.error.message) == (Code.NOT_FOUND, "x")
-
-
-def test_models_run_on_the_main_thread(start: Start):
+def test_models_run_on_the_main_thread(open_model: Start):
     lines = (
         "import threading, signal, sys",
         "signal.signal(signal.SIGUSR1, lambda *_: None)",
         "result = [threading.current_thread() is threading.main_thread(), sys.argv]",
         RETURN_RESULT,
     )
-    assert kit.said(start(kit.executing(*lines))) == "[True, ['']]"
+    assert kit.said(open_model(kit.executing(*lines))) == "[True, ['']]"
 
 
-def test_a_model_may_keep_its_tensors(start: Start):
+def test_a_model_may_keep_its_tensors(open_model: Start):
     """The memory of a tensor is reused only when the model has dropped the tensor."""
     lines = (
         "kept = self.__dict__.setdefault('kept', [])",
@@ -295,7 +282,7 @@ def test_a_model_may_keep_its_tensors(start: Start):
         "if len(kept) == 3: del kept[:]",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines))
+    instance = open_model(kit.executing(*lines))
     results = [kit.said(instance, IN=[float(number)] * 2) for number in range(4)]
     assert results[2] == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]"
     assert results[3] == "[[3.0, 3.0]]"
@@ -318,7 +305,7 @@ class Trace:
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
-def test_requests_on_behalf_of_a_traced_request_are_traced(start: Start, asked, is_traced):
+def test_requests_on_behalf_of_a_traced_request_are_traced(open_model: Start, asked, is_traced):
     lines = (
         "trace = requests[0].trace()",
         "ask = pb_utils.InferenceRequest(model_name='other', requested_output_names=['OUT'],"
@@ -326,7 +313,7 @@ def test_requests_on_behalf_of_a_traced_request_are_traced(start: Start, asked, 
         "result = ask.exec().has_error()",
         RETURN_RESULT,
     )
-    instance = start(kit.executing(*lines), calls=asked)
+    instance = open_model(kit.executing(*lines), calls=asked)
     request = kit.request(IN=[1.0])
     request.trace = Trace() if is_traced else None
     thread = executing(instance, request)

@@ -218,16 +218,6 @@ def test_the_process_ends_with_the_instance(start: Start):
     await_end(pid)
 
 
-def test_many_threads_may_start_and_end_processes_side_by_side(make: Start):
-    instances = [make(kit.IDENTITY, name=f"m_0_{number}") for number in range(3)]
-    for step in ("open", "close"):
-        threads = [threading.Thread(target=getattr(instance, step)) for instance in instances]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.mark.parametrize("function", ["memfd_create", "pidfd_open"])
 def test_a_process_that_the_system_refuses_is_an_error(make: Start, monkeypatch, function):
     def refuse(*_: object) -> None:
@@ -292,21 +282,6 @@ def test_a_failed_preparation_is_a_failed_start(start: Start, health):
     kit.execution_error(instance, asks("exit"))
     assert health.next() == HERE + "exited with code 3"
     assert health.next() == HERE + "exited with code 3; then: a sample failed"
-    assert health.next() == ""
-    assert said(instance, "again") == [b"again"]
-
-
-def test_a_process_that_dies_while_it_is_prepared_is_started_once_more(start: Start, health):
-    ends = ["segfault"]
-
-    def prepare(started):
-        if ends:
-            started.execute([asks(ends.pop())])
-
-    instance = start(MORTAL, prepare=prepare)
-    kit.execution_error(instance, asks("exit"))
-    assert health.next() == HERE + "exited with code 3"
-    assert health.next() == HERE + f"exited with code 3; then: {UNHEALTHY}"
     assert health.next() == ""
     assert said(instance, "again") == [b"again"]
 

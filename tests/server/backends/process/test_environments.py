@@ -149,22 +149,6 @@ def test_a_model_does_not_wait_for_another_models_environment(cache, tmp_path, m
     assert unpacked.result().python.exists()
 
 
-def test_a_changed_archive_is_unpacked_again(cache, tmp_path):
-    path = packed(tmp_path / "env.tar.gz")
-    before = cache.get(str(path)).folder
-    packed(path, ("lib/new", b"1"))
-    after = cache.get(str(path)).folder
-    assert (after / "lib" / "new").exists()
-    assert not (before / "lib").exists()
-
-
-def test_a_removed_folder_of_the_cache_is_unpacked_again(cache, tmp_path):
-    path = packed(tmp_path / "env.tar.gz")
-    folder = cache.get(str(path)).folder
-    folder.rename(tmp_path / "removed")
-    assert cache.get(str(path)).python.exists()
-
-
 def test_the_rest_of_a_killed_server_is_removed(cache, tmp_path):
     path = packed(tmp_path / "env.tar.gz")
     with path.open("rb") as file:
@@ -248,13 +232,6 @@ def test_an_environment_without_python_uses_the_servers(cache, tmp_path, caplog)
     with caplog.at_level(logging.WARNING):
         assert cache.get(str(folder)).python == Path(sys.executable)
     assert "found no bin/python; the model runs with the server's Python" in caplog.text
-
-
-def test_a_repaired_environment_is_checked_again(cache, tmp_path):
-    folder = made(tmp_path / "env", PRINTS.format('["CPython", [3, 9], null]'))
-    failure(cache, folder)
-    (folder / "bin" / "python3").write_text(SUITABLE)
-    assert cache.get(str(folder)).folder == folder
 
 
 # ------------------------------------------------------------------------------------- the host

@@ -1,4 +1,4 @@
-"""Tests of the backend settings, the choice of a host, and auto-completion in a process."""
+"""Tests of the backend settings, the choice of a host, restarts, and completion in a process."""
 
 import json
 import os
@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server.backends import kit
 
 from reference_server.backends.hosts import Host, PythonHosts, python_settings
-from reference_server.backends.process_host.instance import ProcessInstance
+from reference_server.backends.process_host.instance import Backoff, ProcessInstance
 from reference_server.backends.python_host.api.server_access import NO_CALLS
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.errors import ServerError
@@ -76,29 +78,12 @@ def test_a_model_completes_its_configuration_where_it_will_run(tmp_path):
     assert process == inline
 
 
-@pytest.mark.parametrize("host", ["inline", "process"])
-def test_an_exception_has_the_same_text_on_both_hosts(tmp_path, host):
-    with pytest.raises(ServerError) as caught:
-        completed(tmp_path, "raise ValueError('auto no good')", host=host)
-    assert caught.value.described() == (
-        "Internal: ValueError: auto no good\n\nAt:\n"
-        f"  {tmp_path}/m/1/model.py(7): auto_complete_config\n"
-    )
-
-
 def test_a_process_that_ends_while_it_completes_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
         completed(tmp_path, "os._exit(4)", host="process")
     assert caught.value.described() == (
         "Internal: Stub process 'm' exited with code 4 while it completed the configuration."
     )
-
-
-def test_models_run_inline_by_default():
-    settings = python_settings({})
-    assert settings.host_of("") is Host.INLINE
-    assert settings.supervision.restarts
-    assert settings.supervision.execution_limit_s is None
 
 
 def test_the_settings_are_read():
@@ -169,3 +154,44 @@ def test_wrong_values_are_refused(given, refusal):
 def test_an_unknown_host_of_a_model_is_refused():
     with pytest.raises(ServerError, match="Incorrect value for EXECUTION_HOST: 'moon'"):
         python_settings({}).host_of("moon")
+
+
+S = 1_000_000_000
+
+
+def test_each_pause_is_twice_as_long_up_to_a_limit():
+    backoff = Backoff(first_s=1, limit_s=5)
+    assert [backoff.ended(0) // S for _ in range(5)] == [1, 2, 4, 5, 5]
+
+
+def test_a_long_run_resets_the_delay():
+    backoff = Backoff(first_s=1, limit_s=5)
+    backoff.ended(0)
+    backoff.ended(0)
+    backoff.started(10 * S)
+    assert backoff.ended(15 * S + 1) == S
+
+
+def test_a_short_run_does_not_reset_the_delay():
+    backoff = Backoff(first_s=1, limit_s=5)
+    backoff.ended(0)
+    backoff.started(10 * S)
+    assert backoff.ended(15 * S) == 2 * S
+
+
+def test_a_failed_start_does_not_reset_the_delay():
+    backoff = Backoff(first_s=1, limit_s=5)
+    backoff.started(0)
+    assert backoff.ended(1) == S
+    assert backoff.ended(60 * S) == 2 * S
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=12))
+def test_pauses_stay_within_their_bounds(story):
+    backoff = Backoff(first_s=1, limit_s=5)
+    now = 0
+    for starts, lasts_s in story:
+        if starts:
+            backoff.started(now)
+        now += lasts_s * S
+        assert S <= backoff.ended(now) <= 5 * S

@@ -159,5 +159,5 @@ class Sequences(RuleBasedStateMachine):
 
 
 TestSequences = Sequences.TestCase
-TestSequences.settings = settings(max_examples=100, stateful_step_count=40)
+TestSequences.settings = settings(max_examples=60, stateful_step_count=40)
 TestSequences.pytestmark = pytest.mark.brute_force

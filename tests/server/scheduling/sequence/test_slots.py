@@ -181,18 +181,6 @@ def test_single_request_sequence_can_be_rescheduled(settings):
     assert request.flags == SequenceFlag.END
 
 
-@pytest.mark.parametrize("settings", ITERATIVE)
-def test_long_iterations_do_not_make_a_sequence_idle(settings):
-    stage = Stage(settings, max_batch_size=1)
-    stage.ask("a", 0)
-    stage.ask("b", 0)
-    for _ in range(5):
-        stage.wait(100)
-        stage.finish(again=["a"])
-    stage.drain()
-    assert stage.ids == [["a"]] * 6 + [["b"]]
-
-
 def test_iterations_of_several_requests_share_batches():
     stage = Stage(ITERATIVE[0])
     stage.ask("p", 0)

@@ -1,17 +1,22 @@
-"""Tests of models with `is_ready`, on both hosts."""
+"""Tests of instances on both hosts: `is_ready`, and outputs with a configured `reshape`."""
 
 import threading
 
+import numpy as np
 import pytest
 from server.backends import kit
 from server.backends.process.watching import await_end
-from server.support.requests import PATIENCE_S
+from server.support.instances import Answering
+from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor, signature
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.backends.instances import Readiness
+from reference_server.backends.instances import Readiness, with_reshaped_outputs
 from reference_server.backends.python_host.api.server_access import NO_CALLS
+from reference_server.core.errors import Code
 from reference_server.core.health import Health
 from reference_server.core.ports import SystemClock
+from reference_server.core.request import Execution, InferResponse
+from reference_server.core.tensor import DataType
 from reference_server.observability.metric_registry import MetricRegistry
 
 #: Says what stands in place of the braces; executes while a file is away.
@@ -67,31 +72,16 @@ def test_a_model_without_is_ready_has_no_probe(open_telling):
 
 
 @pytest.mark.brute_force
-@pytest.mark.parametrize(
-    ("line", "ready"),
-    [
-        ("return True", True),
-        ("return False", False),
-        ("return agree()", True),
-        ("return 1", False),
-        ("pass", False),
-        ("raise RuntimeError('no')", False),
-        ("raise SystemExit", False),
-    ],
-)
-def test_only_true_is_ready(open_telling, line, ready):
-    _, health = open_telling(line)
+def test_only_true_is_ready_and_a_failure_is_logged(open_telling, caplog):
+    _, health = open_telling(
+        "self.turn = getattr(self, 'turn', -1) + 1\n"
+        "        return [lambda: True, lambda: False, agree, lambda: 1, lambda: None,\n"
+        "                lambda: 1 / 0, lambda: exec('raise SystemExit')][self.turn]()"
+    )
     (ask,) = health.probes
-    assert [ask(), ask()] == [ready, ready]
-
-
-@pytest.mark.brute_force
-def test_a_failed_is_ready_is_logged(open_telling, caplog):
-    _, health = open_telling("raise RuntimeError('no')")
-    (ask,) = health.probes
-    ask()
-    (message,) = caplog.messages
-    assert message.startswith("'m_0_0': is_ready failed: RuntimeError: no\n\nAt:\n")
+    assert [ask() for _ in range(7)] == [True, False, True, False, False, False, False]
+    reason = "'m_0_0': is_ready failed: ZeroDivisionError: division by zero\n\nAt:\n"
+    assert caplog.messages[-2].startswith(reason)
 
 
 @pytest.mark.brute_force
@@ -168,3 +158,86 @@ def test_a_defect_means_not_ready(caplog):
     assert not ready()
     assert not ready()
     assert caplog.messages == ["'m_0': is_ready could not be called"] * 2
+
+
+SIGNATURE = signature(
+    outputs={"Y": (DataType.FP32, [4], {"reshape": (2, 2)}), "Z": (DataType.FP32, [-1])}
+)
+
+
+def response(*, shape=(2, 2), **fields):
+    made = np.zeros(shape, np.float32)
+    return InferResponse("m", 1, "", [array_tensor("Y", made), array_tensor("Z", made)], **fields)
+
+
+@pytest.fixture
+def asked():
+    return a_request(sink=Answers())
+
+
+def shapes(answered):
+    return [tensor.shape for tensor in answered.outputs]
+
+
+def test_returned_responses_are_reshaped(asked):
+    instance = with_reshaped_outputs(
+        Answering(lambda requests: Execution([response()], 0, 0)), SIGNATURE
+    )
+    (answered,) = instance.execute([asked]).responses
+    assert shapes(answered) == [(4,), (2, 2)]
+
+
+def test_sent_responses_are_reshaped(asked):
+    sinks = []
+
+    def execute(requests):
+        sinks.append(requests[0].sink)
+        sinks[0].send(response(final=False))
+        return Execution([None], 0, 0)
+
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    answers = asked.sink
+    instance.execute([asked])
+    sinks[0].send(response())
+    assert [shapes(answers.wait()) for _ in range(2)] == [[(4,), (2, 2)]] * 2
+
+
+def test_a_rescheduled_request_is_reshaped_once(asked):
+    seen = []
+
+    def execute(requests):
+        seen.append(requests[0].sink)
+        return Execution([None], 0, 0, rescheduled=frozenset({0}))
+
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    answers = asked.sink
+    for _ in range(2):
+        instance.execute([asked])
+        assert asked.sink is answers
+    seen[1].send(response())
+    assert shapes(answers.wait()) == [(4,), (2, 2)]
+    assert answers.is_empty
+
+
+def test_an_output_of_another_size_fails_its_request_only(asked):
+    def execute(requests):
+        requests[0].sink.send(response(shape=(3, 3), final=False))
+        return Execution([response(shape=(3, 2)), response()], 0, 0)
+
+    answers = asked.sink
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    returned, good = instance.execute([asked, a_request()]).responses
+    for answered in (answers.wait(), returned):
+        assert (answered.error.code, answered.error.message) == (
+            Code.INTERNAL,
+            "output tensor shape does not match size of output for 'Y'",
+        )
+        assert answered.outputs == ()
+    assert shapes(good) == [(4,), (2, 2)]
+
+
+def test_a_model_without_reshape_is_not_wrapped():
+    instance = Answering(None)
+    assert (
+        with_reshaped_outputs(instance, signature(outputs={"Y": (DataType.FP32, [4])})) is instance
+    )

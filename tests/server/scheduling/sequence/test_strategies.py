@@ -1,4 +1,4 @@
-"""The direct strategy: slots, null requests, delays and the backlog."""
+"""The strategies direct and oldest: slots, null requests, batches, delays and the backlog."""
 
 import pytest
 from server.support.sequences import Stage
@@ -68,22 +68,6 @@ def test_ended_id_may_restart_immediately_in_another_slot():
     assert stage.ids == [["x"], ["", "a1", "b1"], ["", "a2", "b2"]]
 
 
-def test_second_start_keeps_the_slot():
-    stage = Stage()
-    for name, flags in [("a", "start"), ("b", ""), ("c", "start"), ("d", "end")]:
-        stage.ask(name, 1, flags)
-    stage.drain()
-    assert stage.ids == [["a"], ["b"], ["c"], ["d"]]
-
-
-def test_sequence_of_a_single_request():
-    stage = Stage(max_batch_size=1)
-    stage.ask("a", 1, "both")
-    stage.ask("b", 2, "both")
-    stage.drain()
-    assert stage.ids == [["a"], ["b"]]
-
-
 def test_slots_of_all_instances_are_used_before_the_backlog():
     stage = Stage(max_batch_size=0, more="instance_group { count: 2 kind: KIND_CPU }")
     for key in (1, 2, 3):
@@ -133,12 +117,6 @@ def test_sufficient_slot_utilization_ends_the_delay():
     assert stage.ids == [["a", "b"]]
 
 
-def test_delay_without_slot_utilization_has_no_effect():
-    stage = Stage("direct { max_queue_delay_microseconds: 600000 }")
-    stage.ask("a", 1, "start")
-    assert stage.ids == [["a"]]
-
-
 def test_flush_ends_the_delay_and_serves_the_backlog():
     stage = Stage(DELAYED.replace("0.5", "1"), max_batch_size=2)
     for key in (1, 2, 3, 4):
@@ -165,3 +143,73 @@ def test_cancelled_request_ends_its_sequence():
         stage.ask("c", 1)
     stage.ask("d", 2, "start")
     assert stage.ids == [["x"], ["", "d"]]
+
+
+def oldest(settings="", **more):
+    return Stage(f"oldest {{ max_candidate_sequences: 3 {settings} }}", **more)
+
+
+def test_next_request_joins_the_waiting_batch():
+    stage = oldest()
+    stage.ask("a", 1, "start")
+    stage.ask("a2", 1)
+    stage.ask("b", 2, "start")
+    stage.ask("b2", 2)
+    stage.ask("c", 3, "start")
+    stage.ask("d", 4, "start")
+    stage.ask("b3", 2, "end")
+    stage.drain()
+    assert stage.ids == [["a"], ["b", "c", "a2"], ["b2"], ["b3"], ["d"]]
+
+
+def test_default_candidates_are_the_maximum_batch_size():
+    stage = Stage("oldest { }")
+    for key in range(6):
+        stage.ask(f"{key}", key + 1, "start")
+    stage.drain()
+    assert stage.ids == [["0"], ["1", "2", "3"]]
+    assert len(stage.work) == 2
+
+
+def test_preferred_size_runs_immediately():
+    stage = oldest("preferred_batch_size: 2 max_queue_delay_microseconds: 600000")
+    stage.ask("a", 1, "start")
+    stage.wait(0.599)
+    assert stage.ids == []
+    stage.wait(0.001)
+    stage.drain()
+    stage.ask("b", 2, "start")
+    stage.ask("c", 3, "start")
+    assert stage.ids == [["a"], ["b", "c"]]
+
+
+def test_expired_delay_has_no_deadline_while_busy():
+    stage = oldest("max_queue_delay_microseconds: 1000")
+    stage.ask("a", 1, "start")
+    stage.wait(0.001)
+    stage.ask("b", 2, "start")
+    stage.wait(3600)
+    stage.drain()
+    assert stage.ids == [["a"], ["b"]]
+
+
+def test_cancelled_sequence_does_not_affect_others():
+    stage = oldest()
+    stage.ask("x", 1, "start")
+    stage.ask("a", 2, "start")
+    stage.ask("b", 2).cancellation.cancel()
+    stage.ask("c", 3, "start")
+    stage.drain()
+    assert stage.ids == [["x"], ["a", "c"]]
+    assert {name: error.code for name, error in stage.refused.items()} == {"b": Code.CANCELLED}
+
+
+def test_flush_runs_all_requests():
+    stage = oldest("max_queue_delay_microseconds: 600000")
+    for key in range(5):
+        stage.ask(f"{key}", key + 1, "start")
+    stage.work.flush()
+    stage.look()
+    stage.drain()
+    assert [ids for ids in stage.ids if ids] == [["0", "1", "2"], ["3", "4"]]
+    assert len(stage.work) == 0
