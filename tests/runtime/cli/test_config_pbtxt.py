@@ -99,22 +99,6 @@ def test_the_schema_is_that_of_tritonclient():
     assert schema.read_bytes() == model_config_pb2.DESCRIPTOR.serialized_pb
 
 
-def test_invalid_parameters_are_refused(folder):
-    with pytest.raises(ConfigFault, match=r"'limit\.words': found no axis 'words'"):
-        read_runtime_config(folder(ENCODER.replace("limit.tokens", "limit.words")))
-
-
-def test_a_missing_file_raises_the_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_model_config(tmp_path)
-
-
-@pytest.mark.parametrize("model", ["ge_classifier", "text_encoder", "text_classifier"])
-def test_the_models_of_this_repository_are_read(model):
-    repository = Path(__file__).parents[3] / "model_repository"
-    assert read_runtime_config(repository / model).model == model
-
-
 def test_a_configuration_becomes_plain_values():
     assert parse(
         """
@@ -155,7 +139,3 @@ def test_a_configuration_becomes_plain_values():
 def test_parameters_are_in_the_order_of_their_keys():
     text = "".join(f'parameters {{ key: "{key}" value {{ }} }}\n' for key in "cabed")
     assert [*parse(text)["parameters"]] == [*"abcde"]
-
-
-def test_an_empty_text_sets_nothing():
-    assert parse("  # nothing\n") == {}

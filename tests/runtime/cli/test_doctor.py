@@ -202,12 +202,6 @@ def test_a_model_that_disagrees_with_its_graph_exits_with_1(run, repository):
     assert "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]" in printed
 
 
-def test_an_invalid_configuration_exits_with_1(run, repository):
-    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG + parameter("devise", "cpu")))
-    assert code == 1
-    assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
-
-
 def test_a_torch_model_needs_torch(run, repository):
     folder = repository(ENCODER_CONFIG + parameter("engine", "torch"))
     code, printed, _ = run(PLAIN, folder)

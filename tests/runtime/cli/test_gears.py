@@ -1,7 +1,6 @@
 """`ge-runtime gears`: its arguments and output."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -164,10 +163,6 @@ def test_gears_that_are_faster_would_help(printed, lengths, executed):
     assert "gears would help: encoder on the CPU, by onnxruntime" in shown
 
 
-def test_a_model_without_a_graph_is_not_measured(printed, lengths, model):
-    assert "measured" not in printed(lengths, "--count", 3, "--config", model)
-
-
 def test_the_printed_lines_configure_the_gears(printed, lengths, model):
     plan = json.loads(
         printed(lengths, "--limit", "tokens=48", "--config", model, "--format", "json")
@@ -266,10 +261,6 @@ def test_sizes_over_the_limit_are_counted(printed, lengths):
     )
 
 
-def test_the_option_overrides_the_configured_limit(printed, lengths, model):
-    assert "gears of tokens up to 32" in printed(lengths, "--config", model, "--limit", "tokens=32")
-
-
 def test_input_data_of_perf_analyzer_needs_axes(printed, refused, tmp_path):
     path = tmp_path / "images.json"
     data = [{"image": {"content": [0] * 12, "shape": [1, 3, 4]}}]
@@ -292,11 +283,6 @@ def test_input_data_of_perf_analyzer_with_the_models_configuration(printed):
     assert '--input_shape="image:64,1,-1,-1;mask:64,-1,-1"' in shown
 
 
-def test_a_plot_is_written(printed, lengths, tmp_path):
-    printed(lengths, "--plot", tmp_path / "gears.png")
-    assert (tmp_path / "gears.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_json_has_the_memory_of_each_gear(printed, lengths, model):
     plan = json.loads(
         printed(lengths, "--config", model, "--count", 2, "--align", 8, "--format", "json")
@@ -304,12 +290,6 @@ def test_json_has_the_memory_of_each_gear(printed, lengths, model):
     assert plan["io_bytes"] == [2176, 8320]
     assert plan["compiled_gears"] == 2
     assert plan["ge"]["ge.dynamicDims"] == "16,16;64,64"
-
-
-def test_a_single_gear_is_a_static_shape(printed, lengths):
-    shown = printed(lengths, "--count", 1)
-    assert "--dynamic_dims" not in shown
-    assert "no gears for ATC and GE: a single gear is a static shape" in shown
 
 
 @pytest.mark.parametrize(
@@ -333,12 +313,3 @@ def test_a_single_gear_is_a_static_shape(printed, lengths):
 )
 def test_invalid_arguments_are_refused(refused, lengths, arguments, complaint):
     assert complaint in refused(lengths, *arguments)
-
-
-def test_help(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["gears", "--help"])
-    text = capsys.readouterr().out
-    assert "A gear is a size that executions are prepared for" in text
-    assert len(re.findall(r"^    ge-runtime gears ", text, re.MULTILINE)) >= 2
-    assert "Exit codes:" in text

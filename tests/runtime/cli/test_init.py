@@ -19,8 +19,6 @@ from onnx import TensorProto, helper
 from runtime.support.axis_graphs import (
     attentive,
     one_row,
-    rated,
-    recurrent,
     strided,
     time_major,
     valid,
@@ -101,15 +99,6 @@ def test_a_graph_in_int8_is_proven_and_written(init, tmp_path):
     assert "MatMulIntegerToFloat" in [node.op_type for node in written.graph.node]
 
 
-@pytest.mark.brute_force
-def test_strides_and_a_constant(init):
-    _, config, _ = init(strided(), "--constant", "gain=0.5")
-    found = parameters(config)
-    assert found["align.height"] == found["align.width"] == "4"
-    assert found["axes.map"] == found["axes.image"] == "height, width"
-    assert found["constant.gain"] == "0.5"
-
-
 def test_a_number_without_rows_is_a_question(init):
     code, config, printed = init(strided())
     assert code == 0
@@ -123,17 +112,6 @@ def test_a_convolution_without_padding(init):
     found = parameters(config)
     assert found["axes.sums"] == "(samples - 6) // 2"
     assert found["min.samples"] == "8"
-
-
-def test_a_state_is_an_input_with_its_rows_at_dim_1(init):
-    _, config, _ = init(recurrent())
-    assert parameters(config)["batch_axis.state"] == "1"
-    assert parameters(config)["batch_axis.next"] == "1"
-
-
-def test_an_input_that_all_rows_share(init):
-    _, config, _ = init(rated())
-    assert config["max_batch_size"] == 0 or parameters(config)["batch_axis.rate"] == "none"
 
 
 @pytest.mark.brute_force
@@ -153,16 +131,8 @@ def test_a_fixed_batch_of_one(init):
 
 
 @pytest.mark.brute_force
-def test_a_fixed_batch_of_two(init):
-    code, config, printed = init(valid(batch=2))
-    assert code == 0
-    assert config["max_batch_size"] == 2
-    assert "the graph has a fixed batch of 2" in printed.out
-
-
-@pytest.mark.brute_force
 def test_a_graph_that_fails_with_two_rows(init):
-    _, config, printed = init(one_row(), in_process=False)
+    _, config, printed = init(one_row())
     assert parameters(config) == {"gears.batch": "1"}
     assert "the graph fails with 2 rows" in printed.out
 
@@ -179,25 +149,6 @@ def test_rows_that_see_each_other_are_executed_alone(init):
     _, config, printed = init(model)
     assert parameters(config) == {"gears.batch": "1"}
     assert "load check" in printed.out
-
-
-def test_a_mask_that_the_graph_ignores_is_an_input(init):
-    node = helper.make_node
-    model = onnx_model(
-        [
-            node("Gather", ["table", "ids"], ["vectors"]),
-            node("ReduceMean", ["vectors"], ["mean"], axes=[1], keepdims=0),
-            node("Cast", ["mask"], ["numbers"], to=FLOAT),
-            node("ReduceMax", ["numbers"], ["one"], axes=[1], keepdims=1),
-            node("Mul", ["mean", "one"], ["y"]),
-        ],
-        [("ids", INT64, ["batch", "tokens"]), ("mask", INT64, ["batch", "tokens"])],
-        [("y", FLOAT, ["batch", 4])],
-        {"table": np.random.default_rng(1).random((16, 4), np.float32)},
-    )
-    _, config, printed = init(model)
-    assert [own["name"] for own in config["input"]] == ["ids", "mask"]
-    assert "Input 'mask' is not generated as a mask: values behind the data change" in printed.out
 
 
 @pytest.mark.brute_force
@@ -236,14 +187,6 @@ def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capfd
     assert cli.main(["init", str(file), "--into", str(tmp_path / "r"), "--in-process"]) == 2
     assert error in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
-
-
-def test_an_existing_folder_is_kept(tmp_path, capfd):
-    onnx.save(valid(), tmp_path / "graph.onnx")
-    (tmp_path / "r" / "graph").mkdir(parents=True)
-    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 2
-    assert "found a folder, expected none" in capfd.readouterr().err
-    assert list((tmp_path / "r" / "graph").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -342,14 +342,6 @@ def test_an_ensemble_is_refused(model, run):
     assert "platform: found ensemble, expected a model with a graph of its own" in errors
 
 
-def test_a_folder_without_a_model_exits_with_2(tmp_path, run):
-    assert run(tmp_path) == (
-        2,
-        "",
-        f"ge-runtime: {tmp_path}: found no config.pbtxt, expected the folder of a model\n",
-    )
-
-
 def test_report_of_states_constants_ranges_and_sizes(run, tmp_path):
     folder = tmp_path / "strided"
     saved(strided(), folder)

@@ -17,32 +17,6 @@ def options_of(inputs, tables, *, batched=True, **more):
     return ascend_options(CompileTarget(inputs, (), batched, LIMITS, tables, **more))
 
 
-def test_each_minus_one_has_a_value_in_each_gear():
-    options = options_of((IDS, MASK), TOKENS)
-    assert options.atc == (
-        '--input_shape="ids:8,-1;mask:8,-1"',
-        "--input_format=ND",
-        '--dynamic_dims="64,64;128,128"',
-    )
-    assert options.ge == {
-        "ge.inputShape": "ids:8,-1;mask:8,-1",
-        "ge.dynamicDims": "64,64;128,128",
-        "ge.dynamicNodeType": "1",
-    }
-    assert options.note == ""
-
-
-def test_gears_of_several_keys_are_combined():
-    options = options_of((IDS,), {("batch",): ((1,), (8,)), **TOKENS})
-    assert options.atc[0] == '--input_shape="ids:-1,-1"'
-    assert options.ge["ge.dynamicDims"] == "1,64;1,128;8,64;8,128"
-
-
-def test_joint_gears_are_not_combined():
-    options = options_of((IDS,), {("batch", "tokens"): ((8, 64), (2, 128))})
-    assert options.ge["ge.dynamicDims"] == "8,64;2,128"
-
-
 def test_values_are_in_the_order_of_the_dims():
     options = options_of((IMAGE, MASK), {("width", "height"): ((320, 256), (640, 512))})
     assert options.atc[0] == '--input_shape="image:8,3,-1,-1;mask:8,128"'
@@ -236,12 +210,6 @@ def test_io_bytes_of_prepared_tensors():
     target = target_of(config)
     assert target.batched
     assert target.io_bytes({"tokens": 16}) == 8 * (16 * 8 + 4 * 4)
-
-
-def test_without_a_batch_dimension_there_is_one_row():
-    ids = TensorSpec("ids", DType.INT64, ("tokens",))
-    target = CompileTarget((ids,), (), False, {"batch": 4, "tokens": 32}, {("tokens",): GEARS})
-    assert target.io_bytes({}) == 32 * 8
 
 
 def test_outputs_of_unknown_size_are_ignored():

@@ -9,10 +9,8 @@ from ge_runtime.planning.gear_optimizer import powers_of_two
 from ge_runtime.planning.gear_report import (
     BASELINES,
     as_json,
-    choice_lines,
     compare,
     curve_lines,
-    use_lines,
     uses,
 )
 from ge_runtime.planning.size_demand import SizeDemand, sorted_gears
@@ -24,18 +22,6 @@ DEMAND = SizeDemand.of(
 )
 
 
-def test_report_of_one_count():
-    (comparison,) = compare(DEMAND, [3])
-    assert choice_lines(DEMAND, comparison) == [
-        "                waste  gears",
-        "optimum        53.1 %  8, 16, 64",
-        "quantiles      53.1 %  8, 16, 64",
-        "powers of two  57.4 %  16, 32, 64",
-        "linear         71.6 %  24, 48, 64",
-        "lower bound    41.4 %  a gear for each size, in multiples of 8: 3 gears",
-    ]
-
-
 def test_report_of_several_counts():
     assert curve_lines(DEMAND, compare(DEMAND, range(1, 4))) == [
         "gears  optimum  quantiles  powers of two  linear  gears of the optimum",
@@ -44,19 +30,6 @@ def test_report_of_several_counts():
         "    3   53.1 %     53.1 %         57.4 %  71.6 %  8, 16, 64",
         "bound   41.4 %",
     ]
-
-
-def test_report_of_the_use_of_gears():
-    gears = ((16,), (32,), (64,))
-    assert use_lines(DEMAND, gears, None) == [
-        "gear   sizes  elements  padding",
-        "  16  90.0 %    81.8 %   68.8 %",
-        "  32  10.0 %    18.2 %    6.2 %",
-        "  64   0.0 %     0.0 %    0.0 %",
-    ]
-    with_memory = use_lines(DEMAND, gears, {(16,): 1024, (32,): 2048, (64,): 4096})
-    assert with_memory[0] == "gear   sizes  elements  padding  I/O bytes"
-    assert with_memory[-1] == "  64   0.0 %     0.0 %    0.0 %      4,096"
 
 
 @pytest.mark.brute_force
