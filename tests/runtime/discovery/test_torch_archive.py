@@ -6,7 +6,7 @@ import json
 import zipfile
 
 import pytest
-from runtime.support.graphs import ENCODER, write
+from runtime.support.graphs import ENCODER
 
 from ge_runtime.discovery.discover import Discovery
 from ge_runtime.discovery.graph import Graph
@@ -68,8 +68,8 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path):
 
 
 @pytest.mark.brute_force
-def test_a_program_is_studied_like_an_onnx_graph(tmp_path):
-    program = write(ENCODER, "torch", tmp_path)
+def test_a_program_is_studied_like_an_onnx_graph(tmp_path, version_dir):
+    program = version_dir(ENCODER, "torch") / "model.pt2"
     graph = Graph(copy_archive(program, tmp_path / "copy.pt2"), threads=1)
     found = Discovery(graph, 16).configuration()
     given = {own.key: own.value for own in found.parameters}

@@ -1,16 +1,19 @@
 import json
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime.planning import brute
 
+from ge_runtime.errors import RuntimeFault
 from ge_runtime.planning.gear_optimizer import powers_of_two
 from ge_runtime.planning.gear_report import (
     BASELINES,
     as_json,
     compare,
     curve_lines,
+    draw,
     uses,
 )
 from ge_runtime.planning.size_demand import SizeDemand, sorted_gears
@@ -125,3 +128,36 @@ def test_baselines_contain_the_limit_and_at_most_count_gears(counted, count, ali
         assert largest == (limit,)
         assert len(others) < count
         assert all(size % align == 0 for (size,) in others)
+
+
+# -- plots ---------------------------------------------------------------------------------------
+
+
+def plotted(axes):
+    return demand_of({(size,) * axes: 40 // size for size in (1, 2, 5, 30)}, "abc"[:axes])
+
+
+@pytest.mark.brute_force
+@pytest.mark.parametrize(
+    ("demand", "counts"),
+    [
+        (plotted(1), [3]),
+        (plotted(2), [3]),
+        (plotted(3), range(1, 4)),
+        (demand_of({(7,): 3}), [1]),  # without padding
+    ],
+)
+def test_plots_are_png_files(tmp_path, demand, counts):
+    draw(tmp_path / "gears.png", demand, compare(demand, counts))
+    assert (tmp_path / "gears.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plots_of_three_axes_or_without_matplotlib_are_refused(tmp_path, monkeypatch):
+    for demand, found in (
+        (plotted(3), "found 3 axes, expected 1 or 2"),
+        (plotted(1), r"pip install 'ge-runtime\[plot\]'"),
+    ):
+        with pytest.raises(RuntimeFault, match=found):
+            draw(tmp_path / "gears.png", demand, compare(demand, [2]))
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not list(tmp_path.iterdir())

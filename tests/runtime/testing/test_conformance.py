@@ -55,7 +55,7 @@ def examine(version_dir):
     ids=str,
 )
 def test_sound_models_pass(examine, model, engine):
-    report = examine(model, engine, rounds=3 if engine == "onnxruntime" else 1)
+    report = examine(model, engine, rounds=2 if engine == "onnxruntime" else 1)
     assert report.passed, str(report)
 
 
@@ -65,7 +65,7 @@ def test_sound_models_pass(examine, model, engine):
         pytest.param(mutant, model, engine, id=f"{name}: {model}, {engine}")
         for engine, names in {"onnxruntime": MUTANTS, "torch": ON_ANY_ENGINE}.items()
         for name, mutant in MUTANTS.items()
-        for model in mutant.models
+        for model in (mutant.models if engine == "onnxruntime" else mutant.models[-1:])
         if name in names
     ],
 )
