@@ -37,25 +37,18 @@ def test_a_folder_and_its_file_give_the_same_configuration(folder):
     assert read_runtime_config(path / "config.pbtxt") == config
 
 
-def test_a_name_in_the_file_wins_over_the_folder(folder):
-    assert read_model_config(folder('name: "other"'))["name"] == "other"
-
-
-def test_outputs_of_bytes_are_derived(folder):
-    label = 'output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]'
-    config = read_runtime_config(folder(ENCODER + label))
-    assert [spec.name for spec in config.outputs] == ["embedding"]
-    assert [spec.name for spec in config.derived] == ["label"]
-
-
-def test_outputs_of_bytes_that_are_passed_are_not_derived(folder):
+def test_outputs_of_bytes_are_derived_unless_they_are_passed(folder):
     more = """
+    output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]
     input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
     output [ { name: "echo" data_type: TYPE_STRING dims: [ 1 ] } ]
     parameters { key: "pass.echo" value { string_value: "text" } }
+    name: "other"
     """
     config = read_runtime_config(folder(ENCODER + more))
-    assert config.derived == ()
+    assert config.model == "other"
+    assert [spec.name for spec in config.outputs] == ["embedding"]
+    assert [spec.name for spec in config.derived] == ["label"]
     assert config.passthrough == {"echo": "text"}
 
 
@@ -72,11 +65,6 @@ def test_outputs_of_bytes_that_are_passed_are_not_derived(folder):
             "instance_group [ { cuont: 2 } ]",
             'config.pbtxt: line 1, column 20: Message type "inference.ModelInstanceGroup" has no '
             "field named \"cuont\". Did you mean 'count'?",
-        ),
-        (
-            "quantum: 1",
-            'config.pbtxt: line 1, column 1: Message type "inference.ModelConfig" has no field '
-            'named "quantum".',
         ),
     ],
 )

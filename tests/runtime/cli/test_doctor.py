@@ -12,7 +12,9 @@ from runtime.support.configs import ENCODER_CONFIG
 from runtime.support.graphs import ENCODER, write
 
 from ge_runtime import cli
+from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli import doctor
+from ge_runtime.cli.doctor import machine as machine_facts
 from ge_runtime.cli.doctor.machine import SharedMemory
 
 pytestmark = pytest.mark.brute_force
@@ -45,6 +47,13 @@ def repository(tmp_path):
         return folder.parent
 
     return build
+
+
+@pytest.fixture
+def uninspected(monkeypatch):
+    """Assume that each model's graph agrees with its configuration: the process takes a second."""
+    facts = {"engine": "onnxruntime"}
+    monkeypatch.setattr(doctor, "_inspect", lambda folder: ChildResult(Outcome.DONE, facts))
 
 
 PRINTED = """\
@@ -113,13 +122,6 @@ def test_the_report(run):
     assert run(machine, "--require", "npu") == (1, PRINTED, "")
 
 
-def test_the_report_without_problems(run):
-    code, printed, _ = run(PLAIN)
-    assert code == 0
-    assert "What to do" not in printed
-    assert printed.endswith("\nRequired: cpu; no problems found.\n")
-
-
 @pytest.mark.parametrize(
     ("machine", "required", "code"),
     [
@@ -133,7 +135,9 @@ def test_the_report_without_problems(run):
 )
 def test_the_exit_code_depends_on_the_requirements(run, machine, required, code):
     arguments = [word for each in required for word in ("--require", each)]
-    assert run(machine, *arguments)[0] == code
+    found, printed, _ = run(machine, *arguments)
+    assert found == code
+    assert (code == 0) == printed.endswith("; no problems found.\n")
 
 
 def test_json_report(run):
@@ -196,12 +200,7 @@ def test_output_of_libraries_during_inspection_is_ignored(run, repository, tmp_p
     assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
 
 
-def test_a_model_that_disagrees_with_its_graph_exits_with_1(run, repository):
-    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]")))
-    assert code == 1
-    assert "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]" in printed
-
-
+@pytest.mark.usefixtures("uninspected")
 def test_a_torch_model_needs_torch(run, repository):
     folder = repository(ENCODER_CONFIG + parameter("engine", "torch"))
     code, printed, _ = run(PLAIN, folder)
@@ -222,6 +221,7 @@ def test_a_ge_session_model_needs_ge_py_and_workspace_pool_mib(run, repository):
     assert "Required: ge_session, npu; 2 problem(s), marked ! above." in printed
 
 
+@pytest.mark.usefixtures("uninspected")
 @pytest.mark.parametrize(
     ("parameters", "required"),
     [
@@ -236,6 +236,7 @@ def test_requirements_of_a_model(run, repository, parameters, required):
     assert f"\nRequired: {required}; " in run(PLAIN, repository(config))[1]
 
 
+@pytest.mark.usefixtures("uninspected")
 def test_models_without_a_graph_are_ignored(run, repository):
     folder = repository(ENCODER_CONFIG)
     (folder / "pipeline").mkdir()
@@ -246,9 +247,6 @@ def test_models_without_a_graph_are_ignored(run, repository):
 def test_a_folder_without_models_exits_with_2(run, tmp_path):
     expected = f"ge-runtime: {tmp_path}: found no model, expected folders with a config.pbtxt\n"
     assert run(PLAIN, tmp_path) == (2, "", expected)
-
-
-def test_a_model_folder_as_repository_is_refused(run, tmp_path):
     (tmp_path / "config.pbtxt").write_text("")
     code, _, err = run(PLAIN, tmp_path)
     assert code == 2
@@ -262,6 +260,8 @@ def test_an_unknown_requirement_exits_with_2(run, capsys):
     assert "choose from" in capsys.readouterr().err
 
 
-def test_the_machine_of_the_tests_serves_on_the_cpu(capsys):
-    assert cli.main(["doctor"]) == 0
+def test_the_machine_of_the_tests_is_read(capsys, monkeypatch):
+    # Imports in other processes have tests of their own.
+    monkeypatch.setattr(machine_facts, "module_facts", lambda module: ChildResult(Outcome.ABSENT))
+    assert cli.main(["doctor"]) == 1
     assert capsys.readouterr().out.startswith("Python\n  Python ")

@@ -30,7 +30,7 @@ def test_version_without_an_installation(capsys, monkeypatch):
     assert printed == "".join(f"ge-runtime unknown: {folder} is not installed".split())
 
 
-@pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears"], ["gears", "x", "--cuont", "3"]])
+@pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears", "x", "--cuont", "3"]])
 def test_invalid_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(arguments)
@@ -53,8 +53,7 @@ def test_ctrl_c_prints_no_traceback(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("command", ["build", "inspect", "conformance"])
-def test_other_folders_are_refused_with_a_hint(tmp_path, capsys, command):
+def test_other_folders_are_refused_with_a_hint(tmp_path, capsys):
     repository = tmp_path / "repository"
     version = repository / "encoder" / "1"
     version.mkdir(parents=True)
@@ -68,7 +67,7 @@ def test_other_folders_are_refused_with_a_hint(tmp_path, capsys, command):
         (version, f"found no config.pbtxt, {expected}; that is {version.parent}"),
         (config, f"found a file, {expected}; that is {version.parent}"),
     ):
-        assert cli.main([command, str(folder)]) == EXIT_UNUSABLE
+        assert cli.main(["build", str(folder)]) == EXIT_UNUSABLE
         assert capsys.readouterr() == ("", f"ge-runtime: {folder}: {complaint}\n")
 
 
