@@ -15,7 +15,6 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 from runtime.support.axis_graphs import (
     attentive,
     one_row,
@@ -23,12 +22,10 @@ from runtime.support.axis_graphs import (
     time_major,
     valid,
 )
-from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_model
+from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_text
 
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import read_model_config
-
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 @pytest.fixture
@@ -84,12 +81,9 @@ def test_masks_of_one_and_two_axes(graph, init):
 
 
 def test_a_graph_in_int8_is_proven_and_written(init, tmp_path):
-    weights = np.random.default_rng(3).standard_normal((64, 128), np.float32)
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["rows", 64])],
-        [("y", FLOAT, ["rows", 128])],
-        {"w": weights},
+    model = onnx_text(
+        "(float[rows, 64] x) => (float[rows, 128] y) { y = MatMul (x, w) }",
+        w=np.random.default_rng(3).standard_normal((64, 128), np.float32),
     )
     code, config, printed = init(model, "--int8", "--max-batch", "2")
     assert code == 0
@@ -133,13 +127,9 @@ def test_a_graph_that_fails_with_two_rows(init):
 
 
 def test_rows_that_see_each_other_are_executed_alone(init):
-    model = onnx_model(
-        [
-            helper.make_node("ReduceMax", ["x"], ["most"], axes=[0], keepdims=1),
-            helper.make_node("Div", ["x", "most"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 4])],
+    model = onnx_text(
+        "(float[batch, 4] x) => (float[batch, 4] y)"
+        "{ most = ReduceMax <axes = [0]> (x) y = Div (x, most) }"
     )
     _, config, printed = init(model)
     assert parameters(config) == {"gears.batch": "1"}
@@ -154,11 +144,9 @@ def test_sizes_that_depend_on_values_are_refused(init):
 
 
 def test_external_weights_are_copied(tmp_path, capfd):
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["batch", 64])],
-        [("y", FLOAT, ["batch", 64])],
-        {"w": np.eye(64, dtype=np.float32)},
+    model = onnx_text(
+        "(float[batch, 64] x) => (float[batch, 64] y) { y = MatMul (x, w) }",
+        w=np.eye(64, dtype=np.float32),
     )
     (tmp_path / "weights").mkdir()
     external = {"save_as_external_data": True, "location": "weights/w.bin", "size_threshold": 0}

@@ -1,5 +1,6 @@
 """The command `ge-runtime`: exit codes, stdout and stderr."""
 
+import ast
 import subprocess
 import sys
 from importlib.metadata import version
@@ -69,6 +70,20 @@ def test_other_folders_are_refused_with_a_hint(tmp_path, capsys):
     ):
         assert cli.main(["build", str(folder)]) == EXIT_UNUSABLE
         assert capsys.readouterr() == ("", f"ge-runtime: {folder}: {complaint}\n")
+
+
+def test_the_backend_is_a_folder_with_a_model(tmp_path, capsys):
+    file = tmp_path / "ge" / "model.py"
+    for _ in range(2):
+        assert cli.main(["backend", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{file}\n"
+        (model,) = [
+            own for own in ast.parse(file.read_text()).body if isinstance(own, ast.ClassDef)
+        ]
+        assert model.name == "TritonPythonModel"
+    assert cli.main(["backend", str(tmp_path / "nowhere")]) == 2
+    expected = "nowhere: found no such folder, expected Triton's --backend-directory, by default "
+    assert expected in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

@@ -7,10 +7,10 @@ import json
 import re
 
 import numpy as np
-import onnx.parser
+import onnx
 import pytest
-from onnx import numpy_helper
 from runtime.support.axis_graphs import attentive, rated, recurrent, strided, valid
+from runtime.support.graphs import onnx_text as graph
 
 from ge_runtime.discovery import limits
 from ge_runtime.discovery.configuration import Configuration
@@ -20,14 +20,6 @@ from ge_runtime.discovery.sample import read_sample
 from ge_runtime.discovery.study import Undecided
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.memory.machine import MemoryLimit
-
-
-def graph(text, **constants):
-    """Return a graph in ONNX's text form, to which these constants are added."""
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]>\ng {text}')
-    weights = [numpy_helper.from_array(np.asarray(own), name) for name, own in constants.items()]
-    model.graph.initializer.extend(weights)
-    return model
 
 
 @pytest.fixture
@@ -174,9 +166,6 @@ def test_padding_that_is_neutral_only_as_0_is_a_question(discover):
     assert [own.key for own in question.added] == ["padding.frames"]
 
 
-# -- rows, axes, limits
-
-
 def test_first_dims_that_may_differ_are_no_rows(discover):
     model = graph(
         "(float[nodes, 4] x, float[edges, 4] y) => (float[edges, 4] z)"
@@ -273,9 +262,6 @@ def test_a_size_that_depends_on_values_has_no_name_without_rows(discover):
     assert any("Its size is not checked." in note for note in found.notes)
 
 
-# -- states
-
-
 def test_a_named_state_is_kept_for_a_sequence(discover):
     found = discover(stateful())
     assert parameters(found) == {"state.state": "state_out"}
@@ -312,9 +298,6 @@ def test_an_output_that_forgets_or_copies_the_state_is_no_state(content, discove
     assert not found.questions
 
 
-# -- values
-
-
 def test_ids_and_token_types_have_the_ranges_of_their_tables(discover):
     found = discover(looked_up("token_type_ids", others=np.eye(2, 4, dtype=np.float32)))
     given = parameters(found)
@@ -347,9 +330,6 @@ def test_a_sampling_rate_is_assumed_and_asked_for(discover):
 def test_a_value_for_all_rows_is_asked_for(discover):
     found = discover(rated())
     assert parameters(found).get("batch_axis.rate") == "none" or not found.max_batch_size
-
-
-# -- samples and refusals
 
 
 def chosen():

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from runtime.support import exports
-from runtime.support.graphs import onnx_model
+from runtime.support.graphs import onnx_text
 
 from ge_runtime import cli
 from ge_runtime.cli import serve
@@ -72,9 +72,6 @@ def pipeline(folder, *outputs, labels=(), limit=32, **changed):
     if named:
         named.attach(own)
     return Pipeline(Export.read(folder), "model", own, named)
-
-
-# -- whole folders -----------------------------------------------------------------------------
 
 
 def test_sentences_are_pooled_and_normalized(init, tmp_path):
@@ -177,9 +174,6 @@ def test_serve_shows_requests_for_each_kind_of_input(tmp_path):
     assert 'np.array([[open("image.jpg", "rb").read()]], object)' in shown["image"]
     assert "np.ones([1, 16000], np.float32)" in shown["audio"]
     assert all('.as_numpy("label")' in own for own in shown.values())
-
-
-# -- decisions ---------------------------------------------------------------------------------
 
 
 SENTENCE, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
@@ -335,9 +329,6 @@ def test_outputs_of_another_task_are_those_of_the_graph(tmp_path):
     assert len(found.steps) == 2
 
 
-# -- labels ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("files", "metadata", "names"),
     [
@@ -370,11 +361,8 @@ def test_labels_without_numbers_in_order_are_refused(tmp_path, named):
 
 @pytest.mark.parametrize(("names", "used"), [("a\nb\nc\n", True), ("a\nb\n", False)])
 def test_a_graph_gets_the_labels_beside_it(tmp_path, capfd, names, used):
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 3])],
-        {"w": exports.random(4, 3)},
+    model = onnx_text(
+        "(float[batch, 4] x) => (float[batch, 3] y) { y = MatMul (x, w) }", w=exports.random(4, 3)
     )
     onnx.save(model, tmp_path / "graph.onnx")
     (tmp_path / "labels.txt").write_text(names)
@@ -385,9 +373,6 @@ def test_a_graph_gets_the_labels_beside_it(tmp_path, capfd, names, used):
     assert output.get("label_filename", "") == ("labels.txt" if used else "")
     assert (folder / "labels.txt").is_file() is used
     assert "labels.txt" in capfd.readouterr().out
-
-
-# -- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

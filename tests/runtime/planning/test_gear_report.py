@@ -130,9 +130,6 @@ def test_baselines_contain_the_limit_and_at_most_count_gears(counted, count, ali
         assert all(size % align == 0 for (size,) in others)
 
 
-# -- plots ---------------------------------------------------------------------------------------
-
-
 def plotted(axes):
     return demand_of({(size,) * axes: 40 // size for size in (1, 2, 5, 30)}, "abc"[:axes])
 

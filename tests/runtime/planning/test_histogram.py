@@ -34,9 +34,6 @@ def test_invalid_sizes_are_refused(size, count):
         Histogram(["tokens"]).add(size, count)
 
 
-# -- bounded memory ----------------------------------------------------------------------------
-
-
 @given(sizes, st.integers(1, 12))
 def test_more_sizes_than_capacity_are_rounded_up_to_steps(entries, capacity):
     histogram = histogram_of(entries, capacity=capacity)
@@ -69,9 +66,6 @@ def test_threads_lose_no_counts():
     for thread in threads:
         thread.join()
     assert histogram.total == 4000
-
-
-# -- merge, project ----------------------------------------------------------------------------
 
 
 @given(sizes, sizes)
@@ -119,9 +113,6 @@ def test_projection_to_an_unknown_axis_is_refused():
         Histogram(["a", "b"]).project(["c"])
 
 
-# -- drift -------------------------------------------------------------------------------------
-
-
 @given(sizes, sizes)
 def test_drift_is_a_distance(left, right):
     a, b = histogram_of(left), histogram_of(right)
@@ -155,9 +146,6 @@ def test_rounding_causes_no_drift():
     coarse = histogram_of(entries, axes=["tokens"], capacity=8)
     assert coarse.drift(exact) == 0
     assert exact.drift(coarse) == 0
-
-
-# -- files -------------------------------------------------------------------------------------
 
 
 @given(sizes, st.integers(1, 12))

@@ -17,9 +17,6 @@ def written(tmp_path):
     return write
 
 
-# -- CSV ---------------------------------------------------------------------------------------
-
-
 def test_csv(written):
     histogram = read_histogram(written("height,width\n480, 640\n512,512\n\n480,640\n"))
     assert histogram.axes == ("height", "width")
@@ -51,9 +48,6 @@ def test_csv_errors_name_the_line(written, text, message):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-# -- numbers -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text", ["12 97\n33 12", "12\n97\n\n33\n12\n", "12, 97,33; 12", "12,97,33,12,"]
 )
@@ -80,9 +74,6 @@ def test_numbers_along_several_axes(written):
 def test_errors_of_numbers_name_the_line(written, text, axes, message):
     with pytest.raises(HistogramFault, match=message):
         read_histogram(written(text), axes=axes)
-
-
-# -- JSON --------------------------------------------------------------------------------------
 
 
 def test_a_saved_histogram(tmp_path):
@@ -124,8 +115,6 @@ def test_json_errors_name_the_place(written, content, axes, message):
     with pytest.raises(HistogramFault, match=message):
         read_histogram(written(content), axes=axes)
 
-
-# -- perf_analyzer's input data ----------------------------------------------------------------
 
 IMAGE = {"image": (None, "height", "width")}
 

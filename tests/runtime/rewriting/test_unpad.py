@@ -122,8 +122,6 @@ def test_a_row_without_tokens_leaves_the_others_unchanged(tmp_path):
     np.testing.assert_allclose(other[[0, 2]], one[[0, 2]], atol=2e-5)
 
 
-# -- rules, by graphs of one layer with a snippet between the embedding and attention
-
 LAYER = """
 <ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]>
 encoder (int64[b,t] ids, int64[b,t] mask) => (float[b,t,8] y)
@@ -387,9 +385,6 @@ def test_values_and_weights_that_only_padding_needs_are_removed():
     found = unpadded(layer(IDENTITY))
     used = {name for node in found.model.graph.node for name in node.input}
     assert {tensor.name for tensor in found.model.graph.initializer} <= used
-
-
-# -- refusals
 
 
 def drop(model, op_type):

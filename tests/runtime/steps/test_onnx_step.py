@@ -42,9 +42,6 @@ def opened():
         step.close()
 
 
-# ----------------------------------------------------------------------------------- completion
-
-
 def completed(opened, folder, default=4, **fields):
     config = step_json(**fields)
     opened(folder, **fields).complete(config, default)
@@ -125,9 +122,6 @@ def test_types(identity, opened, kind, name):
     assert config["input"][0]["data_type"] == f"TYPE_{name}"
 
 
-# ----------------------------------------------------------------------------------------- files
-
-
 def test_a_folder_in_place_of_the_file(identity, tmp_path):
     (tmp_path / "net").mkdir()
     identity(["n", 3])
@@ -145,8 +139,6 @@ def test_a_corrupt_file_is_refused(tmp_path):
     with pytest.raises(ArtifactFault, match="onnxruntime cannot open it"):
         OnnxStep.open(step_config(), tmp_path)
 
-
-# ---------------------------------------------------------------------------------------- checks
 
 CHECKS = {
     "more inputs": (
@@ -231,9 +223,6 @@ def test_an_input_may_be_narrower_than_the_graph(identity, opened):
     opened(identity(["n", "w"]), max_batch_size=4, **fields).check()
 
 
-# ------------------------------------------------------------------------------------- execution
-
-
 def answered(opened, folder, inputs, **fields):
     step = opened(folder, **fields)
     step.check()
@@ -293,9 +282,6 @@ def test_a_failed_execution_has_the_text_of_triton(identity, opened):
     step.check()
     with pytest.raises(EngineFault, match=r"^onnx runtime error 2: Got invalid dimensions"):
         step.run({"x": np.zeros((3, 3), np.float32)})
-
-
-# ------------------------------------------------------------------------------------ parameters
 
 
 def test_parameters_that_sessions_have(identity):

@@ -210,9 +210,6 @@ Gears, defaults, prepared inputs and most types are the same for all engines.
 """
 
 
-# -- graphs that are not sound -----------------------------------------------------------------
-
-
 def _embedding(name, *nodes):
     """Return an encoder graph with these nodes, from `tokens` [batch, tokens, 4] to `embedding`."""
 

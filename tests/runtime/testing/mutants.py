@@ -45,9 +45,6 @@ class Mutant:
         monkeypatch.setattr(self.place, self.name, broken)
 
 
-# -- laying out --------------------------------------------------------------------------------
-
-
 def all_ones(sound, layout, axes, mask):
     mask[...] = 1
 
@@ -114,9 +111,6 @@ def rows_swapped(sound, layout, spec, pad, batch):
 def later(sound, feed, layout, batch):
     sound(feed, layout, batch)
     np.minimum(batch + 1, batch[-1], out=batch)
-
-
-# -- splitting results ------------------------------------------------------------------------
 
 
 def a_row_late(sound, layout, spec, batch, *args):

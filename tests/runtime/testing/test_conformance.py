@@ -129,9 +129,6 @@ def test_no_round_starts_after_the_given_seconds(examine):
     assert examine(FREE, rounds=9, seconds=0.0).rounds == 1
 
 
-# -- reports -----------------------------------------------------------------------------------
-
-
 def test_a_failure_is_reduced_to_the_fewest_requests(examine, monkeypatch):
     MUTANTS["answers of an execution swapped"].plant(monkeypatch)
     failure = examine(FREE).failure
@@ -200,9 +197,6 @@ def test_random_sizes_are_not_recorded_for_gears(examine, version_dir):
     model = encoder("encoder", {"histogram": "recorded.json"})
     assert examine(model, rounds=1).passed
     assert not (version_dir(model.graph) / "recorded.json").exists()
-
-
-# -- padding -----------------------------------------------------------------------------------
 
 
 def test_padding_is_the_highest_value_of_the_range(examine):

@@ -33,9 +33,6 @@ def spec_of(dtype):
     return TensorSpec("y", dtype, (-1,))
 
 
-# -- distances ---------------------------------------------------------------------------------
-
-
 def test_the_largest_distance_is_reported_with_its_place():
     found = compare(Y, floats(1, 2.5, 2), floats(1, 2, 3))
     assert found == Difference("y", (2,), 2.0, 3.0, 1.0, 2, 3)
@@ -70,9 +67,6 @@ def test_only_outputs_that_differ_are_reported():
     assert compare(Y, np.float32(2)[...], np.float32(3)[...]).distance == 1.0
     found = compare(spec_of(DType.INT64), np.ones((1, 2), np.int64), np.ones((1, 3), np.int64))
     assert str(found) == "output 'y': found shape [1, 2], expected [1, 3]"
-
-
-# -- tolerances --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.value)
@@ -123,9 +117,6 @@ def test_elements_outside_the_mask_do_not_count():
         "y", (0, 1), 1, 0, 1.0, 1, 4
     )
     assert compare(spec, found, expected, where=np.eye(2, dtype=bool)) is None
-
-
-# -- chance and rounding -----------------------------------------------------------------------
 
 
 def test_a_difference_that_equal_executions_show_too_is_chance():

@@ -114,9 +114,6 @@ def test_a_graph_with_neutral_padding_or_a_mask_is_loaded(load):
     assert "answers do not depend on the values of other requests" in line
 
 
-# -- scripted executions ------------------------------------------------------------------------
-
-
 class Scripted:
     """An executor whose answers are computed by `answer` from the blocks and their gear."""
 
@@ -318,8 +315,6 @@ def test_sizes_that_the_graph_cannot_execute_are_reported_as_not_checked():
     _, check = check_of(fails(lambda gear: True))
     assert "answers" not in check.run().report
 
-
-# -- reproducible: true ---------------------------------------------------------------------
 
 REPRODUCIBLE = {"reproducible": "true", "gears.batch": "4", "gears.n": "8, 16"}
 
