@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,17 @@ def whole(text: str, least: int = 1) -> int:
             f"found {text!r}, expected a whole number of at least {least}"
         )
     return int(text)
+
+
+def number(text: str, accepts: Callable[[float], bool], expected: str) -> float:
+    """Parse a number that `accepts`. Raises ArgumentTypeError, with what is `expected`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan  # which no comparison accepts
+    if not accepts(value):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return value
 
 
 def axis_sizes(text: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.cli.command import EXIT_NO, Command
+from ge_runtime.cli.command import EXIT_NO, Command, number
 from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.plan import aligned_columns, in_binary_units
 from ge_runtime.npu.service.channel import PeerGone
@@ -306,13 +306,5 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Parse seconds above 0 and up to a day. Raises ArgumentTypeError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _MAX_INTERVAL_S:
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected seconds above 0 and up to {_MAX_INTERVAL_S:,.0f}"
-        )
-    return seconds
+    expected = f"seconds above 0 and up to {_MAX_INTERVAL_S:,.0f}"
+    return number(text, lambda value: 0 < value <= _MAX_INTERVAL_S, expected)
