@@ -74,14 +74,9 @@ class Histogram:
         return self._snapshot()[0]
 
     def add(self, sizes: tuple[int, ...], count: int = 1) -> None:
-        """Count a size. Takes about a microsecond.
+        """Count a size, an integer for each axis from 1 to LARGEST. Takes about a microsecond.
 
-        Args:
-            sizes: an integer for each axis, from 1 to LARGEST.
-            count: the number of times, at least 1.
-
-        Raises:
-            ValueError: an argument is out of range.
+        Raises ValueError if an argument is out of range.
         """
         if (
             len(sizes) != len(self.axes)

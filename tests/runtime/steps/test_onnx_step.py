@@ -98,27 +98,13 @@ def test_given_fields_are_kept(identity, opened):
     assert completed(opened, identity(["n", 3]), **both) == step_json(**both)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Type.BOOL, "BOOL"),
-        (Type.UINT8, "UINT8"),
-        (Type.UINT16, "UINT16"),
-        (Type.UINT32, "UINT32"),
-        (Type.UINT64, "UINT64"),
-        (Type.INT8, "INT8"),
-        (Type.INT16, "INT16"),
-        (Type.INT32, "INT32"),
-        (Type.INT64, "INT64"),
-        (Type.FLOAT16, "FP16"),
-        (Type.FLOAT, "FP32"),
-        (Type.DOUBLE, "FP64"),
-        (Type.STRING, "STRING"),
-        (Type.BFLOAT16, "INVALID"),
-    ],
-)
+SAME = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "STRING"]
+OTHERS = {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64", "BFLOAT16": "INVALID"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [*zip(SAME, SAME, strict=True), *OTHERS.items()])
 def test_types(identity, opened, kind, name):
-    config = completed(opened, identity(["n", 3], kind))
+    config = completed(opened, identity(["n", 3], getattr(Type, kind)))
     assert config["input"][0]["data_type"] == f"TYPE_{name}"
 
 
