@@ -67,10 +67,9 @@ def add_rewrite(parser: argparse.ArgumentParser, graph: str, kind: str) -> None:
 
 
 def rewrite_target(given: argparse.Namespace, kind: str) -> Path:
-    """Return the output file of the arguments of `add_rewrite`.
+    """Return the output file of the arguments of `add_rewrite`, if that is another file.
 
-    Raises:
-        ArtifactFault: The graph does not exist, or is the output file as well.
+    Raises ArtifactFault, also if the graph does not exist.
     """
     graph: Path = given.graph
     target: Path = given.output or graph.with_suffix(f".{kind}{graph.suffix}")

@@ -175,14 +175,10 @@ def _size_of_terminal() -> tuple[int, int]:
 def table(
     services: Sequence[Stats], before: Mapping[str, Stats], path: Path, columns: int = sys.maxsize
 ) -> list[str]:
-    """Return the table of all services as lines.
+    """Return the table of all services as lines; narrow ones omit columns.
 
-    Args:
-        services: their statistics.
-        before: device -> statistics of the last update. Shares are of the time since then, or since
-            the service's start.
-        path: the runtime folder.
-        columns: width of the terminal; narrow tables omit columns.
+    Shares are of the time since the statistics `before`, by device, or since the service's start.
+    `path` is the runtime folder.
     """
     if not services:
         return [

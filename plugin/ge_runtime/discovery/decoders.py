@@ -66,12 +66,7 @@ class _Decoder:
 
 
 def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
-    """Return the configuration of a decoder; None for any other graph.
-
-    Args:
-        study: The graph. Its contents and ids are those of the decoder afterwards.
-        max_batch: Largest max_batch_size.
-    """
+    """Return the configuration of a decoder, and set the study's contents and ids; else None."""
     decoder = _find(study)
     if decoder is None or not _continues(study, decoder):
         return None

@@ -36,12 +36,8 @@ _MOST_ELEMENTS: Final = 2**24
 class Discovery:
     """The derivation of a graph's configuration. For one thread.
 
-    Attributes:
-        graph: The open graph.
-        constants: Graph input to the value that the user gave.
-        progress: Called with a line for each step.
-        sample: Graph input to example values in the graph's layout; others are invented.
-        keep_states: False if requests send the states, so that no `state.` is derived.
+    `sample` are example values by graph input, in the graph's layout; others are invented. Without
+    `keep_states`, requests send the states, so that no `state.` is derived.
     """
 
     graph: Graph
@@ -54,10 +50,7 @@ class Discovery:
     """The experiments of the last configuration."""
 
     def configuration(self, *, batched: bool = True) -> Configuration:
-        """Return the configuration.
-
-        Args:
-            batched: False to treat the first dim of the inputs as an axis, not as rows.
+        """Return the configuration; unless `batched`, the first dim of the inputs is no row.
 
         Raises:
             Undecided: A decision needs the user; the text has the choices.
@@ -162,11 +155,7 @@ class Discovery:
         return axes
 
     def _fit_outputs(self, found: Configuration) -> None:
-        """Store the relations of outputs; -1 for a dim that needs no name.
-
-        Raises:
-            Unfitted: The graph has rows, and no relation gives the size of an output.
-        """
+        """Store the relations of outputs; -1 for a dim that needs no name. Raises Unfitted."""
         study, rows = self.study, self.study.rows
         base = study.output_shapes(study.sizes) or {}
         for port in self.graph.outputs:

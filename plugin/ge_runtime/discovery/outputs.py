@@ -29,10 +29,6 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
     (x + a + b * c) // (b * d). So one division by the period and one offset are enough for a chain
     of convolutions. Two jumps of the size show the period. The result is verified at other sizes.
 
-    Args:
-        axes: The axes with their limits.
-        measure: Executes the graph.
-
     Raises:
         Unfitted: The size depends on values, or on sizes in another way.
     """

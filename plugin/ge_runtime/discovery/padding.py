@@ -107,14 +107,10 @@ class _Verdict:
 
 
 def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
-    """Test that values behind the mask, or the length, do not change the answer.
+    """Test that values behind a mask, or a length, along `axes` do not change the answer.
 
     The graph executes the same data with two different paddings, and without padding. The two
     padded answers must be equal in every bit; the unpadded answer may differ by rounding.
-
-    Args:
-        study: The graph; the tested input has the content MASK or LENGTH.
-        axes: The axes that it marks.
     """
     if not _has_values(study, axes):
         return _Verdict(False, "no other input has values along its axes")
@@ -130,10 +126,9 @@ def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
 
 
 def _confirm_neutral(study: Study, axis: Axis) -> tuple[_Verdict, bool]:
-    """Test that padding along an axis changes no answer, if no input marks the end of the data.
+    """Test that padding changes no answer, if no input marks the end of the data.
 
-    Returns:
-        The verdict for any padding, and whether padding with 0 changed no answer.
+    Returns the verdict for any padding, and whether padding with 0 changed no answer.
     """
     if axis.largest < 2 * axis.multiple + axis.smallest or not _has_values(study, [axis]):
         return _Verdict(False, "no input has values along the axis"), False

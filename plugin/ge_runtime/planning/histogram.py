@@ -292,7 +292,6 @@ def read_histogram(
 
     Raises:
         HistogramFault: malformed content; the text names the place.
-        OSError: the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
