@@ -86,16 +86,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     with RuntimeFolder.open() as folder:
+        if not given.json and not given.once:
+            _live(folder, given.interval)
+            return 0
+        services = read_services(folder)
         if given.json:
-            services = read_services(folder)
             print(json.dumps(services, indent=2))
-            return 0 if services else EXIT_NO
-        if given.once:
-            services = read_services(folder)
+        else:
             print("\n".join(table(services, {}, folder.path, _size_of_terminal()[0])))
-            return 0 if services else EXIT_NO
-        _live(folder, given.interval)
-        return 0
+        return 0 if services else EXIT_NO
 
 
 COMMAND: Final = Command(

@@ -156,11 +156,8 @@ def _continues(study: Study, decoder: _Decoder) -> bool:
 
 
 def _grows(port: Port) -> bool:
-    return port.dtype in _FLOATS and len(port.dims) > 2 and _free(port) == 1
-
-
-def _free(port: Port) -> int:
-    return sum(isinstance(dim, str) for dim in port.dims[1:])
+    free = sum(isinstance(dim, str) for dim in port.dims[1:])
+    return port.dtype in _FLOATS and len(port.dims) > 2 and free == 1
 
 
 def _grows_at(port: Port) -> int:

@@ -282,8 +282,9 @@ def _candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
         own = [axis for axis in study.axes if {*axis.symbols} & {*port.symbols}]
         others = {dim for other in study.graph.inputs if other is not port for dim in other.dims}
         named = study.contents[port.name]
+        whole = port.dtype.is_integer or port.dtype is DType.BOOL
         shared = bool(own) and all({*axis.symbols} & others for axis in own)
-        if named is Content.MASK or (named is Content.VALUES and not _is_float(port)):
+        if named is Content.MASK or (named is Content.VALUES and whole):
             if shared and len(port.dims) == len(own) + 1:
                 found.append((port, Content.MASK, own))
         elif named is Content.LENGTH and study.axes:
@@ -294,7 +295,3 @@ def _candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
             study.contents[each[0].name] is Content.VALUES or each[0].name in study.unnamed
         ),
     )
-
-
-def _is_float(port: Port) -> bool:
-    return not (port.dtype.is_integer or port.dtype is DType.BOOL)

@@ -141,7 +141,8 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
         return AscendOptions(note=found)
     axes = {axis for axes in target.tables for axis in axes}
     fixed = {axis: limit for axis, limit in target.limits.items() if axis not in axes}
-    dims = {spec.name: _dims(spec, target) for spec in target.inputs}
+    first = (ROWS,) if target.batched else ()
+    dims = {spec.name: (*first, *spec.dims) for spec in target.inputs}
     if target.gear_count < MIN_GEARS:
         shapes = _shapes(dims, next(target.gears()) | fixed)
         note = f"a single gear is a static shape; ATC needs at least {MIN_GEARS} gears"
@@ -165,10 +166,6 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
         # ATC accepts --dynamic_dims only with format ND.
         flags = ["--input_format=ND", f'--dynamic_dims="{values}"']
     return AscendOptions((f'--input_shape="{shapes}"', *flags), ge)
-
-
-def _dims(spec: TensorSpec, target: CompileTarget) -> tuple[Dim, ...]:
-    return (ROWS, *spec.dims) if target.batched else spec.dims
 
 
 def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> str:

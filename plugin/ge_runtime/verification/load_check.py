@@ -23,7 +23,7 @@ from ge_runtime.verification.cures import Parameters, Refused, advice, one_row_c
 from ge_runtime.verification.equal_bits import check_bits
 from ge_runtime.verification.executions import Executions
 from ge_runtime.verification.leakage import Leakage
-from ge_runtime.verification.plan import Plan, Trial, plan_of
+from ge_runtime.verification.plan import Plan, plan_of
 
 _INDEPENDENT: Final = "answers do not depend on the values of other requests"
 _BY_CHANCE: Final = (
@@ -110,7 +110,9 @@ class LoadCheck:
                 self._failed.append(f"{trial.gear}: {fault}")
                 if trial.company:
                     self._together_fault = self._together_fault or str(fault)
-                    self._try_one_row(trial)
+                    # `_one_row` reports whether the first request would work alone.
+                    with suppress(EngineFault, OutOfMemory):
+                        self._executions.alone(self._executions.probes(trial)[0])
             else:
                 self._passed += 1
                 self._together += bool(trial.company)
@@ -156,11 +158,6 @@ class LoadCheck:
         return check._passed > 0 and not checked.one_row
 
     # -- graphs of one row ----------------------------------------------------------------------
-
-    def _try_one_row(self, trial: Trial) -> None:
-        """Execute the first probe alone, as several requests together failed."""
-        with suppress(EngineFault, OutOfMemory):
-            self._executions.alone(self._executions.probes(trial)[0])
 
     def _one_row(self) -> str:
         """Return why the graph executes no two rows; empty if it does, or executes nothing.
