@@ -9,7 +9,7 @@ import re
 import numpy as np
 import onnx
 import pytest
-from runtime.support.axis_graphs import attentive, rated, recurrent, strided, valid
+from runtime.support.axis_graphs import attentive, recurrent, strided, valid
 from runtime.support.graphs import onnx_text as graph
 
 from ge_runtime.discovery import limits
@@ -325,11 +325,6 @@ def test_a_sampling_rate_is_assumed_and_asked_for(discover):
     found = discover(model)
     assert parameters(found)["constant.sr"] == "16000"
     assert found.questions[0].text.startswith("Which sampling rate")
-
-
-def test_a_value_for_all_rows_is_asked_for(discover):
-    found = discover(rated())
-    assert parameters(found).get("batch_axis.rate") == "none" or not found.max_batch_size
 
 
 def chosen():

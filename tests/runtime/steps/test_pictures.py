@@ -185,13 +185,10 @@ def test_a_missing_field_is_named(read):
         read({name: own for name, own in PIXELS.items() if name != "resample"})
 
 
-def test_fields_that_switch_something_off_are_accepted(read):
+def test_fast_processors_and_fields_that_switch_something_off_are_accepted(read):
     more = {"do_pad": False, "data_format": "channels_first", "device": None, "crop_size": None}
-    assert read({**PIXELS, **more}) == read(PIXELS)
-
-
-def test_fast_processors_are_read_as_the_others(read):
-    assert read({**PIXELS, "image_processor_type": "ViTImageProcessorFast"}) == read(PIXELS)
+    fast = {"image_processor_type": "ViTImageProcessorFast"}
+    assert read({**PIXELS, **more, **fast}) == read(PIXELS)
 
 
 def test_each_row_gets_mean_0_and_variance_1():
