@@ -50,13 +50,6 @@ class Histogram:
         self._counts: dict[tuple[int, ...], int] = {}
         self._steps = (1,) * len(self.axes)
 
-    def __repr__(self) -> str:
-        counts, steps = self._snapshot()
-        return (
-            f"<Histogram of {' x '.join(self.axes)}: {sum(counts.values())} sizes, "
-            f"{len(counts)} distinct, in steps of {' x '.join(map(str, steps))}>"
-        )
-
     @property
     def total(self) -> int:
         """Number of sizes that were added."""

@@ -18,7 +18,7 @@ from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
 from ge_runtime.cli.build import build
-from ge_runtime.npu.driver.atc import Atc
+from ge_runtime.npu.driver.atc import Atc, content_of
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.driver.driver import UNKNOWN_CHIP
 from ge_runtime.npu.driver.pyacl import PyAclDriver
@@ -197,6 +197,16 @@ def test_reserved_flags_are_refused(folder, capsys, given, expected):
     with pytest.raises(SystemExit):
         run("build", folder, "--atc", given)
     assert expected in capsys.readouterr().err
+
+
+def test_a_folder_is_identified_by_its_files(tmp_path):
+    bank = tmp_path / "bank"
+    (bank / "sub").mkdir(parents=True)
+    (bank / "sub" / "MatMul.json").write_text("{}")
+    first = content_of(bank)
+    assert content_of(bank) == first
+    (bank / "sub" / "MatMul.json").rename(bank / "sub" / "Conv.json")
+    assert content_of(bank) != first
 
 
 def test_operators_that_only_atc_knows_are_passed_to_it(folder, capsys, monkeypatch):

@@ -403,6 +403,11 @@ def test_several_graphs_are_refused(tmp_path):
         Export.read(folder)
 
 
+def test_a_folder_without_files_of_an_export_is_none(tmp_path):
+    (tmp_path / "model.onnx").touch()
+    assert Export.read(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "found"),
     [

@@ -127,6 +127,10 @@ CHECKS = {
         {"input": [tensor("a"), tensor("b")]},
         "model configuration must contain at least one output, none",
     ),
+    "fewer inputs": (
+        {"input": [tensor("a")], "output": OUT},
+        "unable to load model 'm', configuration expects 1 inputs, model provides 2",
+    ),
     "a type that the backend has not": (
         {"input": [tensor("a", "UINT32"), tensor("b")], "output": OUT},
         "unsupported datatype TYPE_UINT32 for input 'a' for model 'm'",
