@@ -173,6 +173,12 @@ def test_output_of_libraries_during_inspection_is_ignored(run, repository, tmp_p
     assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
 
 
+def test_a_model_that_disagrees_with_its_graph_exits_with_1(run, repository):
+    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]")))
+    assert code == 1
+    assert "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]" in printed
+
+
 @pytest.mark.usefixtures("uninspected")
 def test_a_torch_model_needs_torch(run, repository):
     folder = repository(ENCODER_CONFIG + parameter("engine", "torch"))

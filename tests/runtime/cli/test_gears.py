@@ -175,8 +175,9 @@ def test_the_printed_lines_configure_the_gears(printed, lengths, model):
     assert config.gears == {("tokens",): tuple(map(tuple, best["choices"]["optimum"]["gears"]))}
 
 
-def test_json_has_the_memory_of_each_gear_and_flags_quoted_for_a_shell(printed, lengths, model):
-    arguments = ("--config", model, "--count", 2, "--align", 8, "--format", "json")
+def test_a_plot_and_json_with_flags_quoted_for_a_shell(printed, lengths, model, tmp_path):
+    plot = tmp_path / "gears.png"
+    arguments = ("--config", model, "--count", 2, "--align", 8, "--format", "json", "--plot", plot)
     plan = json.loads(printed(lengths, *arguments))
     assert plan["io_bytes"] == [2176, 8320]
     assert plan["compiled_gears"] == 2
@@ -186,6 +187,7 @@ def test_json_has_the_memory_of_each_gear_and_flags_quoted_for_a_shell(printed, 
         "--input_format=ND",
         "--dynamic_dims=16,16;64,64",
     ]
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_plain_numbers_belong_to_the_only_axis(printed, refused, tmp_path, model):

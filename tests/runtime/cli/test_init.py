@@ -93,6 +93,15 @@ def test_a_graph_in_int8_is_proven_and_written(init, tmp_path):
     assert "MatMulIntegerToFloat" in [node.op_type for node in written.graph.node]
 
 
+@pytest.mark.brute_force
+def test_strides_and_a_constant(init):
+    _, config, _ = init(strided(), "--constant", "gain=0.5")
+    found = parameters(config)
+    assert found["align.height"] == found["align.width"] == "4"
+    assert found["axes.map"] == found["axes.image"] == "height, width"
+    assert found["constant.gain"] == "0.5"
+
+
 def test_a_number_without_rows_is_a_question(init):
     code, config, printed = init(strided())
     assert code == 0
@@ -121,7 +130,7 @@ def test_a_convolution_without_padding_of_a_fixed_batch(init):
 
 @pytest.mark.brute_force
 def test_a_graph_that_fails_with_two_rows(init):
-    _, config, printed = init(one_row())
+    _, config, printed = init(one_row(), in_process=False)
     assert parameters(config) == {"gears.batch": "1"}
     assert "the graph fails with 2 rows" in printed.out
 
