@@ -236,6 +236,7 @@ def test_a_fixed_batch(discover):
     found = discover(valid(batch=2))
     assert found.max_batch_size == 2
     assert "Rows: the graph has a fixed batch of 2." in found.notes
+    assert "batch_axis.sums" not in parameters(found)
 
 
 @pytest.mark.parametrize(
