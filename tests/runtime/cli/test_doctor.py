@@ -52,7 +52,7 @@ def repository(tmp_path):
 @pytest.fixture
 def uninspected(monkeypatch):
     """Assume that each model's graph agrees with its configuration: the process takes a second."""
-    facts = {"engine": "onnxruntime"}
+    facts = {"engine": "onnxruntime", "unplanned": "yes"}
     monkeypatch.setattr(doctor, "_inspect", lambda folder: ChildResult(Outcome.DONE, facts))
 
 
@@ -185,6 +185,7 @@ def test_a_torch_model_needs_torch(run, repository):
     code, printed, _ = run(PLAIN, folder)
     assert code == 1
     assert "\n  torch           missing     none\n" in printed
+    assert "onnxruntime, needs torch; part of its memory is not planned\n" in printed
     assert "Required: torch;" in printed
 
 
@@ -208,11 +209,14 @@ def test_a_ge_session_model_needs_ge_py_and_workspace_pool_mib(run, repository):
         ({"device_ids": "0,1"}, "npu"),
         ({"placement": "service"}, "cpu, service"),
         ({"device_ids": "0", "placement": "service"}, "npu, service"),
+        ({"devices": "npu:0", "engine": "torch"}, "npu, torch_npu"),
     ],
 )
 def test_requirements_of_a_model(run, repository, parameters, required):
     config = ENCODER_CONFIG + "".join(parameter(key, text) for key, text in parameters.items())
-    assert f"\nRequired: {required}; " in run(PLAIN, repository(config))[1]
+    printed = run(PLAIN, repository(config))[1]
+    assert f"\nRequired: {required}; " in printed
+    assert ("; experimental: never run on a device" in printed) == ("torch_npu" in required)
 
 
 @pytest.mark.usefixtures("uninspected")

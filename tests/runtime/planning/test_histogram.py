@@ -69,11 +69,14 @@ def test_merge_equals_adding_all_sizes_to_one(left, right):
     assert merged.counts() == Counter(left + right)
 
 
-def test_merge_uses_the_coarser_steps():
+def test_merge_uses_the_coarser_steps_and_keeps_to_the_capacity():
+    coarse = histogram_of([(size,) for size in range(1, 9)], axes=["tokens"], capacity=2)
     merged = histogram_of([(3,), (6,)], axes=["tokens"])
-    merged.merge(histogram_of([(size,) for size in range(1, 9)], axes=["tokens"], capacity=2))
+    merged.merge(coarse)
     assert merged.steps == (4,)
     assert merged.counts() == {(4,): 5, (8,): 5}
+    coarse.merge(histogram_of([(9,)], axes=["tokens"]))
+    assert coarse.counts() == {(8,): 8, (16,): 1}
 
 
 def test_merge_with_itself_doubles_the_counts():
