@@ -82,7 +82,7 @@ _LONGEST = {
         "contract/test_auto_complete",
         *("contract/test_asgi_hosts", "contract/test_dashboard"),
         *("contract/test_two_repositories", "contract/test_warmup", "stack/test_serve"),
-        *("runtime/cli/test_encoder_pages", "runtime/discovery/test_exports"),
+        *("runtime/cli/test_pages", "runtime/discovery/test_exports"),
         *("runtime/engines/test_onnx_sharing", "runtime/engines/test_torch"),
     ),
 }

@@ -262,17 +262,9 @@ def bench(
     bounds: Bounds,
     clock: Callable[[], float] = perf_counter,
 ) -> Report:
-    """Time the model in `folder`.
+    """Time a version of the model in `folder`, by default the highest.
 
-    Args:
-        folder: the model's folder.
-        version: the version folder; None for the highest.
-        bounds: limits on the executions.
-        clock: returns seconds.
-
-    Raises:
-        RuntimeFault: the model or its device cannot be used.
-        OSError: a file cannot be read.
+    Raises RuntimeFault if the model or its device cannot be used.
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)

@@ -144,11 +144,7 @@ def build(
         further: flags of ATC that override those of config.pbtxt; paths are relative to the current
             folder.
 
-    Returns:
-        Lines that say what was done.
-
-    Raises:
-        ConfigFault, ArtifactFault, NoDevice, OSError: the model cannot be compiled.
+    Returns lines that say what was done. Raises RuntimeFault or OSError.
     """
     config = read_runtime_config(folder)
     shapes, notes = shape_flags(folder, version_dir, config)
@@ -281,9 +277,7 @@ def shape_flags(
 ) -> tuple[dict[str, StageFlags], list[str]]:
     """Return ATC's flags for all gears by stage, and notes for the user.
 
-    Raises:
-        ConfigFault: the configuration does not agree with the graph.
-        ArtifactFault: the graph cannot be compiled.
+    Raises ConfigFault or ArtifactFault.
     """
     sources = _sources(version_dir, config.stages or ("model",))
     signatures = {stage: read_signature(path) for stage, path in sources.items()}

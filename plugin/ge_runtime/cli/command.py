@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +67,9 @@ def add_rewrite(parser: argparse.ArgumentParser, graph: str, kind: str) -> None:
 
 
 def rewrite_target(given: argparse.Namespace, kind: str) -> Path:
-    """Return the output file of the arguments of `add_rewrite`.
+    """Return the output file of the arguments of `add_rewrite`, if that is another file.
 
-    Raises:
-        ArtifactFault: The graph does not exist, or is the output file as well.
+    Raises ArtifactFault, also if the graph does not exist.
     """
     graph: Path = given.graph
     target: Path = given.output or graph.with_suffix(f".{kind}{graph.suffix}")
@@ -87,6 +87,17 @@ def whole(text: str, least: int = 1) -> int:
             f"found {text!r}, expected a whole number of at least {least}"
         )
     return int(text)
+
+
+def number(text: str, accepts: Callable[[float], bool], expected: str) -> float:
+    """Parse a number that `accepts`. Raises ArgumentTypeError, with what is `expected`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan  # which no comparison accepts
+    if not accepts(value):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return value
 
 
 def axis_sizes(text: str) -> dict[str, int]:

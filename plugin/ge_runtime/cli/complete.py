@@ -59,14 +59,9 @@ def main(_: Sequence[str] = ()) -> int:
 
 
 def derive(file: Path, config: Json) -> Completion:
-    """Derive what a configuration lacks, and prove the complete configuration.
+    """Derive what a configuration in JSON lacks for a graph in a version's folder, and prove it.
 
-    Args:
-        file: The graph, in the folder of the model's version.
-        config: The configuration as JSON.
-
-    Raises:
-        ArtifactFault: No configuration was found, or experiments contradict a written line.
+    Raises ArtifactFault if experiments find no configuration, or contradict a written line.
     """
     graph = Graph(file, threads=cores_of_process())
     discovery = PartialDiscovery(graph, config)
@@ -149,12 +144,7 @@ class PartialDiscovery(Discovery):
     def __init__(self, graph: Graph, config: Json) -> None:
         """Compare the written tensors with the graph's, and fix written sizes.
 
-        Args:
-            graph: The open graph; dims of its inputs become fixed.
-            config: The configuration as JSON.
-
-        Raises:
-            ArtifactFault: A written type or size is not that of the graph.
+        Raises ArtifactFault if a written type or size is not that of the graph.
         """
         self._given = _proven_parameters(config)
         constants = {
@@ -224,11 +214,7 @@ class PartialDiscovery(Discovery):
         return [dim for at, dim in enumerate(port.dims) if at != place]
 
     def configuration(self, *, batched: bool = True) -> Configuration:
-        """Return the configuration with the written lines.
-
-        Raises:
-            ArtifactFault: As `Discovery.configuration`, or experiments contradict a written line.
-        """
+        """Return the configuration with the written lines; see `Discovery.configuration`."""
         found = super().configuration(batched=batched and not self._whole)
         if self._written_rows and not found.max_batch_size:
             why = found.notes[0] if batched else "the load check refused all batches of rows"

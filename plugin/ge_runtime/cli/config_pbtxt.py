@@ -72,16 +72,11 @@ def ensure_model(folder: Path) -> None:
 def read_model_config(path: Path) -> dict[str, object]:
     """Return the configuration of a model in the form that Triton passes to `initialize`.
 
-    Args:
-        path: The model's folder, or its config.pbtxt.
-
-    Returns:
-        The fields that config.pbtxt sets, as `parse` returns them. `name` defaults to the name of
-        the folder; other defaults are not filled in.
+    It has the fields that config.pbtxt, or the one in the folder `path`, sets, as `parse` returns
+    them. `name` defaults to the name of the folder; other defaults are not filled in.
 
     Raises:
         ConfigFault: The file is not a Triton model configuration in protobuf's text format.
-        OSError: The file cannot be opened.
     """
     file = config_file(path)
     folder = file.resolve().parent.name
@@ -92,12 +87,10 @@ def read_model_config(path: Path) -> dict[str, object]:
 
 
 def read_graph_config(path: Path) -> dict[str, object]:
-    """Return the configuration of a model's graph.
+    """Return the configuration of a model's graph, as `read_model_config` does.
 
-    It is that of the model, unless the model streams tokens. See `read_model_config`.
-
-    Raises:
-        RuntimeFault: The parameters of a model that streams tokens are wrong.
+    It is that of the model, unless the model streams tokens. Raises RuntimeFault if the parameters
+    of such a model are wrong.
     """
     config = read_model_config(path)
     parameters = config.get("parameters")
@@ -115,11 +108,7 @@ def read_runtime_config(path: Path) -> RuntimeConfig:
     """Return the runtime's settings in the configuration of the model at `path`.
 
     The model's code, which may compute further outputs, is not run. Outputs of type BYTES are taken
-    for such outputs, because no graph produces them.
-
-    Raises:
-        ConfigFault: The configuration cannot be read or is not valid.
-        OSError: The file cannot be opened.
+    for such outputs, because no graph produces them. Raises ConfigFault.
     """
     config = read_graph_config(path)
     # Read before RuntimeConfig.parse, which needs this list to accept an output of BYTES.
@@ -138,9 +127,8 @@ def read_runtime_config(path: Path) -> RuntimeConfig:
 def parse(text: str) -> dict[str, object]:
     """Parse a model configuration in protobuf's text format.
 
-    Returns:
-        The fields that are set, by their names: enum values as names, messages as dicts, maps as
-        dicts in the order of their keys, repeated fields as lists.
+    Returns the fields that are set, by their names: enum values as names, messages as dicts, maps
+    as dicts in the order of their keys, repeated fields as lists.
 
     Raises:
         ValueError: Malformed text, or a field that Triton's schema does not have. The message
@@ -265,14 +253,10 @@ def edit_config(
     keep: Callable[[str], bool],
     more: Mapping[str, str],
 ) -> str:
-    """Return the configuration with changed fields and parameters.
+    """Return a configuration that `parse` accepts with changed fields and parameters.
 
-    Args:
-        text: a configuration that `parse` accepts.
-        values: new values of fields as text, by field.
-        without: returns whether to remove a field.
-        keep: returns whether to keep the parameter of a key.
-        more: parameters to add at the end.
+    `values` are new values of fields as text; `without` chooses the fields to remove, and `keep`
+    the parameters to keep, by key; `more` are parameters to add at the end.
     """
     edits: list[tuple[int, int, str]] = []
     for field in _field_spans(text):
@@ -299,11 +283,7 @@ def edit_config(
 def edit_message(text: str, name: str, *, without: Collection[str], more: Sequence[str]) -> str:
     """Return the value of the message field `name` without some fields, and with others added.
 
-    Args:
-        text: a configuration that `parse` accepts.
-        name: a field of the configuration; a missing one is an empty message.
-        without: names of the message's fields.
-        more: fields to add at the end, as text.
+    `more` are fields to add at the end, as text. A missing field is an empty message.
     """
     own = next((each.values[0] for each in _field_spans(text) if each.name == name), None)
     content = "" if own is None else text[own.start + 1 : own.end - 1]

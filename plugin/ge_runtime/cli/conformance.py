@@ -7,7 +7,7 @@ import math
 from functools import partial
 from typing import Final
 
-from ge_runtime.cli.command import EXIT_NO, Command, add_model, whole
+from ge_runtime.cli.command import EXIT_NO, Command, add_model, number, whole
 from ge_runtime.cli.config_pbtxt import read_graph_config
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.errors import ConfigFault
@@ -148,20 +148,8 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
 
 
 def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
-    return number
+    return number(text, lambda value: value > 0, "a number above 0")
 
 
 def _tolerance(text: str) -> float:
-    try:
-        tolerance = float(text)
-    except ValueError:
-        tolerance = -1.0
-    if not 0 <= tolerance < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 0")
-    return tolerance
+    return number(text, lambda value: 0 <= value < math.inf, "a number of at least 0")

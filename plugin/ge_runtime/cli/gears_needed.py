@@ -78,16 +78,9 @@ class GearsMeasured:
 
 
 def measure(path: Path, demand: SizeDemand, gears: GearTable) -> GearsMeasured | None:
-    """Execute a model's graph at the sizes of requests and at gears.
+    """Execute a model's graph at the sizes of requests and at gears of the same axes.
 
-    Args:
-        path: The model's folder or its config.pbtxt.
-        demand: The sizes of requests.
-        gears: Gears of the same axes.
-
-    Returns:
-        The times; None if the graph is not executed on the CPU of this process, or cannot be
-        executed.
+    Returns None if the graph is not executed on the CPU of this process, or cannot be executed.
     """
     config = read_runtime_config(path)
     if config.device_kind != "cpu" or config.stages or config.service_share is not None:

@@ -180,18 +180,11 @@ def model_name(source: Path) -> str:
 
 
 def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
-    """Write the folder of a model and print its configuration.
+    """Write the folder of a model and print its configuration, if it is proven; return 0.
 
-    Another process executes the graph.
-
-    Args:
-        file: The .onnx file, or the exported folder.
-        folder: The folder to write; the other models of an export are beside it. Nothing is written
-            unless the configuration is proven.
-        options: See `init_arguments`.
-
-    Returns:
-        The exit code: 0 if the folder was written; otherwise the reason is printed.
+    Another process executes the graph. The other models of an export are beside `folder`. For
+    `options` see `init_arguments`. Without a proof the exit code is another one, and the reason is
+    printed.
     """
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         arguments = ["init", str(file), _IN_PROCESS, f"--into={scratch}", f"--name={folder.name}"]
@@ -278,12 +271,8 @@ def _derive(file: Path, export: Export | None, folder: Path, given: argparse.Nam
 def copy_graph(file: Path, version_dir: Path) -> Path:
     """Copy a graph as model.onnx or model.pt2 with the external files that it names.
 
-    Returns:
-        The copy.
-
-    Raises:
-        ArtifactFault: The file is not a graph that can be served.
-        RuntimeFault: An external file is outside the graph's folder.
+    Returns the copy. Raises ArtifactFault if the file cannot be served, and RuntimeFault if an
+    external file is outside the graph's folder.
     """
     version_dir.mkdir(parents=True)
     if file.suffix == PT2 or zipfile.is_zipfile(file):

@@ -105,16 +105,10 @@ COMMAND: Final = Command(
 
 
 def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_limits) -> Inspection:
-    """Inspect one version of the model in `folder`.
+    """Inspect a version of the model in `folder`, by default the highest.
 
-    Args:
-        folder: the model's folder.
-        version: the version folder; None for the highest.
-        read: returns the memory limits of the machine.
-
-    Raises:
-        RuntimeFault: the configuration or the graph cannot be used.
-        OSError: a file cannot be read.
+    `read` returns the memory limits of the machine. Raises RuntimeFault if the configuration or
+    the graph cannot be used.
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)

@@ -50,14 +50,9 @@ def padding_of(
     cost: CostModel | None,
     terms: tuple[tuple[str, ...], ...],
 ) -> Padding:
-    """Count the padding of random batches of recorded sizes.
+    """Count the padding of random batches of recorded sizes, along rows and all axes.
 
-    Args:
-        config: The model.
-        gears: The sizes of its executions.
-        histogram: The recorded sizes, along rows and all axes; at least one.
-        cost: The cost of executions; None if it was not measured yet.
-        terms: See CostModel.
+    `cost` is None if it was not measured yet. For `terms` see CostModel.
     """
     cost = cost or CostModel(LAUNCH_ELEMENTS * 1e-6, 1e-6, 0.0, terms)
     sizes, counts = zip(*histogram.counts().items(), strict=True)

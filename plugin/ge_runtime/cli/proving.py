@@ -26,10 +26,7 @@ class Unproven(ArtifactFault):
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
     """Return the configuration with the most batching that loads and answers like the graph.
 
-    Args:
-        discovery: The derivation.
-        model: A model folder with the graph; its config.pbtxt is written.
-        source: The file's name, for the first comment of config.pbtxt.
+    It is written to the model's folder, which has the graph; its first comment names `source`.
 
     Raises:
         Unproven: No configuration loads and answers like the graph.
@@ -108,20 +105,11 @@ def proven_pipeline(
 ) -> tuple[str, Proof]:
     """Write the models of an export: requests may have several rows if that is proven.
 
-    Args:
-        export: The exported folder.
-        folder: The folder of the ensemble; those of the other models are beside it. That of the
-            graph is complete except for its config.pbtxt.
-        found: The configuration of the graph.
-        labels: The names of the graph's values.
-        graph: The open graph.
-        progress: Called with a line for each step.
+    `folder` is that of the ensemble; those of the other models are beside it. That of the graph is
+    complete except for its config.pbtxt, `found`.
 
-    Returns:
-        The text of all config.pbtxt, with the names of their models, and the proof.
-
-    Raises:
-        RuntimeFault: The files do not match the graph, or an answer differs.
+    Returns the text of all config.pbtxt, with the names of their models, and the proof. Raises
+    RuntimeFault if the files do not match the graph, or an answer differs.
     """
     reason = ""
     while True:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.cli.command import Command, add_rewrite, rewrite_target
+from ge_runtime.cli.command import Command, add_rewrite, number, rewrite_target
 from ge_runtime.discovery.graph import Graph
 from ge_runtime.discovery.sample import read_sample
 from ge_runtime.rewriting.int8_choice import LEAST_COSINE, LEAST_GENERATED, write_int8
@@ -80,10 +80,4 @@ COMMAND: Final = Command(
 
 
 def _cosine(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number between 0 and 1")
-    return number
+    return number(text, lambda value: 0 < value < 1, "a number between 0 and 1")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.cli.command import EXIT_NO, Command
+from ge_runtime.cli.command import EXIT_NO, Command, number
 from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.plan import aligned_columns, in_binary_units
 from ge_runtime.npu.service.channel import PeerGone
@@ -86,16 +86,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     with RuntimeFolder.open() as folder:
+        if not given.json and not given.once:
+            _live(folder, given.interval)
+            return 0
+        services = read_services(folder)
         if given.json:
-            services = read_services(folder)
             print(json.dumps(services, indent=2))
-            return 0 if services else EXIT_NO
-        if given.once:
-            services = read_services(folder)
+        else:
             print("\n".join(table(services, {}, folder.path, _size_of_terminal()[0])))
-            return 0 if services else EXIT_NO
-        _live(folder, given.interval)
-        return 0
+        return 0 if services else EXIT_NO
 
 
 COMMAND: Final = Command(
@@ -175,14 +174,10 @@ def _size_of_terminal() -> tuple[int, int]:
 def table(
     services: Sequence[Stats], before: Mapping[str, Stats], path: Path, columns: int = sys.maxsize
 ) -> list[str]:
-    """Return the table of all services as lines.
+    """Return the table of all services as lines; narrow ones omit columns.
 
-    Args:
-        services: their statistics.
-        before: device -> statistics of the last update. Shares are of the time since then, or since
-            the service's start.
-        path: the runtime folder.
-        columns: width of the terminal; narrow tables omit columns.
+    Shares are of the time since the statistics `before`, by device, or since the service's start.
+    `path` is the runtime folder.
     """
     if not services:
         return [
@@ -306,13 +301,5 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Parse seconds above 0 and up to a day. Raises ArgumentTypeError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _MAX_INTERVAL_S:
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected seconds above 0 and up to {_MAX_INTERVAL_S:,.0f}"
-        )
-    return seconds
+    expected = f"seconds above 0 and up to {_MAX_INTERVAL_S:,.0f}"
+    return number(text, lambda value: 0 < value <= _MAX_INTERVAL_S, expected)

@@ -66,12 +66,7 @@ class _Decoder:
 
 
 def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
-    """Return the configuration of a decoder; None for any other graph.
-
-    Args:
-        study: The graph. Its contents and ids are those of the decoder afterwards.
-        max_batch: Largest max_batch_size.
-    """
+    """Return the configuration of a decoder, and set the study's contents and ids; else None."""
     decoder = _find(study)
     if decoder is None or not _continues(study, decoder):
         return None
@@ -161,11 +156,8 @@ def _continues(study: Study, decoder: _Decoder) -> bool:
 
 
 def _grows(port: Port) -> bool:
-    return port.dtype in _FLOATS and len(port.dims) > 2 and _free(port) == 1
-
-
-def _free(port: Port) -> int:
-    return sum(isinstance(dim, str) for dim in port.dims[1:])
+    free = sum(isinstance(dim, str) for dim in port.dims[1:])
+    return port.dtype in _FLOATS and len(port.dims) > 2 and free == 1
 
 
 def _grows_at(port: Port) -> int:

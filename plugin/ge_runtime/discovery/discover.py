@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ge_runtime.discovery.configuration import Configuration, Tensor, written_dims
 from ge_runtime.discovery.decoders import decide_decoder
-from ge_runtime.discovery.graph import Graph
+from ge_runtime.discovery.graph import Graph, Port
 from ge_runtime.discovery.limits import find_ids, find_limits, fit_together
-from ge_runtime.discovery.naming import axis_name
 from ge_runtime.discovery.outputs import Unfitted, fit
 from ge_runtime.discovery.padding import decide_marks, decide_neutral
 from ge_runtime.discovery.rows import find_rows
@@ -36,12 +37,8 @@ _MOST_ELEMENTS: Final = 2**24
 class Discovery:
     """The derivation of a graph's configuration. For one thread.
 
-    Attributes:
-        graph: The open graph.
-        constants: Graph input to the value that the user gave.
-        progress: Called with a line for each step.
-        sample: Graph input to example values in the graph's layout; others are invented.
-        keep_states: False if requests send the states, so that no `state.` is derived.
+    `sample` are example values by graph input, in the graph's layout; others are invented. Without
+    `keep_states`, requests send the states, so that no `state.` is derived.
     """
 
     graph: Graph
@@ -54,10 +51,7 @@ class Discovery:
     """The experiments of the last configuration."""
 
     def configuration(self, *, batched: bool = True) -> Configuration:
-        """Return the configuration.
-
-        Args:
-            batched: False to treat the first dim of the inputs as an axis, not as rows.
+        """Return the configuration; unless `batched`, the first dim of the inputs is no row.
 
         Raises:
             Undecided: A decision needs the user; the text has the choices.
@@ -156,17 +150,13 @@ class Discovery:
         axes = []
         for symbols in grouped(self.study):
             batched = self.study.rows.batched
-            name = axis_name(symbols[0], self.graph.inputs, taken, batched=batched)
+            name = _axis_name(symbols[0], self.graph.inputs, taken, batched=batched)
             taken.add(name)
             axes.append(Axis(name, symbols, self.study.sizes[symbols[0]]))
         return axes
 
     def _fit_outputs(self, found: Configuration) -> None:
-        """Store the relations of outputs; -1 for a dim that needs no name.
-
-        Raises:
-            Unfitted: The graph has rows, and no relation gives the size of an output.
-        """
+        """Store the relations of outputs; -1 for a dim that needs no name. Raises Unfitted."""
         study, rows = self.study, self.study.rows
         base = study.output_shapes(study.sizes) or {}
         for port in self.graph.outputs:
@@ -262,6 +252,34 @@ class Discovery:
         rows = self.study.rows
         if rows.fixed == 1 and rows.symbols:
             found.add("gears.batch", "1", rows.evidence)
+
+
+def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str], *, batched: bool) -> str:
+    """Return a name for an axis: its symbol if that is a name, else one for the input's type."""
+    name = re.sub(r"\W+", "_", symbol).strip("_").lower()
+    generic = "." in symbol or re.match(r"unk__|dynamic_axes|DynamicDimension|p2o|s\d+$", symbol)
+    if generic or not name.isidentifier() or keyword.iskeyword(name) or len(name) == 1:
+        port = next(port for port in ports if symbol in port.dims)
+        place = port.dims.index(symbol)
+        if place == 0 and len(port.dims) > 1 and not batched:
+            name = "rows"
+        elif port.dtype.is_integer and len(port.symbols) <= 2:
+            name = "tokens"
+        elif len(port.dims) == 4:
+            channels_last = isinstance(port.dims[-1], int) and port.dims[-1] <= 4
+            name = "width" if place == (2 if channels_last else 3) else "height"
+        elif len(port.dims) <= 2:
+            name = "samples"
+        else:
+            name = "frames"
+    if name == ROWS:
+        name = "rows"
+    if name in ("min", "max"):
+        name += "_size"
+    unique, number = name, 2
+    while unique in taken:
+        unique, number = f"{name}_{number}", number + 1
+    return unique
 
 
 def _add_axes(name: str, dims: Sequence[int | str], why: str, found: Configuration) -> bool:

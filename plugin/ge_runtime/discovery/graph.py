@@ -55,21 +55,10 @@ BARE_OUTPUT: Final = "output"
 
 
 class Graph:
-    """An open graph. For one thread.
-
-    Attributes:
-        engine: The name of the library that executes it.
-        inputs: Its inputs, in order.
-        outputs: Its outputs, in order.
-        last_error: The engine's text of the last execution that failed.
-    """
+    """An open graph. `last_error` is the engine's text of the last failure. For one thread."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        """Open a graph on the CPU.
-
-        Args:
-            path: The .onnx or .pt2 file.
-            threads: Maximum number of threads of an execution.
+        """Open an .onnx or .pt2 file on the CPU.
 
         Raises:
             ArtifactFault: The engine cannot open the file, or a tensor has a type that ge_runtime

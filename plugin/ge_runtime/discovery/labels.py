@@ -29,10 +29,9 @@ class Labels:
     source: str
 
     def attach(self, found: Configuration) -> bool:
-        """Set the label file of the output that has one value for each name.
+        """Set the label file of the output that has one value for each name; False without one.
 
-        Returns:
-            Whether there is such an output. A note is added to the configuration.
+        A note is added to the configuration.
         """
         for at, tensor in enumerate(found.outputs):
             if tensor.dims == (len(self.names),):
@@ -51,11 +50,7 @@ class Labels:
 
 
 def find_labels(folder: Path, graph: Path) -> Labels | None:
-    """Return the labels of a graph, or None.
-
-    Args:
-        folder: The folder of the files that describe the graph.
-        graph: The graph.
+    """Return the labels of a graph, or None; `folder` has the files that describe the graph.
 
     Raises:
         ArtifactFault: config.json is no JSON object, or its id2label does not number the labels.

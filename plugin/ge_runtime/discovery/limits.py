@@ -39,12 +39,8 @@ _SMALLER: Final = 8
 def find_limits(study: Study, axis: Axis, rows: int) -> None:
     """Find the multiple, the smallest and the largest size of an axis, and store them in it.
 
-    The graph is assumed to execute at all multiples between the two.
-
-    Args:
-        study: The graph.
-        axis: The axis; `base` is a size at which the graph executes.
-        rows: Rows of the largest execution, whose memory bounds the size.
+    The graph is assumed to execute at all multiples between the two, and executes at `base`. The
+    memory of `rows` rows bounds the size.
     """
 
     def works(size: int) -> bool:

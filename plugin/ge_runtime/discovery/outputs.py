@@ -29,10 +29,6 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
     (x + a + b * c) // (b * d). So one division by the period and one offset are enough for a chain
     of convolutions. Two jumps of the size show the period. The result is verified at other sizes.
 
-    Args:
-        axes: The axes with their limits.
-        measure: Executes the graph.
-
     Raises:
         Unfitted: The size depends on values, or on sizes in another way.
     """
@@ -50,9 +46,10 @@ def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
         relation = Relation.parse(text)
         if all(_measured(measure, sizes) == relation.size(sizes) for sizes in _checks(axes, base)):
             return relation.text
+    names = " and ".join(axis.name for axis in dependent)
     raise Unfitted(
-        f"found {at_base} at {_text(base)}, and no relation of {_names(dependent)} that gives the "
-        "output's size there and at other sizes"
+        f"found {at_base} at {_text(base)}, and no relation of {names} that gives the output's "
+        "size there and at other sizes"
     )
 
 
@@ -184,7 +181,3 @@ def _plain(text: str) -> str:
 
 def _text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-
-
-def _names(axes: Sequence[Axis]) -> str:
-    return " and ".join(axis.name for axis in axes)

@@ -107,14 +107,10 @@ class _Verdict:
 
 
 def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
-    """Test that values behind the mask, or the length, do not change the answer.
+    """Test that values behind a mask, or a length, along `axes` do not change the answer.
 
     The graph executes the same data with two different paddings, and without padding. The two
     padded answers must be equal in every bit; the unpadded answer may differ by rounding.
-
-    Args:
-        study: The graph; the tested input has the content MASK or LENGTH.
-        axes: The axes that it marks.
     """
     if not _has_values(study, axes):
         return _Verdict(False, "no other input has values along its axes")
@@ -130,10 +126,9 @@ def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
 
 
 def _confirm_neutral(study: Study, axis: Axis) -> tuple[_Verdict, bool]:
-    """Test that padding along an axis changes no answer, if no input marks the end of the data.
+    """Test that padding changes no answer, if no input marks the end of the data.
 
-    Returns:
-        The verdict for any padding, and whether padding with 0 changed no answer.
+    Returns the verdict for any padding, and whether padding with 0 changed no answer.
     """
     if axis.largest < 2 * axis.multiple + axis.smallest or not _has_values(study, [axis]):
         return _Verdict(False, "no input has values along the axis"), False
@@ -287,8 +282,9 @@ def _candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
         own = [axis for axis in study.axes if {*axis.symbols} & {*port.symbols}]
         others = {dim for other in study.graph.inputs if other is not port for dim in other.dims}
         named = study.contents[port.name]
+        whole = port.dtype.is_integer or port.dtype is DType.BOOL
         shared = bool(own) and all({*axis.symbols} & others for axis in own)
-        if named is Content.MASK or (named is Content.VALUES and not _is_float(port)):
+        if named is Content.MASK or (named is Content.VALUES and whole):
             if shared and len(port.dims) == len(own) + 1:
                 found.append((port, Content.MASK, own))
         elif named is Content.LENGTH and study.axes:
@@ -299,7 +295,3 @@ def _candidates(study: Study) -> list[tuple[Port, Content, list[Axis]]]:
             study.contents[each[0].name] is Content.VALUES or each[0].name in study.unnamed
         ),
     )
-
-
-def _is_float(port: Port) -> bool:
-    return not (port.dtype.is_integer or port.dtype is DType.BOOL)

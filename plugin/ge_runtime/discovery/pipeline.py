@@ -372,9 +372,6 @@ class Pipeline:
         """Write all models; return the text of each config.pbtxt by the name of its model.
 
         The graph and its model.py are in their folder already.
-
-        Args:
-            repository: The folder of the models.
         """
         source = self.export.folder.resolve().name
         texts = {self.name: self._text()}

@@ -48,12 +48,6 @@ def prove_pipeline(
 ) -> Proof:
     """Open all models, answer requests alone and together, and compare with a plain computation.
 
-    Args:
-        pipeline: The models.
-        graph: The open graph.
-        repository: The folder that has them.
-        configs: The parsed config.pbtxt of each.
-
     Raises:
         RuntimeFault: A model does not load, or an answer differs.
     """

@@ -161,14 +161,8 @@ def plain_inputs(
 ) -> dict[str, Array]:
     """Return the inputs of a graph that is executed for one row, without padding.
 
-    Args:
-        ports: The graph's inputs.
-        config: The model.
-        given: The tensors of a request of one row, and states, by name. A state is 0 by default.
-        sizes: Axis to the request's size.
-
-    Raises:
-        RuntimeFault: Nothing gives the value of an input.
+    `given` are the tensors of a request of one row, and states, which are 0 by default. Raises
+    RuntimeFault if nothing gives the value of an input.
     """
     return {port.name: _plain_input(port, config, given, sizes) for port in ports}
 
@@ -229,14 +223,7 @@ def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors, engin
 def relative_distance(spec: TensorSpec, found: Array, expected: Array, source: str) -> float:
     """Return the largest difference, relative to the largest absolute value.
 
-    Args:
-        spec: The output.
-        found: The answer.
-        expected: The answer of `source`.
-        source: For the error text.
-
-    Raises:
-        RuntimeFault: The difference exceeds the allowed one, or the shapes differ.
+    Raises RuntimeFault if it exceeds the allowed one; the text says that `expected` is of `source`.
     """
     difference = compare(spec, found, expected)
     if difference is None:

@@ -15,12 +15,10 @@ from ge_runtime.specs import Array
 
 
 def read_sample(file: Path, ports: Sequence[Port]) -> dict[str, Array]:
-    """Return a sample's tensors by graph input, in the graph's types.
+    """Return a sample's tensors by graph input, in the graph's types; inputs may be missing.
 
-    Args:
-        file: An .npz file with an array for each input, or a JSON request as
-            `POST /v2/models/NAME/infer` takes it. Tensors have the shapes that the graph takes.
-        ports: The graph's inputs. Inputs that the sample lacks get invented values.
+    The file is an .npz file with an array for each input, or a JSON request as
+    `POST /v2/models/NAME/infer` takes it. Tensors have the shapes that the graph takes.
 
     Raises:
         ArtifactFault: The file cannot be read, or a tensor does not fit its input.

@@ -162,10 +162,10 @@ class Study:
         true: Mapping[str, int] | None = None,
         behind: int | float = 0,
     ) -> dict[str, Array]:
-        """Return inputs at these sizes of symbols.
+        """Return inputs at these sizes of symbols, by default those at which the graph executes.
 
         Args:
-            sizes: Symbol to size. Default: those at which the graph executes.
+            sizes: Symbol to size.
             seed: Seed of random values.
             true: Symbol to the number of elements with data; the others are padding. Default: all.
             behind: Seed of the random values in the padding; a float is the value of all padding.
@@ -294,12 +294,8 @@ def _inside(port: Port, shape: Sequence[int], true: Mapping[str, int]) -> Array:
 def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
     """Find sizes at which the graph executes: one row, and all other free dims of equal size.
 
-    Args:
-        study: The graph; the limit of its random integers is lowered if that is needed.
-        rows: Symbols of rows.
-
-    Returns:
-        Symbol to size, or None if no size succeeds; `graph.last_error` has the last failure.
+    The limit of the study's random integers is lowered if that is needed. Returns sizes by symbol,
+    or None if no size succeeds; `graph.last_error` has the last failure.
     """
     symbols = study.symbols()
     if study.sample:

@@ -10,13 +10,10 @@ from ge_runtime.errors import ArtifactFault
 
 
 def copy_archive(file: Path, copy: Path) -> Path:
-    """Copy a .pt2 archive with empty example inputs.
+    """Copy a .pt2 archive with empty example inputs, and return the copy.
 
     torch.export.load unpickles the example inputs, and weights or constants that are marked as
     pickled. A pickle can execute any code. A graph needs no example inputs.
-
-    Returns:
-        The copy.
 
     Raises:
         ArtifactFault: The file is no .pt2 archive, or has pickled weights.

@@ -18,12 +18,9 @@ SCALARS: Final = (1.0, 0.0, 2.0)
 
 
 def decide_constants(study: Study, given: Mapping[str, str], found: Configuration) -> None:
-    """Decide which inputs are the same in all executions.
+    """Decide which inputs are the same in all executions; `given` are values of the user.
 
-    Args:
-        study: The graph. Its `constants` have each input without dims that is not known to be data.
-        given: Graph input to the value that the user gave.
-        found: Gets parameters and questions.
+    The study's `constants` have each input without dims that is not known to be data.
 
     Raises:
         Undecided: The graph accepts only some values of such an input.

@@ -49,16 +49,11 @@ class CompileTarget:
         axes: Sequence[str],
         gears: GearTable,
     ) -> CompileTarget:
-        """Return the target of a configuration.
+        """Return the target of a configuration in which `gears` of `axes` replace its own.
 
         The graph is not opened. Generated inputs are assumed to be INT64, and inputs for
-        `axis_lengths` are assumed not to be inputs of the graph.
-
-        Args:
-            config: the configuration; its gears of other axes are kept.
-            limits: of all axes, including ROWS; they may differ from the configuration's.
-            axes: the axes of `gears`.
-            gears: replace the configuration's gears of these axes.
+        `axis_lengths` are assumed not to be inputs of the graph. `limits` are those of all axes,
+        including ROWS; they may differ from the configuration's.
         """
         not_fed = {*config.passthrough.values(), *config.axis_lengths.values()}
         inputs = [spec for spec in config.prepared or config.inputs if spec.name not in not_fed]
@@ -127,13 +122,7 @@ class AscendOptions:
 def with_options(
     gears: AscendOptions, options: Mapping[str, str], flags: Mapping[str, str]
 ) -> AscendOptions:
-    """Add options of the compiler.
-
-    Args:
-        gears: the options of the gears.
-        options: GE's names, all in ATC_FLAGS -> values; added for ATC and GE.
-        flags: flags for ATC only, without dashes -> values.
-    """
+    """Add options of the compiler: `options` by GE's names for both, `flags` for ATC only."""
     both = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
     own = (f'--{name}="{value}"' for name, value in flags.items())
     return replace(gears, atc=(*gears.atc, *both, *own), ge={**gears.ge, **options})
@@ -152,7 +141,8 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
         return AscendOptions(note=found)
     axes = {axis for axes in target.tables for axis in axes}
     fixed = {axis: limit for axis, limit in target.limits.items() if axis not in axes}
-    dims = {spec.name: _dims(spec, target) for spec in target.inputs}
+    first = (ROWS,) if target.batched else ()
+    dims = {spec.name: (*first, *spec.dims) for spec in target.inputs}
     if target.gear_count < MIN_GEARS:
         shapes = _shapes(dims, next(target.gears()) | fixed)
         note = f"a single gear is a static shape; ATC needs at least {MIN_GEARS} gears"
@@ -176,10 +166,6 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
         # ATC accepts --dynamic_dims only with format ND.
         flags = ["--input_format=ND", f'--dynamic_dims="{values}"']
     return AscendOptions((f'--input_shape="{shapes}"', *flags), ge)
-
-
-def _dims(spec: TensorSpec, target: CompileTarget) -> tuple[Dim, ...]:
-    return (ROWS, *spec.dims) if target.batched else spec.dims
 
 
 def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> str:

@@ -353,5 +353,4 @@ def _bin_edges(least: int, limit: int) -> Array:
 def _per_doubling(sizes: Array, shares: Array, edges: Array) -> Array:
     """Return the density of `shares` over log2 of the size, for bins of any width."""
     heights, _ = np.histogram(sizes, edges, weights=shares)
-    density: Array = heights / np.diff(np.log2(edges))
-    return density
+    return heights / np.diff(np.log2(edges))

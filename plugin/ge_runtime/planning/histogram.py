@@ -50,13 +50,6 @@ class Histogram:
         self._counts: dict[tuple[int, ...], int] = {}
         self._steps = (1,) * len(self.axes)
 
-    def __repr__(self) -> str:
-        counts, steps = self._snapshot()
-        return (
-            f"<Histogram of {' x '.join(self.axes)}: {sum(counts.values())} sizes, "
-            f"{len(counts)} distinct, in steps of {' x '.join(map(str, steps))}>"
-        )
-
     @property
     def total(self) -> int:
         """Number of sizes that were added."""
@@ -74,14 +67,9 @@ class Histogram:
         return self._snapshot()[0]
 
     def add(self, sizes: tuple[int, ...], count: int = 1) -> None:
-        """Count a size. Takes about a microsecond.
+        """Count a size, an integer for each axis from 1 to LARGEST. Takes about a microsecond.
 
-        Args:
-            sizes: an integer for each axis, from 1 to LARGEST.
-            count: the number of times, at least 1.
-
-        Raises:
-            ValueError: an argument is out of range.
+        Raises ValueError if an argument is out of range.
         """
         if (
             len(sizes) != len(self.axes)
@@ -297,7 +285,6 @@ def read_histogram(
 
     Raises:
         HistogramFault: malformed content; the text names the place.
-        OSError: the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark

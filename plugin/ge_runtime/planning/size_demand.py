@@ -35,10 +35,7 @@ class SizeDemand:
     ) -> SizeDemand:
         """Return the demand of a histogram.
 
-        Args:
-            histogram: the observed sizes.
-            limits: axis -> largest size; by default the largest observed size, rounded up.
-            align: gears are multiples of it.
+        The default limit of an axis is its largest observed size, rounded up to `align`.
 
         Raises:
             HistogramFault: no size is within the limits.
@@ -113,8 +110,7 @@ def _steps(axes: tuple[str, ...], align: int) -> Array:
 
 
 def _round_up(sizes: Array, steps: Array) -> Array:
-    rounded: Array = -(-sizes // steps) * steps
-    return rounded
+    return -(-sizes // steps) * steps
 
 
 GearTable: TypeAlias = tuple[tuple[int, ...], ...]
@@ -152,11 +148,7 @@ def pbtxt_lines(
 ) -> list[str]:
     """Return the lines of config.pbtxt for these gears.
 
-    Args:
-        axes: the axes of the gears.
-        gears: the gears.
-        limits: axis -> largest size.
-        rows_key: the field or parameter for the largest number of rows of an execution.
+    `rows_key` is the field or parameter for the largest number of rows of an execution.
     """
     lines = [_parameter(gears_key(axes), gears_value(gears))]
     for axis in axes:

@@ -33,13 +33,7 @@ def rewrite_graphs(
     A graph is rewritten at its first load on a machine. The file is stored in the folder `graphs`
     of the cache. Sessions and cached costs are identified by the content of the opened file.
 
-    Args:
-        config: The model.
-        artifacts: The graphs of the model.
-        cores: Cores of this process.
-
-    Returns:
-        The artifacts to open, and a line of the report for each graph and rewrite.
+    Returns the artifacts to open, and a line of the report for each graph and rewrite.
 
     Raises:
         ArtifactFault: A graph cannot be rewritten in INT8. A graph whose padding cannot be
@@ -116,14 +110,8 @@ def _kept(
 ) -> tuple[Path, Mapping[str, object]]:
     """Return the path of the rewritten graph, and the result of `make`, from the cache if possible.
 
-    Args:
-        config: The model.
-        artifact: The graph.
-        subject: Parts of the cache's key in addition to graph, processor and ONNX Runtime.
-        make: Writes the rewritten graph to a path, or no file if the original graph is kept.
-
-    Raises:
-        ArtifactFault: The graph cannot be rewritten or stored.
+    The cache's key has `subject` in addition to graph, processor and ONNX Runtime. `make` writes
+    no file if the original graph is kept. Raises ArtifactFault.
     """
     if config.device_kind != "cpu" or artifact.engine != "onnxruntime":
         raise ArtifactFault(
@@ -171,9 +159,7 @@ def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
 def rewritten(path: Path, target: Path, threads: int) -> tuple[Unpadded, Gain]:
     """Write the graph in `path` without padding to `target`, verify and measure it.
 
-    Raises:
-        ArtifactFault: The graph cannot be rewritten, or its answers changed.
-        OSError: The file cannot be written.
+    Raises ArtifactFault if the graph cannot be rewritten, or its answers changed.
     """
     found = unpad(path)
     save(found.model, path, target)

@@ -166,9 +166,6 @@ def save(model: ModelProto, origin: Path, target: Path) -> None:
     """Write a model whose external weights, if any, are beside `origin`.
 
     External weights are copied to one file beside `target`: <target's name>.data.
-
-    Raises:
-        OSError: A file cannot be read or written.
     """
     onnx = import_onnx()
     external = onnx.external_data_helper
@@ -185,9 +182,6 @@ def replacing(target: Path) -> Iterator[Path]:
     """Yield a path in a scratch folder; its files replace `target` and the files beside it.
 
     If the block raises, nothing is replaced.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name

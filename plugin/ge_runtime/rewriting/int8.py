@@ -195,12 +195,9 @@ def _layer(node: NodeProto, known: Mapping[str, Array]) -> Layer | None:
 
 
 def quantize(model: ModelProto, layers: list[Layer], forms: Mapping[str, Form]) -> None:
-    """Compute layers in INT8, in place.
+    """Compute all these layers in INT8, in place.
 
-    Args:
-        model: The graph.
-        layers: See `find_layers`; all are computed in INT8.
-        forms: Source of linear layers -> its form. `Form()` applies to other sources.
+    `forms` are those of the sources of linear layers; `Form()` applies to other sources.
     """
     _Quantizing(model, layers, forms).quantize()
 

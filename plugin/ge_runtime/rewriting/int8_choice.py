@@ -83,10 +83,10 @@ class Quantized:
 def quantized(
     path: Path, sample: Tensors | None = None, least_cosine: float | None = None, threads: int = 0
 ) -> Quantized:
-    """Return the graph in `path` in INT8.
+    """Return the graph in `path`, in FP32 or an output of `quantize_dynamic`, in INT8.
 
     Args:
-        path: An FP32 graph, or an output of `quantize_dynamic`.
+        path: The graph.
         sample: Inputs of the graph by name; default: random ones.
         least_cosine: Least allowed mean cosine between the outputs of both graphs. Default:
             LEAST_COSINE with a sample, LEAST_GENERATED without.
@@ -95,7 +95,6 @@ def quantized(
     Raises:
         NoLayers: The graph has no large linear layer.
         ArtifactFault: The graph cannot be read or executed, or no layer can be INT8.
-        OSError: A file cannot be read or written.
     """
     model = read_model(path)
     layers = find_layers(model)
@@ -136,13 +135,9 @@ def write_int8(
     least_cosine: float | None = None,
     threads: int = 0,
 ) -> Quantized:
-    """Write the graph in `path` in INT8 to `target`, which is replaced atomically.
+    """Write the result of `quantized` to `target`, which is replaced atomically.
 
-    See `quantized` for the arguments.
-
-    Raises:
-        ArtifactFault: The graph cannot be rewritten.
-        OSError: The file cannot be written.
+    Raises ArtifactFault or OSError.
     """
     found = quantized(path, sample, least_cosine, threads)
     try:

@@ -60,8 +60,7 @@ class Proof:
     def verify(self) -> None:
         """Compare answers to random inputs, with and without padding.
 
-        Raises:
-            ArtifactFault: An answer differs by more than rounding.
+        Raises ArtifactFault if an answer differs by more than rounding.
         """
         # An unoptimized execution of the original graph shows how much rounding changes an answer.
         slow = GraphExecution(optimization="ORT_DISABLE_ALL")

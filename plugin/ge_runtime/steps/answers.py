@@ -74,15 +74,9 @@ class AnswerStep:
     ) -> None:
         """Store the rules.
 
-        Args:
-            outputs: Names of the outputs.
-            parameters: `pooling` and `normalize` of embeddings; `scores` of scores; `blank`,
-                `delimiter` and `clean` of texts.
-            labels: The names of the values.
-            characters: Character to its place, for texts.
-
-        Raises:
-            ArtifactFault: A parameter has an unknown value.
+        The parameters are `pooling` and `normalize` of embeddings; `scores` of scores; `blank`,
+        `delimiter` and `clean` of texts. `labels` are the names of the values, `characters` their
+        places. Raises ArtifactFault if a parameter has an unknown value.
         """
         self._outputs, self._labels = tuple(outputs), _objects([name.encode() for name in labels])
         self._pooling = _choice(parameters, "pooling", {"none": None, **POOLINGS})
@@ -96,13 +90,9 @@ class AnswerStep:
 
     @classmethod
     def open(cls, args: Mapping[str, str]) -> AnswerStep:
-        """Return the step of a config.pbtxt; labels.txt is beside it, vocab.json beside model.py.
+        """Return the step for the arguments of `initialize`.
 
-        Args:
-            args: The arguments of `initialize`.
-
-        Raises:
-            ArtifactFault: A file is damaged, or a parameter has an unknown value.
+        labels.txt is beside config.pbtxt, and vocab.json beside model.py. Raises ArtifactFault.
         """
         config = json.loads(args["model_config"])
         labels = Path(args["model_repository"], "labels.txt")

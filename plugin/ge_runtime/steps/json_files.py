@@ -38,12 +38,8 @@ def check_fields(
 ) -> None:
     """Refuse fields that would change a preprocessor in an unknown way.
 
-    Args:
-        file: preprocessor_config.json.
-        fields: Its fields. A field with null or false switches a step off, so it needs no support.
-        supported: Names of the fields that are used.
-        ignored: Names of fields without effect.
-        expected: Field to its only supported value.
+    A field with null or false switches a step off, so it needs no support. `ignored` fields have
+    no effect; `expected` has the only supported value of a field.
 
     Raises:
         ArtifactFault: A field has an unknown name, or another value.

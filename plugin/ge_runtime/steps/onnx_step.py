@@ -16,7 +16,7 @@ import numpy as np
 from ge_runtime.engines.onnx_session import PROCESS_SESSIONS, GraphExecution, SharedSession
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.specs import Array, Tensors
-from ge_runtime.steps.step_config import StepConfig, StepTensor, shown
+from ge_runtime.steps.step_config import StepConfig, StepTensor, shown, unknown_tensor
 
 FILENAME: Final = "model.onnx"
 
@@ -141,11 +141,7 @@ class OnnxStep:
         targets = [name for entry in config.batch_inputs for name in entry.targets]
         needed = [tensor for tensor in config.inputs if not tensor.optional]
         expected = len(needed) + len(config.batch_inputs) + len(config.controls) + len(states)
-        if len(self.inputs) != expected:
-            raise ArtifactFault(
-                f"unable to load model '{config.model}', configuration expects {expected} inputs, "
-                f"model provides {len(self.inputs)}"
-            )
+        config.check_count(expected, len(self.inputs))
         for control in config.controls:
             self._check_control(control)
         known = {**self.inputs, **self.optional}
@@ -153,12 +149,12 @@ class OnnxStep:
             self._check_input(tensor, known)
         for name in (*(state.name for state in states), *targets):
             if name not in known:
-                raise self._unknown("input", name, known)
+                raise unknown_tensor("input", name, known)
         for tensor in config.results:
             info = self.outputs.get(tensor.name)
             if info is None:
-                raise self._unknown("output", tensor.name, self.outputs)
-            self._check_type("output", tensor, info)
+                raise unknown_tensor("output", tensor.name, self.outputs)
+            config.check_type("output", tensor, _TYPES.values(), info[0])
         for tensor in config.outputs:
             if tensor.name not in config.scattered:
                 self._check_dims(tensor, self.outputs[tensor.name][1], exact=True)
@@ -225,27 +221,14 @@ class OnnxStep:
             )
         info = known.get(tensor.name)
         if info is None:
-            raise self._unknown("input", tensor.name, known)
-        self._check_type("input", tensor, info)
+            raise unknown_tensor("input", tensor.name, known)
+        self._config.check_type("input", tensor, _TYPES.values(), info[0])
         if not tensor.ragged:
             self._check_dims(tensor, info[1], exact=False)
         elif info[1] != (-1,):
             raise ArtifactFault(
                 f"{where}, configuration expects model provides input with shape [-1]  for ragged "
                 f"input '{tensor.name}', model provides {shown(info[1])}"
-            )
-
-    def _check_type(self, kind: str, tensor: StepTensor, info: _Info) -> None:
-        if tensor.data_type not in _TYPES.values():
-            raise ArtifactFault(
-                f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
-                f"'{self._config.model}'"
-            )
-        if tensor.data_type != info[0]:
-            raise ArtifactFault(
-                f"unable to load model '{self._config.model}', configuration expects datatype "
-                f"{tensor.data_type} for {kind} '{tensor.name}', model provides "
-                f"{info[0].replace('STRING', 'BYTES')}"
             )
 
     def _check_dims(self, tensor: StepTensor, dims: tuple[int, ...], *, exact: bool) -> None:
@@ -257,32 +240,14 @@ class OnnxStep:
                     f"support batching. Model configuration provided: {shown(tensor.dims)}."
                 )
             return
-        where = f"model '{self._config.model}', tensor '{tensor.name}'"
-        expected, extra = tensor.dims, f"dimensions (shape {shown(tensor.dims)})"
-        if self._config.batches:
-            if dims[0] != -1:
-                raise ArtifactFault(
-                    f"{where}: for the model to support batching the shape should have at least 1 "
-                    "dimension and the first dimension must be -1; but shape expected by the model "
-                    f"is {shown(dims)}"
-                )
-            expected = (-1, *tensor.dims)
-            extra = (
-                "dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
-                f"explicit tensor shape, making complete shape {shown(expected)})"
-            )
-        if len(dims) != len(expected) or any(
-            size != dim and (exact or size != -1) for size, dim in zip(dims, expected, strict=True)
-        ):
+        if self._config.batches and dims[0] != -1:
             raise ArtifactFault(
-                f"{where}: the model expects {len(dims)} dimensions (shape {shown(dims)}) but the "
-                f"model configuration specifies {len(expected)} {extra}"
+                f"model '{self._config.model}', tensor '{tensor.name}': for the model to support "
+                "batching the shape should have at least 1 dimension and the first dimension must "
+                f"be -1; but shape expected by the model is {shown(dims)}"
             )
-
-    def _unknown(self, kind: str, name: str, known: Mapping[str, _Info]) -> ArtifactFault:
-        allowed = ", ".join(sorted(known))
-        return ArtifactFault(
-            f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}"
+        self._config.check_dims(
+            tensor, dims, lambda size, dim: size == dim or (size == -1 and not exact)
         )
 
 

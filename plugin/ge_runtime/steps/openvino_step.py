@@ -13,7 +13,7 @@ import numpy as np
 from ge_runtime.engines.content import ContentHashes
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.specs import Array, Tensors
-from ge_runtime.steps.step_config import StepConfig, StepTensor, shown
+from ge_runtime.steps.step_config import StepConfig, StepTensor, unknown_tensor
 
 FILENAME: Final = "model.xml"
 
@@ -115,11 +115,7 @@ class OpenVinoStep:
         """Compile the graph. Raises ArtifactFault if the configuration does not match it."""
         config = self._config
         expected = (*config.inputs, *config.controls, *(state.input for state in config.states))
-        if len(self._graph.inputs) != len(expected):
-            raise ArtifactFault(
-                f"unable to load model '{config.model}', configuration expects {len(expected)} "
-                f"inputs, model provides {len(self._graph.inputs)}"
-            )
+        config.check_count(len(expected), len(self._graph.inputs))
         inputs = {tensor.name: self._port("input", tensor) for tensor in expected}
         self._reshape(expected, inputs)
         for tensor in expected:
@@ -194,39 +190,14 @@ class OpenVinoStep:
         for port in ports:
             if tensor.name in port.get_names():
                 return port
-        allowed = ", ".join(sorted(map(_name, ports)))
-        raise ArtifactFault(
-            f"unexpected inference {kind} '{tensor.name}', allowed {kind}s are: {allowed}"
-        )
+        raise unknown_tensor(kind, tensor.name, map(_name, ports))
 
     def _check_tensor(self, kind: str, tensor: StepTensor) -> None:
-        config, port = self._config, self._port(kind, tensor)
-        if tensor.data_type not in _TYPES.values():
-            raise ArtifactFault(
-                f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
-                f"'{config.model}'"
-            )
-        if tensor.data_type != _type(port):
-            raise ArtifactFault(
-                f"unable to load model '{config.model}', configuration expects datatype "
-                f"{tensor.data_type} for {kind} '{tensor.name}', model provides {_type(port)}"
-            )
-        dims, extra = tensor.dims, f"dimensions (shape {shown(tensor.dims)})"
-        found = _dims(port)
-        if config.batches:
-            dims = (-1, *dims)
-            extra = (
-                "dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
-                f"explicit tensor shape, making complete shape {shown(dims)})"
-            )
-        if len(found) != len(dims) or any(
-            -1 not in pair and pair[0] != pair[1] for pair in zip(found, dims, strict=True)
-        ):
-            raise ArtifactFault(
-                f"model '{config.model}', tensor '{tensor.name}': the model expects {len(found)} "
-                f"dimensions (shape {shown(found)}) but the model configuration specifies "
-                f"{len(dims)} {extra}"
-            )
+        port = self._port(kind, tensor)
+        self._config.check_type(kind, tensor, _TYPES.values(), _type(port))
+        self._config.check_dims(
+            tensor, _dims(port), lambda size, dim: size == dim or -1 in (size, dim)
+        )
 
     def _compiled(self) -> Any:  # noqa: ANN401 - openvino.CompiledModel
         settings = self._settings()

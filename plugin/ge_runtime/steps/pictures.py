@@ -165,16 +165,9 @@ class PictureStep:
     """
 
     def __init__(self, processor: ImageProcessor, output: str, dtype: DType, *, last: bool) -> None:
-        """Import Pillow.
+        """Import Pillow; `last` is true if the channels are the last dim of the output.
 
-        Args:
-            processor: The settings of preprocessor_config.json.
-            output: The name of the output.
-            dtype: Its type.
-            last: True if the channels are the last dim of the output.
-
-        Raises:
-            ArtifactFault: Pillow is missing.
+        Raises ArtifactFault if Pillow is missing.
         """
         self._processor, self._output = processor, output
         self._dtype, self._last = dtype.numpy, last
@@ -182,13 +175,9 @@ class PictureStep:
 
     @classmethod
     def open(cls, args: Mapping[str, str]) -> PictureStep:
-        """Return the step of a config.pbtxt; preprocessor_config.json is beside model.py.
+        """Return the step for the arguments of `initialize`.
 
-        Args:
-            args: The arguments of `initialize`.
-
-        Raises:
-            ArtifactFault: See `ImageProcessor.read`; or Pillow is missing.
+        preprocessor_config.json is beside model.py. Raises ArtifactFault.
         """
         (output,) = json.loads(args["model_config"])["output"]
         folder = Path(args["model_repository"], args["model_version"])

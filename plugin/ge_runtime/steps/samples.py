@@ -26,13 +26,9 @@ _INT16: Final = 1 / 32768
 
 
 def reads_normalization(file: Path) -> bool:
-    """Return whether samples are normalized to mean 0 and variance 1.
+    """Return whether preprocessor_config.json normalizes samples to mean 0 and variance 1.
 
-    Args:
-        file: preprocessor_config.json.
-
-    Raises:
-        ArtifactFault: A field has an unknown name or value.
+    Raises ArtifactFault if a field has an unknown name or value.
     """
     fields = read_fields(file)
     kind = fields.get("feature_extractor_type")
@@ -51,13 +47,9 @@ class SampleStep:
 
     @classmethod
     def open(cls, args: Mapping[str, str]) -> SampleStep:
-        """Return the step of a config.pbtxt; preprocessor_config.json is beside model.py.
+        """Return the step for the arguments of `initialize`.
 
-        Args:
-            args: The arguments of `initialize`.
-
-        Raises:
-            ArtifactFault: See `reads_normalization`.
+        preprocessor_config.json is beside model.py. Raises ArtifactFault.
         """
         (output,) = json.loads(args["model_config"])["output"]
         file = Path(args["model_repository"], args["model_version"], "preprocessor_config.json")

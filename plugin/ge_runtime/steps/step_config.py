@@ -8,7 +8,7 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -162,6 +162,56 @@ class StepConfig:
         return ArtifactFault(
             f"model '{self.model}': parameter '{name}': found '{found}', expected {expected}"
         )
+
+    # The texts of these checks are Triton's. All raise ArtifactFault.
+
+    def check_count(self, expected: int, provided: int) -> None:
+        """Check the number of the graph's inputs."""
+        if provided != expected:
+            raise ArtifactFault(
+                f"unable to load model '{self.model}', configuration expects {expected} inputs, "
+                f"model provides {provided}"
+            )
+
+    def check_type(
+        self, kind: str, tensor: StepTensor, supported: Collection[str], provided: str = ""
+    ) -> None:
+        """Check that the backend supports a type, and that the graph has it if it declares one."""
+        if tensor.data_type not in supported:
+            raise ArtifactFault(
+                f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
+                f"'{self.model}'"
+            )
+        if provided not in ("", tensor.data_type):
+            raise ArtifactFault(
+                f"unable to load model '{self.model}', configuration expects datatype "
+                f"{tensor.data_type} for {kind} '{tensor.name}', model provides "
+                f"{provided.replace('STRING', 'BYTES')}"
+            )
+
+    def check_dims(
+        self, tensor: StepTensor, dims: Sequence[int], agree: Callable[[int, int], bool]
+    ) -> None:
+        """Check the graph's dims; `agree` compares one of them with the configured size."""
+        expected, extra = tensor.dims, f"dimensions (shape {shown(tensor.dims)})"
+        if self.batches:
+            expected = (-1, *expected)
+            extra = (
+                "dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
+                f"explicit tensor shape, making complete shape {shown(expected)})"
+            )
+        if len(dims) != len(expected) or not all(map(agree, dims, expected)):
+            raise ArtifactFault(
+                f"model '{self.model}', tensor '{tensor.name}': the model expects {len(dims)} "
+                f"dimensions (shape {shown(dims)}) but the model configuration specifies "
+                f"{len(expected)} {extra}"
+            )
+
+
+def unknown_tensor(kind: str, name: str, known: Iterable[str]) -> ArtifactFault:
+    """Return the fault of a tensor that the graph does not have, in Triton's words."""
+    allowed = ", ".join(sorted(known))
+    return ArtifactFault(f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}")
 
 
 def shown(dims: Sequence[int]) -> str:

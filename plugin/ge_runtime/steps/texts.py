@@ -75,17 +75,10 @@ class TextStep:
         prompt: str = "",
         clean: Sequence[str] = (),
     ) -> None:
-        """Read the tokenizer. Texts are not truncated until `truncate` is called.
+        """Read tokenizer.json. Texts are not truncated until `truncate` is called.
 
-        Args:
-            file: tokenizer.json.
-            inputs: The inputs of a request.
-            outputs: The outputs to compute, and their types.
-            prompt: A text that is put before each `text`.
-            clean: Changes of each text after that: "strip" and "lower".
-
-        Raises:
-            ArtifactFault: See `read_tokenizer`.
+        `prompt` is put before each `text`; "strip" and "lower" in `clean` change each text after
+        that. Raises ArtifactFault, see `read_tokenizer`.
         """
         self.tokenizer = read_tokenizer(file)
         self._inputs, self._outputs = tuple(inputs), dict(outputs)
@@ -94,10 +87,7 @@ class TextStep:
 
     @classmethod
     def open(cls, args: Mapping[str, str]) -> TextStep:
-        """Return the step that a model's config.pbtxt describes; tokenizer.json is beside model.py.
-
-        Args:
-            args: The arguments of `initialize`.
+        """Return the step for the arguments of `initialize`; tokenizer.json is beside model.py.
 
         Raises:
             ArtifactFault: See `read_tokenizer`.

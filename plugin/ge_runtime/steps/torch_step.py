@@ -119,11 +119,8 @@ class TorchStep:
             len(config.inputs) + len(config.batch_inputs) + len(config.controls) + len(states)
         )
         allowed = self._graph.arguments
-        if not self._graph.takes_dict and allowed and len(allowed) != expected:
-            raise ArtifactFault(
-                f"unable to load model '{config.model}', configuration expects {expected} inputs, "
-                f"model provides {len(allowed)}"
-            )
+        if not self._graph.takes_dict and allowed:
+            config.check_count(expected, len(allowed))
         names = [tensor.name for tensor in config.inputs]
         self._input_places = self._placed("input", names, allowed, made)
         for name in (*states, *(control.name for control in config.controls)):
@@ -228,11 +225,7 @@ class TorchStep:
 
     def _check_tensor(self, kind: str, tensor: StepTensor) -> None:
         config = self._config
-        if tensor.data_type not in (*_TYPES.values(), _STRING):
-            raise ArtifactFault(
-                f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
-                f"'{config.model}'"
-            )
+        config.check_type(kind, tensor, (*_TYPES.values(), _STRING))
         if tensor.data_type == _STRING and len(tensor.dims) + config.batches > 1:
             raise ArtifactFault(
                 f"Triton only supports 1 dimensional List of String as {kind} for '{tensor.name}' "

@@ -46,7 +46,6 @@ class Reference:
     """Answers requests one by one. For one thread, and not while the runtime executes."""
 
     def __init__(self, parts: Assembly) -> None:
-        """parts: of an open runtime, whose engine is used."""
         self._config = parts.config
         self._gears = parts.gears
         self._contract = parts.contract
@@ -216,7 +215,7 @@ class AnswerChecker:
     """Compares answers of one model with the expected ones. For one thread."""
 
     def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
-        """tolerance: of floats, relative to the expected value plus 1; None for `TOLERANCES`."""
+        """`tolerance` of floats is relative to the expected value plus 1; None: `TOLERANCES`."""
         self._config = config
         self._tolerance = tolerance
         self.moved = 0.0
@@ -238,12 +237,8 @@ class AnswerChecker:
     ) -> str | None:
         """Return what is wrong with the answer to `request`, or None.
 
-        Args:
-            request: The request.
-            answer: The answer of the runtime.
-            expected: The outputs of the graph.
-            data_only: Ignore what lies past the ends of rows.
-            rounding: Differences that it explains are accepted.
+        With `data_only`, elements past the ends of rows are ignored. Differences that `rounding`
+        explains are accepted.
         """
         if isinstance(answer, Exception):
             kind = type(answer).__name__

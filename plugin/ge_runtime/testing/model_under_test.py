@@ -66,13 +66,8 @@ class ModelUnderTest:
     ) -> Iterator[ModelUnderTest]:
         """Open the model in `version_dir` for the duration of a `with` statement.
 
-        Request sizes are not recorded in the model's histogram.
-
-        Args:
-            version_dir: The version folder, as for `Runtime.open`.
-            model_config: The model configuration.
-            derived: Names of the outputs that the model's own code computes.
-            parameters: Parameters that replace those of `model_config`.
+        `parameters` replace those of `model_config`; `derived` are the outputs that the model's own
+        code computes. Request sizes are not recorded in the model's histogram.
 
         Raises:
             RuntimeFault: The model cannot be opened, see `Runtime.open`.
@@ -102,12 +97,9 @@ class ModelUnderTest:
     def run(
         self, batch: Sequence[RandomRequest], choice: GroupChooser | None, poison: int
     ) -> BatchOutcome:
-        """Answer a request batch.
+        """Answer a request batch; without `choice`, the model groups it.
 
-        Args:
-            batch: The requests.
-            choice: Groups the requests; None lets the model do it.
-            poison: The byte that memory is filled with before each execution.
+        Memory is filled with the byte `poison` before each execution.
         """
         for executor in self.parts.executors:
             executor.poison(poison)
@@ -137,8 +129,6 @@ class ModelUnderTest:
         )
 
 
-# -- groups: which requests share an execution ---------------------------------------------------
-
 Groups: TypeAlias = Sequence[Sequence[int]]
 """The places of requests in a request batch, by execution; each place occurs once."""
 
@@ -161,14 +151,10 @@ class ForcedPartitioner:
         *,
         own_gears: bool = False,
     ) -> None:
-        """Wrap the model's own partitioner.
+        """Wrap the model's own partitioner, for executions of at most `capacity` rows.
 
-        Args:
-            partitioner: The model's own.
-            gears: The sizes that the model executes.
-            capacity: Largest number of rows of an execution.
-            equal: Axes along which only equal sizes share an execution.
-            own_gears: Whether only requests with the same gear share an execution.
+        Along the axes in `equal` only equal sizes share an execution; with `own_gears`, only
+        requests with the same gear do.
         """
         self._partitioner = partitioner
         self._equal = tuple(equal)
@@ -244,8 +230,6 @@ def exactly(groups: Groups) -> GroupChooser:
     return lambda count, fits: groups
 
 
-# -- padding that an answer must not show ----------------------------------------------------------
-
 Padding: TypeAlias = Literal["poison", "nan", "keep"]
 """Padding to use: the highest value of an input's range, NaN, or the configured value."""
 
@@ -258,12 +242,7 @@ def poisoned_pads(
     """Return the values, in config.pbtxt syntax, with which to replace the padding of inputs.
 
     Only inputs whose axes are all masked are included; the graph treats the padding of others as
-    data.
-
-    Args:
-        parts: The model.
-        ranges: Input to the range of its elements, the highest excluded for integers.
-        padding: The kind of value.
+    data. `ranges` are those of the inputs' elements.
     """
     config = parts.config
     if padding == "keep":

@@ -110,13 +110,7 @@ class RequestGenerator:
     def __init__(
         self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, ElementRange]
     ) -> None:
-        """Prepare for one model.
-
-        Args:
-            config: The model.
-            gears: The sizes it executes.
-            ranges: Input to the lowest and highest value of its elements; the highest is excluded
-                for integers.
+        """Prepare for one model; `ranges` are those of the elements of inputs.
 
         Raises:
             RuntimeFault: A range of an unknown input, or one that its type cannot represent.

@@ -71,13 +71,7 @@ class Failure:
     ) -> Failure:
         """Reduce the groups of a failed round to the fewest requests that still fail.
 
-        Args:
-            number: The round.
-            how: How the requests were executed.
-            requests: The requests; their text goes into the report.
-            mismatch: The fault that was found.
-            groups: The requests of each execution.
-            again: Executes only some of the groups, and returns what is wrong.
+        `again` executes only some of the groups, and returns what is wrong.
         """
         smallest = smallest_failing(groups, lambda less: again(less) is not None)
         left = None if smallest is None else again(smallest)

@@ -54,15 +54,11 @@ def persistent_change(
 ) -> tuple[Difference, float] | None:
     """Find a change between alone and padded that rounding does not explain.
 
-    Args:
-        spec: The output.
-        served: The answers of the engine that serves.
-        others: The answers in other arithmetics, at least one.
-        alone: More answers alone that differ from the served one by rounding.
+    `served` are the answers of the engine that serves, `others` those in other arithmetics, at
+    least one, and `alone` further answers alone that differ from the served one by rounding.
 
-    Returns:
-        The difference between the served answers at the place of the largest such change, and the
-        largest distance by rounding there; None if rounding explains all.
+    Returns the difference between the served answers at the place of the largest such change, and
+    the largest distance by rounding there; None if rounding explains all.
     """
     shapes = {pair.alone.shape for pair in (served, *others)}
     if served.padded.shape != served.alone.shape or len(shapes) > 1:

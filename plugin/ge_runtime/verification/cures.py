@@ -53,12 +53,7 @@ def one_row_cure(config: RuntimeConfig) -> Parameters:
 
 
 def advice(cures: Sequence[Parameters], passes: Callable[[Parameters], bool] | None) -> str:
-    """Return the sentence with the first cure that passes.
-
-    Args:
-        cures: Parameters that may cure the refusal.
-        passes: Tries a cure; None: the first one is named untried.
-    """
+    """Return the sentence with the first cure that passes; without `passes`, with the first."""
     cures = [cure for at, cure in enumerate(cures) if cure and cure not in cures[:at]]
     if passes is None:
         return f"Possible cure: {_shown(cures[0])}" if cures else "There is no cure by parameters"

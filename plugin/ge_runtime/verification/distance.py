@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -68,7 +69,7 @@ def compare(
     tolerance: float = 0.0,
     where: NDArray[np.bool_] | None = None,
 ) -> Difference | None:
-    """Compare two arrays of one output. NaN equals NaN.
+    """Return the difference of two arrays of one output, or None. NaN equals NaN.
 
     Args:
         spec: The output.
@@ -77,9 +78,6 @@ def compare(
         tolerance: Allowed difference of floats, relative to the expected value plus 1. With 0, and
             for all other types, elements must be equal.
         where: A mask that broadcasts with the arrays; elements where it is false do not count.
-
-    Returns:
-        The difference, or None if the arrays agree.
     """
     if found.shape != expected.shape:
         shapes = (list(found.shape), list(expected.shape))
@@ -131,17 +129,11 @@ def beyond_chance(
 ) -> tuple[Difference, float] | None:
     """Find a difference that is more than twice what equal executions differ by.
 
-    Engines that sum in no fixed order differ from execution to execution.
+    Engines that sum in no fixed order differ from execution to execution. `repeated` executes the
+    same requests at the same shapes several times; it is called only if there is a difference.
 
-    Args:
-        specs: The outputs.
-        differences: The differences to explain.
-        repeated: Executes the same requests at the same shapes several times, and returns the
-            answers; called only if there is a difference.
-
-    Returns:
-        The first difference that chance does not explain, and the largest distance that equal
-        executions showed in its output; None if chance explains all.
+    Returns the first difference that chance does not explain, and the largest distance that equal
+    executions showed in its output; None if chance explains all.
     """
     if not differences:
         return None
@@ -173,17 +165,10 @@ class Rounding:
     def __init__(
         self, specs: Sequence[TensorSpec], answer: Tensors, variants: Callable[[], Variants]
     ) -> None:
-        """Bound the rounding of one answer.
-
-        Args:
-            specs: The outputs.
-            answer: The answer to the request executed alone.
-            variants: Executes the request again; called at most once.
-        """
+        """Bound the rounding of `answer`, to a request alone, which `variants` executes again."""
         self._specs = {spec.name: spec for spec in specs}
         self._answer = answer
         self._measure = variants
-        self._variants: Variants | None = None
 
     def seen(self, output: str) -> float:
         """Return the largest distance between the answer and its variants."""
@@ -208,16 +193,15 @@ class Rounding:
         numbers = np.abs(readable(dtype, self._answer[output]).astype(np.float64))
         return TOLERANCES[dtype] * float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
 
+    @cached_property
+    def _variants(self) -> Variants:
+        return self._measure()
+
     def _nudged(self, output: str) -> float:
-        return self._largest(output, self._measured().nudged)
+        return self._largest(output, self._variants.nudged)
 
     def _more_rows(self, output: str) -> float:
-        return self._largest(output, self._measured().more_rows)
-
-    def _measured(self) -> Variants:
-        if self._variants is None:
-            self._variants = self._measure()
-        return self._variants
+        return self._largest(output, self._variants.more_rows)
 
     def _largest(self, output: str, variants: Sequence[Tensors]) -> float:
         differences = (

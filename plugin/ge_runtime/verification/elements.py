@@ -34,11 +34,8 @@ def element_ranges(
 ) -> dict[str, ElementRange]:
     """Return the element range of each tensor, by name.
 
-    Args:
-        config: The model, whose `range.<input>` parameters apply.
-        specs: The tensors.
-        given: Tensor name to a range that takes precedence over `range.<input>`.
-        integers: The range of integer and BOOL tensors that have no other.
+    Ranges in `given` take precedence over the parameters `range.<input>`. `integers` is the range
+    of integer and BOOL tensors that have no other.
 
     Raises:
         RuntimeFault: A range that its tensor's type cannot represent.
@@ -89,10 +86,10 @@ def random_elements(
     if dtype is DType.BOOL or dtype.is_integer:
         values = rng.integers(int(low), int(high), shape, _WIDEST.get(dtype, np.dtype(np.int64)))
         return values.astype(dtype.numpy)
-    floats = rng.uniform(low, high, shape).astype(
-        np.float32 if dtype is DType.BF16 else dtype.numpy
-    )
-    return _upper_halves(floats) if dtype is DType.BF16 else floats
+    floats = rng.uniform(low, high, shape)
+    if dtype is DType.BF16:  # truncated: for random numbers rounding does not matter
+        return (floats.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return floats.astype(dtype.numpy)
 
 
 def nudged(
@@ -127,18 +124,9 @@ def poison_of(dtype: DType) -> np.generic:
 
 def readable(dtype: DType, array: Array) -> Array:
     """Return an array that NumPy can compute with: BF16 bits become FP32, others stay."""
-    if dtype is DType.BF16:
-        widened: Array = (array.astype(np.uint32) << 16).view(np.float32)
-        return widened
-    return array
+    return (array.astype(np.uint32) << 16).view(np.float32) if dtype is DType.BF16 else array
 
 
 def is_number(dtype: DType) -> bool:
     """Return whether elements of this type have a distance: all types but BOOL and BYTES."""
     return dtype not in (DType.BOOL, DType.BYTES)
-
-
-def _upper_halves(floats: Array) -> Array:
-    """Return FP32 as BF16 bits, truncated: for random numbers rounding does not matter."""
-    bits: Array = (floats.view(np.uint32) >> 16).astype(np.uint16)
-    return bits

@@ -23,13 +23,10 @@ _EQUAL_EXECUTIONS: Final = 3
 def check_bits(
     executions: Executions, config: RuntimeConfig, gears: Gears, executors: Sequence[Executor]
 ) -> int:
-    """Check every gear, however long it takes: equal bits are a promise.
+    """Check every gear, however long it takes: equal bits are a promise. Return their number.
 
     Requests of several sizes are executed alone and beside each other, at every place of every
     gear, on each executor.
-
-    Returns:
-        The number of gears.
 
     Raises:
         Refused: Bits of an answer depend on its place, on other requests or on chance.

@@ -49,13 +49,8 @@ class Executions:
     ) -> None:
         """Prepare for one configuration.
 
-        Args:
-            executor: Executes on the model's graph.
-            config: The model.
-            gears: The sizes it executes.
-            states: Tensors kept between the requests of a sequence, by graph input.
-            like: Executions of the model with other parameters, whose engines with other
-                roundings are used.
+        `states` are kept between the requests of a sequence, by graph input. `like` are executions
+        of the model with other parameters, whose engines with other roundings are used.
         """
         self._executor = executor
         self._config = config
@@ -94,14 +89,9 @@ class Executions:
         *,
         refilled: bool = False,
     ) -> list[Tensors]:
-        """Execute the probes beside other requests; return the answers of the probes.
+        """Execute the probes beside others with values of `part`; return the probes' answers.
 
-        Args:
-            trial: The sizes.
-            probes: The compared requests.
-            part: The values of the others.
-            executor: See `execute`.
-            refilled: True: with another padding value, if there is one.
+        With `refilled`, another padding value is used, if there is one.
         """
         company = [
             self.values.block(sizes, (1, at), part) for at, sizes in enumerate(trial.company)
@@ -111,10 +101,7 @@ class Executions:
         return answers[len(company[:1]) :][: len(probes)]
 
     def alone(self, probe: Block) -> tuple[Gear, Tensors]:
-        """Execute the probe alone at its own size, or at its gear if the graph has no other sizes.
-
-        Returns the size and the answer.
-        """
+        """Return size and answer of the probe alone: its own size, or its gear if that fails."""
         own = Gear(1, probe.needs)
         fitted = self._gears.fit(1, probe.needs) or own
         if self.any_size and fitted != own:

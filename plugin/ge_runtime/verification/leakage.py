@@ -47,9 +47,6 @@ statistics over all rows that only the largest values determine, and ties that o
 _UNMEASURED: Final = 100
 """Largest change that counts as rounding if no execution shows rounding, in tolerances."""
 _SEPARATE_ROWS: Final = "rows that are independent of each other"
-_PADDING_COMPUTES: Final = (
-    "the graph computes with padding; its value is that of 'pad.<input>', by default 0"
-)
 
 
 class Leakage:
@@ -62,7 +59,6 @@ class Leakage:
     """
 
     def __init__(self, executions: Executions, config: RuntimeConfig) -> None:
-        """Initialize for the executions of one configuration."""
         self._executions = executions
         self._config = config
         self._specs = executions.results
@@ -71,17 +67,8 @@ class Leakage:
         self.by_chance = False
         self.computes_with_padding = False
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Texts for the log."""
-        return (_PADDING_COMPUTES,) if self.computes_with_padding else ()
-
     def check(self, trial: Trial, *, special: bool) -> None:
-        """Execute a trial.
-
-        Args:
-            trial: The requests and their sizes.
-            special: True to try it also with values that reveal special defects.
+        """Execute a trial; if `special`, also with values that reveal special defects.
 
         Raises:
             Refused: Answers depend on more than the request.

@@ -23,12 +23,16 @@ from ge_runtime.verification.cures import Parameters, Refused, advice, one_row_c
 from ge_runtime.verification.equal_bits import check_bits
 from ge_runtime.verification.executions import Executions
 from ge_runtime.verification.leakage import Leakage
-from ge_runtime.verification.plan import Plan, Trial, plan_of
+from ge_runtime.verification.plan import Plan, plan_of
 
 _INDEPENDENT: Final = "answers do not depend on the values of other requests"
 _BY_CHANCE: Final = (
     "equal executions differ, so answers cannot be compared to the bit; beyond that difference "
     "they do not depend on the values of other requests"
+)
+
+_PADDING_COMPUTES: Final = (
+    "the graph computes with padding; its value is that of 'pad.<input>', by default 0"
 )
 
 Reconfigure: TypeAlias = Callable[[Parameters], "tuple[RuntimeConfig, Gears] | None"]
@@ -51,17 +55,7 @@ class Checked:
 class LoadCheck:
     """Checks one model on one executor. For one thread; `run` may be called once.
 
-    Attributes:
-        executor: Executes the trials.
-        config: The model.
-        gears: The sizes it executes.
-        others: Further executors of the model; with `reproducible: true` their answers must have
-            the same bits.
-        states: Tensors kept between the requests of a sequence, by graph input.
-        flops: See `plan_of`.
-        weights_bytes: See `plan_of`.
-        reconfigure: Used to try cures; without it they are only named.
-        like: See `Executions`.
+    For `flops` and `weights_bytes` see `plan_of`, for `states` and `like` see `Executions`.
     """
 
     executor: Executor
@@ -69,10 +63,12 @@ class LoadCheck:
     gears: Gears
     _: KW_ONLY
     others: Sequence[Executor] = ()
+    """With `reproducible: true`, the answers of these must have the same bits."""
     states: Sequence[TensorSpec] = ()
     flops: Callable[[Gear], int | None] = lambda _: None
     weights_bytes: int = 0
     reconfigure: Reconfigure | None = None
+    """Used to try cures; without it they are only named."""
     like: Executions | None = None
     _executions: Executions = field(init=False)
     _leakage: Leakage = field(init=False)
@@ -114,7 +110,9 @@ class LoadCheck:
                 self._failed.append(f"{trial.gear}: {fault}")
                 if trial.company:
                     self._together_fault = self._together_fault or str(fault)
-                    self._try_one_row(trial)
+                    # `_one_row` reports whether the first request would work alone.
+                    with suppress(EngineFault, OutOfMemory):
+                        self._executions.alone(self._executions.probes(trial)[0])
             else:
                 self._passed += 1
                 self._together += bool(trial.company)
@@ -143,7 +141,8 @@ class LoadCheck:
             line += f"; equal to the bit at all places of {self._equal_gears} gear(s)"
         left = [f"left out: {', '.join(plan.left_out)}"] if plan.left_out else []
         failed = (f"not checked: {each}" for each in self._failed)
-        return "; ".join((line, *leakage.notes, *left, *failed))
+        notes = [_PADDING_COMPUTES] if leakage.computes_with_padding else []
+        return "; ".join((line, *notes, *left, *failed))
 
     def _passes(self, cure: Parameters) -> bool:
         """Return whether the model loads with these parameters, checked on this executor."""
@@ -159,11 +158,6 @@ class LoadCheck:
         return check._passed > 0 and not checked.one_row
 
     # -- graphs of one row ----------------------------------------------------------------------
-
-    def _try_one_row(self, trial: Trial) -> None:
-        """Execute the first probe alone, as several requests together failed."""
-        with suppress(EngineFault, OutOfMemory):
-            self._executions.alone(self._executions.probes(trial)[0])
 
     def _one_row(self) -> str:
         """Return why the graph executes no two rows; empty if it does, or executes nothing.

@@ -58,9 +58,6 @@ class Trial:
             own < self.gear.extents[axis] for each in self.probes for axis, own in each.items()
         )
 
-    def __str__(self) -> str:
-        return f"{self.gear} for {len(self.requests)} request(s)"
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -93,12 +90,8 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model.
 
-    Args:
-        config: The model.
-        gears: Its sizes.
-        flops: Estimates the operations of one execution; None if they are unknown. Then each
-            weight counts as two for each position.
-        weights_bytes: Bytes of the graph's weights.
+    `flops` estimates the operations of one execution; None if they are unknown. Then each of the
+    graph's weights counts as two for each position.
     """
     trials, left_out = candidates(config, gears)
     each = max(1, weights_bytes // 2)  # two operations for four bytes
@@ -189,12 +182,8 @@ def sizes_within(config: RuntimeConfig, extents: Sizes, *, turn: int = 0) -> lis
     """Return sizes of requests that an execution of these extents holds, the smallest first.
 
     The smallest, a prime about half as large, and one element less than the execution. With several
-    padded axes also requests that are small along one of them only.
-
-    Args:
-        config: The model.
-        extents: The sizes of the execution.
-        turn: Requests beyond the smallest are rotated by this.
+    padded axes also requests that are small along one of them only. Those beyond the smallest are
+    rotated by `turn`.
     """
     padded = [axis for axis in extents if config.padding[axis] is not PaddingRule.EQUAL]
     minimums = config.axis_sizes.minimums

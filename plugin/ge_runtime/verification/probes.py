@@ -37,12 +37,7 @@ class Values:
     """Makes requests of seeded values: equal seeds give equal requests."""
 
     def __init__(self, config: RuntimeConfig, states: Sequence[TensorSpec] = ()) -> None:
-        """Prepare for one model.
-
-        Args:
-            config: The model.
-            states: Tensors kept between the requests of a sequence, by graph input; requests then
-                belong to a sequence.
+        """Prepare for one model; with `states`, by graph input, requests belong to a sequence.
 
         Raises:
             RuntimeFault: A range that its tensor's type cannot represent.
@@ -60,13 +55,7 @@ class Values:
         self._ranges = element_ranges(config, (*self._specs, *states), integers=integers)
 
     def block(self, sizes: Mapping[str, int], seed: Sequence[int], part: Part = Part.ALL) -> Block:
-        """Return a request of one row, full to its ends, with values from a part of their ranges.
-
-        Args:
-            sizes: Axis to the size of the request's tensors.
-            seed: A seed of NumPy's default generator.
-            part: The part of each element range to draw from.
-        """
+        """Return a request of one row, full to its ends, with values of a part of their ranges."""
         rng = np.random.default_rng(seed)
         tensors = {spec.name: self._tensor(spec, sizes, rng, part) for spec in self._specs}
         lengths = {axis: tensors[name].ravel().tolist() for axis, name in self._lengths.items()}
@@ -101,8 +90,7 @@ class Values:
         elements = random_elements(rng, spec.dtype, shape, (low, high))
         if part is Part.ENDS:
             values: Array = np.array([spec.dtype.scalar(end) for end in self._ends(spec)])
-            drawn: Array = values[rng.integers(0, 2, shape)]
-            return drawn
+            return values[rng.integers(0, 2, shape)]
         if part is Part.ONE:
             elements[...] = spec.dtype.scalar(int(middle) if spec.dtype.is_integer else middle)
             return elements

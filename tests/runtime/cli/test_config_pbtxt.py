@@ -37,25 +37,18 @@ def test_a_folder_and_its_file_give_the_same_configuration(folder):
     assert read_runtime_config(path / "config.pbtxt") == config
 
 
-def test_a_name_in_the_file_wins_over_the_folder(folder):
-    assert read_model_config(folder('name: "other"'))["name"] == "other"
-
-
-def test_outputs_of_bytes_are_derived(folder):
-    label = 'output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]'
-    config = read_runtime_config(folder(ENCODER + label))
-    assert [spec.name for spec in config.outputs] == ["embedding"]
-    assert [spec.name for spec in config.derived] == ["label"]
-
-
-def test_outputs_of_bytes_that_are_passed_are_not_derived(folder):
+def test_outputs_of_bytes_are_derived_unless_they_are_passed(folder):
     more = """
+    output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]
     input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
     output [ { name: "echo" data_type: TYPE_STRING dims: [ 1 ] } ]
     parameters { key: "pass.echo" value { string_value: "text" } }
+    name: "other"
     """
     config = read_runtime_config(folder(ENCODER + more))
-    assert config.derived == ()
+    assert config.model == "other"
+    assert [spec.name for spec in config.outputs] == ["embedding"]
+    assert [spec.name for spec in config.derived] == ["label"]
     assert config.passthrough == {"echo": "text"}
 
 
@@ -72,11 +65,6 @@ def test_outputs_of_bytes_that_are_passed_are_not_derived(folder):
             "instance_group [ { cuont: 2 } ]",
             'config.pbtxt: line 1, column 20: Message type "inference.ModelInstanceGroup" has no '
             "field named \"cuont\". Did you mean 'count'?",
-        ),
-        (
-            "quantum: 1",
-            'config.pbtxt: line 1, column 1: Message type "inference.ModelConfig" has no field '
-            'named "quantum".',
         ),
     ],
 )
@@ -97,22 +85,6 @@ def test_the_schema_is_that_of_tritonclient():
     """After an upgrade of tritonclient, write its `model_config_pb2.DESCRIPTOR.serialized_pb`."""
     schema = Path(config_pbtxt.__file__).with_name("model_config.binpb")
     assert schema.read_bytes() == model_config_pb2.DESCRIPTOR.serialized_pb
-
-
-def test_invalid_parameters_are_refused(folder):
-    with pytest.raises(ConfigFault, match=r"'limit\.words': found no axis 'words'"):
-        read_runtime_config(folder(ENCODER.replace("limit.tokens", "limit.words")))
-
-
-def test_a_missing_file_raises_the_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_model_config(tmp_path)
-
-
-@pytest.mark.parametrize("model", ["ge_classifier", "text_encoder", "text_classifier"])
-def test_the_models_of_this_repository_are_read(model):
-    repository = Path(__file__).parents[3] / "model_repository"
-    assert read_runtime_config(repository / model).model == model
 
 
 def test_a_configuration_becomes_plain_values():
@@ -155,7 +127,3 @@ def test_a_configuration_becomes_plain_values():
 def test_parameters_are_in_the_order_of_their_keys():
     text = "".join(f'parameters {{ key: "{key}" value {{ }} }}\n' for key in "cabed")
     assert [*parse(text)["parameters"]] == [*"abcde"]
-
-
-def test_an_empty_text_sets_nothing():
-    assert parse("  # nothing\n") == {}

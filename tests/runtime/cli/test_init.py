@@ -15,22 +15,17 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 from runtime.support.axis_graphs import (
     attentive,
     one_row,
-    rated,
-    recurrent,
     strided,
     time_major,
     valid,
 )
-from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_model
+from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_text
 
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import read_model_config
-
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 @pytest.fixture
@@ -86,12 +81,9 @@ def test_masks_of_one_and_two_axes(graph, init):
 
 
 def test_a_graph_in_int8_is_proven_and_written(init, tmp_path):
-    weights = np.random.default_rng(3).standard_normal((64, 128), np.float32)
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["rows", 64])],
-        [("y", FLOAT, ["rows", 128])],
-        {"w": weights},
+    model = onnx_text(
+        "(float[rows, 64] x) => (float[rows, 128] y) { y = MatMul (x, w) }",
+        w=np.random.default_rng(3).standard_normal((64, 128), np.float32),
     )
     code, config, printed = init(model, "--int8", "--max-batch", "2")
     assert code == 0
@@ -118,25 +110,6 @@ def test_a_number_without_rows_is_a_question(init):
 
 
 @pytest.mark.brute_force
-def test_a_convolution_without_padding(init):
-    _, config, _ = init(valid())
-    found = parameters(config)
-    assert found["axes.sums"] == "(samples - 6) // 2"
-    assert found["min.samples"] == "8"
-
-
-def test_a_state_is_an_input_with_its_rows_at_dim_1(init):
-    _, config, _ = init(recurrent())
-    assert parameters(config)["batch_axis.state"] == "1"
-    assert parameters(config)["batch_axis.next"] == "1"
-
-
-def test_an_input_that_all_rows_share(init):
-    _, config, _ = init(rated())
-    assert config["max_batch_size"] == 0 or parameters(config)["batch_axis.rate"] == "none"
-
-
-@pytest.mark.brute_force
 def test_rows_that_are_not_first(init):
     _, config, _ = init(time_major())
     assert parameters(config)["mask.mask"] == "frames"
@@ -146,18 +119,13 @@ def test_rows_that_are_not_first(init):
     assert "gears.batch" not in parameters(config)
 
 
-def test_a_fixed_batch_of_one(init):
+def test_a_convolution_without_padding_of_a_fixed_batch(init):
     _, config, printed = init(valid(batch=1))
     assert config["max_batch_size"] == 1
     assert "the graph has a fixed batch of 1" in printed.out
-
-
-@pytest.mark.brute_force
-def test_a_fixed_batch_of_two(init):
-    code, config, printed = init(valid(batch=2))
-    assert code == 0
-    assert config["max_batch_size"] == 2
-    assert "the graph has a fixed batch of 2" in printed.out
+    found = parameters(config)
+    assert found["axes.sums"] == "(samples - 6) // 2"
+    assert found["min.samples"] == "8"
 
 
 @pytest.mark.brute_force
@@ -168,36 +136,13 @@ def test_a_graph_that_fails_with_two_rows(init):
 
 
 def test_rows_that_see_each_other_are_executed_alone(init):
-    model = onnx_model(
-        [
-            helper.make_node("ReduceMax", ["x"], ["most"], axes=[0], keepdims=1),
-            helper.make_node("Div", ["x", "most"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 4])],
+    model = onnx_text(
+        "(float[batch, 4] x) => (float[batch, 4] y)"
+        "{ most = ReduceMax <axes = [0]> (x) y = Div (x, most) }"
     )
     _, config, printed = init(model)
     assert parameters(config) == {"gears.batch": "1"}
     assert "load check" in printed.out
-
-
-def test_a_mask_that_the_graph_ignores_is_an_input(init):
-    node = helper.make_node
-    model = onnx_model(
-        [
-            node("Gather", ["table", "ids"], ["vectors"]),
-            node("ReduceMean", ["vectors"], ["mean"], axes=[1], keepdims=0),
-            node("Cast", ["mask"], ["numbers"], to=FLOAT),
-            node("ReduceMax", ["numbers"], ["one"], axes=[1], keepdims=1),
-            node("Mul", ["mean", "one"], ["y"]),
-        ],
-        [("ids", INT64, ["batch", "tokens"]), ("mask", INT64, ["batch", "tokens"])],
-        [("y", FLOAT, ["batch", 4])],
-        {"table": np.random.default_rng(1).random((16, 4), np.float32)},
-    )
-    _, config, printed = init(model)
-    assert [own["name"] for own in config["input"]] == ["ids", "mask"]
-    assert "Input 'mask' is not generated as a mask: values behind the data change" in printed.out
 
 
 @pytest.mark.brute_force
@@ -208,11 +153,9 @@ def test_sizes_that_depend_on_values_are_refused(init):
 
 
 def test_external_weights_are_copied(tmp_path, capfd):
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["batch", 64])],
-        [("y", FLOAT, ["batch", 64])],
-        {"w": np.eye(64, dtype=np.float32)},
+    model = onnx_text(
+        "(float[batch, 64] x) => (float[batch, 64] y) { y = MatMul (x, w) }",
+        w=np.eye(64, dtype=np.float32),
     )
     (tmp_path / "weights").mkdir()
     external = {"save_as_external_data": True, "location": "weights/w.bin", "size_threshold": 0}
@@ -236,14 +179,6 @@ def test_bad_files_exit_with_2_and_leave_nothing(content, error, tmp_path, capfd
     assert cli.main(["init", str(file), "--into", str(tmp_path / "r"), "--in-process"]) == 2
     assert error in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
-
-
-def test_an_existing_folder_is_kept(tmp_path, capfd):
-    onnx.save(valid(), tmp_path / "graph.onnx")
-    (tmp_path / "r" / "graph").mkdir(parents=True)
-    assert cli.main(["init", str(tmp_path / "graph.onnx"), "--into", str(tmp_path / "r")]) == 2
-    assert "found a folder, expected none" in capfd.readouterr().err
-    assert list((tmp_path / "r" / "graph").iterdir()) == []
 
 
 @pytest.mark.slow

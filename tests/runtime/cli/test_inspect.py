@@ -261,7 +261,7 @@ batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: [ "count" ] data_type: TY
     ]
 
 
-def test_a_disagreement_exits_with_1(model, run):
+def test_a_disagreement_exits_with_1(model, run, tmp_path):
     config = ENCODER_CONFIG.replace("TYPE_INT64", "TYPE_INT32").replace(
         parameter("mask.attention_mask", "tokens"), ""
     )
@@ -272,6 +272,7 @@ def test_a_disagreement_exits_with_1(model, run):
         "attention_mask  INT64[*,*]    nothing",
     ]
     assert "Memory" not in printed
+    assert json.loads(run(tmp_path / "encoder", "--format", "json")[1])["memory"] is None
     faults = section(printed, "Faults")
     assert faults[0] == (
         "input 'input_ids': found INT64[*,*] in the graph, expected INT32[batch,tokens]"
@@ -279,16 +280,6 @@ def test_a_disagreement_exits_with_1(model, run):
     assert faults[1].startswith(
         "graph input 'attention_mask' INT64[*,*]: found no source, expected"
     )
-
-
-def test_a_disagreement_in_json_has_no_memory(model, run):
-    folder = model(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]"))
-    code, printed, _ = run(folder, "--format", "json")
-    shown = json.loads(printed)
-    assert (code, shown["memory"]) == (1, None)
-    assert shown["faults"] == [
-        "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]"
-    ]
 
 
 def test_without_the_package_onnx_the_workspace_is_unknown(model, run, monkeypatch):
@@ -327,7 +318,7 @@ def test_an_unknown_version_exits_with_2(model, run, tmp_path, versions, argumen
 
 
 def test_a_model_without_a_graph_is_refused(model, run):
-    """The error does not mention faults of the configuration."""
+    # The error does not mention faults of the configuration.
     config = 'input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
     folder = model(config + parameter("max_tokens", "512"), graph=None)
     (folder / "1" / "model.py").touch()
@@ -340,14 +331,6 @@ def test_an_ensemble_is_refused(model, run):
     code, _, errors = run(model('platform: "ensemble"', graph=None))
     assert code == 2
     assert "platform: found ensemble, expected a model with a graph of its own" in errors
-
-
-def test_a_folder_without_a_model_exits_with_2(tmp_path, run):
-    assert run(tmp_path) == (
-        2,
-        "",
-        f"ge-runtime: {tmp_path}: found no config.pbtxt, expected the folder of a model\n",
-    )
 
 
 def test_report_of_states_constants_ranges_and_sizes(run, tmp_path):

@@ -1,5 +1,6 @@
 """The command `ge-runtime`: exit codes, stdout and stderr."""
 
+import ast
 import subprocess
 import sys
 from importlib.metadata import version
@@ -13,28 +14,11 @@ from ge_runtime.cli.command import EXIT_UNUSABLE
 pytestmark = pytest.mark.brute_force
 
 
-def test_help_lists_the_commands(capsys):
-    with pytest.raises(SystemExit) as exited:
-        cli.main(["--help"])
-    assert exited.value.code == 0
-    printed = capsys.readouterr().out
-    for command in cli.COMMANDS:
-        assert f"\n    {command.name}" in printed
-
-
 def test_version_of_the_installed_package(capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(["--version"])
     assert exited.value.code == 0
     assert capsys.readouterr() == (f"ge-runtime {version('ge-runtime')}\n", "")
-
-
-def test_python_dash_m_runs_the_command():
-    process = subprocess.run(
-        [sys.executable, "-m", "ge_runtime.cli", "--version"], capture_output=True, text=True
-    )
-    assert process.returncode == 0
-    assert process.stdout == f"ge-runtime {version('ge-runtime')}\n"
 
 
 def test_version_without_an_installation(capsys, monkeypatch):
@@ -47,7 +31,7 @@ def test_version_without_an_installation(capsys, monkeypatch):
     assert printed == "".join(f"ge-runtime unknown: {folder} is not installed".split())
 
 
-@pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears"], ["gears", "x", "--cuont", "3"]])
+@pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears", "x", "--cuont", "3"]])
 def test_invalid_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main(arguments)
@@ -61,17 +45,6 @@ def test_a_missing_file_exits_with_2(tmp_path, capsys):
     assert capsys.readouterr() == ("", f"ge-runtime: {path}: No such file or directory\n")
 
 
-def test_a_malformed_file_exits_with_2(tmp_path, capsys):
-    path = tmp_path / "lengths.csv"
-    path.write_text("tokens\ntwelve\n")
-    assert cli.main(["gears", str(path)]) == 2
-    assert capsys.readouterr() == (
-        "",
-        f"ge-runtime: {path}: line 2, column 'tokens': found 'twelve', expected a whole number of "
-        "at least 1\n",
-    )
-
-
 def test_ctrl_c_prints_no_traceback(tmp_path, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -81,8 +54,7 @@ def test_ctrl_c_prints_no_traceback(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("command", ["build", "inspect", "conformance"])
-def test_other_folders_are_refused_with_a_hint(tmp_path, capsys, command):
+def test_other_folders_are_refused_with_a_hint(tmp_path, capsys):
     repository = tmp_path / "repository"
     version = repository / "encoder" / "1"
     version.mkdir(parents=True)
@@ -96,14 +68,22 @@ def test_other_folders_are_refused_with_a_hint(tmp_path, capsys, command):
         (version, f"found no config.pbtxt, {expected}; that is {version.parent}"),
         (config, f"found a file, {expected}; that is {version.parent}"),
     ):
-        assert cli.main([command, str(folder)]) == EXIT_UNUSABLE
+        assert cli.main(["build", str(folder)]) == EXIT_UNUSABLE
         assert capsys.readouterr() == ("", f"ge-runtime: {folder}: {complaint}\n")
 
 
-def test_an_ensemble_is_not_built(tmp_path, capsys):
-    (tmp_path / "config.pbtxt").write_text('platform: "ensemble"')
-    assert cli.main(["build", str(tmp_path)]) == EXIT_UNUSABLE
-    assert "platform: found ensemble, expected a model with" in capsys.readouterr().err
+def test_the_backend_is_a_folder_with_a_model(tmp_path, capsys):
+    file = tmp_path / "ge" / "model.py"
+    for _ in range(2):
+        assert cli.main(["backend", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{file}\n"
+        (model,) = [
+            own for own in ast.parse(file.read_text()).body if isinstance(own, ast.ClassDef)
+        ]
+        assert model.name == "TritonPythonModel"
+    assert cli.main(["backend", str(tmp_path / "nowhere")]) == 2
+    expected = "nowhere: found no such folder, expected Triton's --backend-directory, by default "
+    assert expected in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

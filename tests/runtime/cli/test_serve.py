@@ -63,22 +63,15 @@ def test_a_taken_port_is_refused_before_a_graph_is_executed(tmp_path, written, p
     assert written == []
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "http"])
-def test_an_invalid_port_is_refused(port, tmp_path, written, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["serve", *graphs(tmp_path, "a.onnx"), f"--http-port={port}"])
-    assert ended.value.code == 2
-    assert "expected 1 to 65535" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [("nothing", "found nothing"), ("empty", "found a folder without .onnx files")],
-)
-def test_a_path_without_graphs_is_refused(name, error, tmp_path, written, ports, capsys):
+def test_invalid_ports_and_paths_are_refused(tmp_path, written, ports, capsys):
+    for port in ("0", "65536", "http"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["serve", *graphs(tmp_path, "a.onnx"), f"--http-port={port}"])
+        assert "expected 1 to 65535" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert cli.main(["serve", str(tmp_path / name), *ports]) == 2
-    assert error in capsys.readouterr().err
+    for name, error in (("nothing", "nothing"), ("empty", "a folder without .onnx files")):
+        assert cli.main(["serve", str(tmp_path / name), *ports]) == 2
+        assert f"found {error}" in capsys.readouterr().err
 
 
 def test_the_first_graph_without_a_configuration_ends_the_command(tmp_path, monkeypatch, ports):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
-from runtime.support.axis_graphs import attentive, rated, recurrent, strided, valid
-from runtime.support.graphs import onnx_model
+from runtime.support.axis_graphs import attentive, recurrent, strided, valid
+from runtime.support.graphs import onnx_text as graph
 
 from ge_runtime.discovery import limits
 from ge_runtime.discovery.configuration import Configuration
@@ -21,9 +21,6 @@ from ge_runtime.discovery.study import Undecided
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.memory.machine import MemoryLimit
 
-BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
-node = helper.make_node
-
 
 @pytest.fixture
 def discover(tmp_path):
@@ -32,9 +29,9 @@ def discover(tmp_path):
     def derive(model: onnx.ModelProto, *, batched=True, sample=None, **options):
         path = tmp_path / "graph.onnx"
         onnx.save(model, path)
-        graph = Graph(path, threads=1)
-        given = {} if sample is None else read_sample(sample, graph.inputs)
-        discovery = Discovery(graph, 16, sample=given, **options)
+        opened = Graph(path, threads=1)
+        given = {} if sample is None else read_sample(sample, opened.inputs)
+        discovery = Discovery(opened, 16, sample=given, **options)
         return discovery.configuration(batched=batched)
 
     return derive
@@ -48,152 +45,131 @@ def names(tensors):
     return [tensor.name for tensor in tensors]
 
 
-def pooled(kind="ReduceSum", **attributes):
-    """A graph without a mask: FP32 [batch, frames, 4], reduced over the frames."""
-    return onnx_model(
-        [node(kind, ["x"], ["y"], keepdims=0, **attributes)],
-        [("x", FLOAT, ["batch", "frames", 4])],
-        [("y", FLOAT, ["batch", 4])],
-    )
-
-
-def affine():
-    """A graph that computes each frame by itself."""
-    return onnx_model(
-        [node("Mul", ["x", "weights"], ["y"])],
-        [("x", FLOAT, ["batch", "frames", 4])],
-        [("y", FLOAT, ["batch", "frames", 4])],
-        {"weights": np.arange(1, 5, dtype=np.float32)},
-    )
+FRAMES = "(float[batch, frames, 4] x) => (float[batch, frames, 4] y)"
+POOLED = "(float[batch, frames, 4] x) => (float[batch, 4] y)"
+MEAN = graph(f"{POOLED} {{ y = ReduceMean <axes = [1], keepdims = 0> (x) }}")
 
 
 def masked(content):
-    """A sum over tokens that are multiplied by `content`, a node that reads `mask`."""
-    return onnx_model(
-        [
-            node("Gather", ["table", "ids"], ["vectors"]),
-            *content,
-            node("Unsqueeze", ["weights", "last"], ["factors"]),
-            node("Mul", ["vectors", "factors"], ["kept"]),
-            node("ReduceSum", ["kept", "tokens"], ["y"], keepdims=0),
-        ],
-        [("ids", INT64, ["batch", "tokens"]), ("mask", INT64, ["batch", "tokens"])],
-        [("y", FLOAT, ["batch", 4])],
-        {
-            "table": np.random.default_rng(1).random((16, 4), np.float32),
-            "one": np.float32(1),
-            "last": np.array([2]),
-            "tokens": np.array([1]),
-        },
+    """A sum over tokens that are multiplied by `content`, nodes that read `mask`."""
+    return graph(
+        "(int64[batch, tokens] ids, int64[batch, tokens] mask) => (float[batch, 4] y)"
+        f"{{ v = Gather (table, ids) {content} f = Unsqueeze (w, last) k = Mul (v, f) "
+        "y = ReduceSum <keepdims = 0> (k, tokens) }",
+        table=np.random.default_rng(1).random((16, 4), np.float32),
+        one=np.float32(1),
+        last=np.array([2]),
+        tokens=np.array([1]),
     )
 
 
-def stateful(state="state", result="state_out", **kept):
+def stateful(state="state", result="state_out", content="Mul (sum, half)"):
     """A cell whose answer is the sum of data and state, and whose state is half of that."""
-    return onnx_model(
-        [
-            node("Add", ["x", state], ["sum"]),
-            node("Concat", ["sum", "sum"], ["y"], axis=1),
-            kept.get("next") or node("Mul", ["sum", "half"], [result]),
-        ],
-        [("x", FLOAT, ["batch", 1]), (state, FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 8]), (result, FLOAT, ["batch", 4])],
-        {"half": np.float32(0.5), "four": np.array([1, 4])},
+    return graph(
+        f"(float[batch, 1] x, float[batch, 4] {state}) => "
+        f"(float[batch, 8] y, float[batch, 4] {result}) "
+        f"{{ sum = Add (x, {state}) y = Concat <axis = 1> (sum, sum) {result} = {content} }}",
+        half=np.float32(0.5),
+        four=np.array([1, 4]),
     )
 
 
-# -- masks and padding
+def looked_up(other, **tables):
+    """The sum of two embeddings: of `ids`, and of the input `other`."""
+    return graph(
+        f"(int64[batch, tokens] ids, int64[batch, tokens] {other}) => (float[batch, tokens, 4] y)"
+        f"{{ a = Gather (words, ids) b = Gather (others, {other}) y = Add (a, b) }}",
+        words=np.eye(30, 4, dtype=np.float32),
+        **tables,
+    )
 
 
-def test_a_mask_that_stops_the_padding_is_generated(discover):
-    found = discover(masked([node("Cast", ["mask"], ["weights"], to=FLOAT)]))
-    assert parameters(found)["mask.mask"] == "tokens"
-    assert names(found.inputs) == ["ids"]
+# Graph; parameters, None for those that are not set; inputs; the start of a note.
+DECISIONS = {
+    "a mask that stops the padding is generated": (
+        masked("w = Cast <to = 1> (mask)"),
+        {"mask.mask": "tokens"},
+        "ids",
+    ),
+    "a mask that lets padding through is an input": (
+        masked("n = Cast <to = 1> (mask) w = Add (n, one)"),
+        {"mask.mask": None},
+        "ids mask",
+        "Input 'mask' is not generated as a mask",
+    ),
+    "an inverted mask is padded with 1": (
+        masked("n = Cast <to = 1> (mask) w = Sub (one, n)"),
+        {"pad.mask": "1", "padding.tokens": "neutral", "mask.mask": None},
+        "ids mask",
+    ),
+    "independent frames make padding neutral": (
+        graph(f"{FRAMES} {{ y = Mul (x, w) }}", w=np.arange(1, 5, dtype=np.float32)),
+        {"padding.frames": "neutral"},
+        "x",
+    ),
+    "a mean over frames leaves equal sizes": (MEAN, {"padding.frames": None}, "x"),
+    # The length that experiments invent may hide all data, so their answers prove nothing.
+    "padding is not neutral beside a rejected length": (
+        graph(
+            "(float[batch, frames, 4] x, int64[batch] n) => (float[batch, frames, 4] y)"
+            "{ c = Unsqueeze (n, one) d = Cast <to = 1> (c) wide = Unsqueeze (d, one) "
+            "mean = ReduceMean <axes = [1]> (x) offset = Add (mean, wide) y = Add (x, offset) }",
+            one=np.array([1]),
+        ),
+        {"padding.frames": None, "lengths.n": None},
+        "x n",
+    ),
+    "an answer without data proves nothing": (
+        graph(f"{FRAMES} {{ y = Mul (x, none) }}", none=np.float32(0)),
+        {"padding.frames": None},
+        "x",
+    ),
+    "positions that matter are generated": (
+        looked_up("position_ids", others=np.random.default_rng(2).random((90, 4), np.float32)),
+        {"positions.position_ids": "tokens", "limit.tokens": "90"},
+        "ids",
+    ),
+    "an index into another input has no range": (
+        graph(
+            "(float[count, 4] nodes, int64[2, links] edges) => (float[2, links, 4] y)"
+            "{ y = Gather (nodes, edges) }"
+        ),
+        {"range.edges": None},
+        "nodes edges",
+        ".*depends on",
+    ),
+    "rows of a state at dim 1": (
+        recurrent(),
+        {"batch_axis.state": "1", "batch_axis.next": "1"},
+        "x state",
+    ),
+    "attention is masked": (attentive(), {"mask.attention_mask": "tokens"}, "input_ids"),
+}
 
 
-def test_a_mask_that_lets_padding_through_is_an_input(discover):
-    weak = [
-        node("Cast", ["mask"], ["number"], to=FLOAT),
-        node("Add", ["number", "one"], ["weights"]),
-    ]
-    found = discover(masked(weak))
-    assert "mask.mask" not in parameters(found)
-    assert names(found.inputs) == ["ids", "mask"]
-    assert any("not generated as a mask" in note for note in found.notes)
-
-
-def test_an_inverted_mask_is_padded_with_1(discover):
-    inverted = [
-        node("Cast", ["mask"], ["number"], to=FLOAT),
-        node("Sub", ["one", "number"], ["weights"]),
-    ]
-    found = discover(masked(inverted))
-    assert parameters(found).items() >= {"pad.mask": "1", "padding.tokens": "neutral"}.items()
-    assert "mask.mask" not in parameters(found)
-    assert [own.name for own in found.inputs if own.optional] == ["mask"]
-
-
-def test_frames_that_are_independent_make_padding_neutral(discover):
-    found = discover(affine())
-    assert parameters(found)["padding.frames"] == "neutral"
-    assert not found.questions
-
-
-def test_a_mean_over_frames_leaves_equal_sizes(discover):
-    found = discover(pooled("ReduceMean", axes=[1]))
-    assert "padding.frames" not in parameters(found)
-    assert not found.questions
+@pytest.mark.parametrize("case", DECISIONS)
+def test_a_decision(case, discover):
+    model, expected, inputs, *note = DECISIONS[case]
+    found = discover(model)
+    assert {key: parameters(found).get(key) for key in expected} == expected
+    assert names(found.inputs) == inputs.split()
+    assert all(any(re.match(start, own) for own in found.notes) for start in note)
+    assert [own.name for own in found.inputs if own.optional] == ["mask"] * ("inverted" in case)
+    assert not found.questions or "frames" not in case
 
 
 def test_padding_that_is_neutral_only_as_0_is_a_question(discover):
-    found = discover(pooled("ReduceL1", axes=[1]))
+    found = discover(graph(f"{POOLED} {{ y = ReduceL1 <axes = [1], keepdims = 0> (x) }}"))
     assert "padding.frames" not in parameters(found)
     (question,) = found.questions
     assert question.text.startswith("Is padding with 0 along frames neutral?")
     assert [own.key for own in question.added] == ["padding.frames"]
 
 
-def test_padding_is_not_neutral_beside_a_rejected_length(discover):
-    """The length that experiments invent may hide all data, so their answers prove nothing."""
-    model = onnx_model(
-        [
-            node("Unsqueeze", ["n", "one"], ["column"]),
-            node("Cast", ["column"], ["count"], to=FLOAT),
-            node("Unsqueeze", ["count", "one"], ["wide"]),
-            node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
-            node("Add", ["mean", "wide"], ["offset"]),
-            node("Add", ["x", "offset"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", "frames", 4]), ("n", INT64, ["batch"])],
-        [("y", FLOAT, ["batch", "frames", 4])],
-        {"one": np.array([1])},
-    )
-    found = discover(model)
-    assert names(found.inputs) == ["x", "n"]
-    assert not {"padding.frames", "lengths.n"} & parameters(found).keys()
-
-
-def test_an_answer_without_data_proves_nothing(discover):
-    model = onnx_model(
-        [node("Mul", ["x", "none"], ["nothing"])],
-        [("x", FLOAT, ["batch", "frames", 4])],
-        [("nothing", FLOAT, ["batch", "frames", 4])],
-        {"none": np.float32(0)},
-    )
-    assert "padding.frames" not in parameters(discover(model))
-
-
-# -- rows, axes, limits
-
-
 def test_first_dims_that_may_differ_are_no_rows(discover):
-    model = onnx_model(
-        [
-            node("ReduceMax", ["x"], ["total"], axes=[0], keepdims=1),
-            node("Add", ["y", "total"], ["z"]),
-        ],
-        [("x", FLOAT, ["nodes", 4]), ("y", FLOAT, ["edges", 4])],
-        [("z", FLOAT, ["edges", 4])],
+    model = graph(
+        "(float[nodes, 4] x, float[edges, 4] y) => (float[edges, 4] z)"
+        "{ total = ReduceMax <axes = [0]> (x) z = Add (y, total) }"
     )
     found = discover(model)
     assert found.max_batch_size == 0
@@ -202,11 +178,10 @@ def test_first_dims_that_may_differ_are_no_rows(discover):
 
 
 def test_a_graph_that_fails_with_one_row_has_no_rows(discover):
-    model = onnx_model(
-        [node("TopK", ["x", "two"], ["y", "places"], axis=0)],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, [2, 4]), ("places", INT64, [2, 4])],
-        {"two": np.array([2])},
+    model = graph(
+        "(float[batch, 4] x) => (float[2, 4] y, int64[2, 4] places)"
+        "{ y, places = TopK <axis = 0> (x, two) }",
+        two=np.array([2]),
     )
     found = discover(model)
     assert found.max_batch_size == 0
@@ -214,29 +189,20 @@ def test_a_graph_that_fails_with_one_row_has_no_rows(discover):
 
 
 def test_strides_give_a_multiple_and_a_smallest_size(discover):
-    found = discover(strided(), constants={"gain": "0.5"})
-    given = parameters(found)
+    given = parameters(discover(strided(), constants={"gain": "0.5"}))
     assert given["align.height"] == given["min.width"] == "4"
     assert given["constant.gain"] == "0.5"
 
 
 def test_a_size_at_which_the_graph_fails_is_the_limit(discover):
-    model = onnx_model(
-        [
-            node("Shape", ["x"], ["shape"]),
-            node("Gather", ["shape", "two"], ["length"]),
-            node("Range", ["zero", "length", "one"], ["places"]),
-            node("Gather", ["table", "places"], ["position"]),
-            node("Add", ["x", "position"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 1, "frames"])],
-        [("y", FLOAT, ["batch", 1, "frames"])],
-        {
-            "two": np.array(2),
-            "zero": np.array(0),
-            "one": np.array(1),
-            "table": np.ones(100, np.float32),
-        },
+    model = graph(
+        "(float[batch, 1, frames] x) => (float[batch, 1, frames] y)"
+        "{ shape = Shape (x) length = Gather (shape, two) places = Range (zero, length, one) "
+        "position = Gather (table, places) y = Add (x, position) }",
+        two=np.array(2),
+        zero=np.array(0),
+        one=np.array(1),
+        table=np.ones(100, np.float32),
     )
     found = discover(model)
     assert parameters(found)["limit.frames"] == "100"
@@ -251,17 +217,15 @@ def test_no_larger_size_is_tried_without_memory_or_time(scarce, discover, monkey
     else:
         clock = itertools.count()
         monkeypatch.setattr(limits.time, "process_time", lambda: float(next(clock)))
-    found = discover(pooled("ReduceMean", axes=[1]))
+    found = discover(MEAN)
     assert parameters(found)["limit.frames"] == "64"
     assert any("larger sizes were not tried" in own.evidence for own in found.parameters)
 
 
 def test_a_dim_with_one_size_is_fixed(discover):
-    model = onnx_model(
-        [node("MatMul", ["x", "weights"], ["y"])],
-        [("x", FLOAT, ["batch", "features"])],
-        [("y", FLOAT, ["batch", 3])],
-        {"weights": np.ones((64, 3), np.float32)},
+    model = graph(
+        "(float[batch, features] x) => (float[batch, 3] y) { y = MatMul (x, w) }",
+        w=np.ones((64, 3), np.float32),
     )
     found = discover(model)
     assert found.inputs[0].dims == (64,)
@@ -272,51 +236,31 @@ def test_a_fixed_batch(discover):
     found = discover(valid(batch=2))
     assert found.max_batch_size == 2
     assert "Rows: the graph has a fixed batch of 2." in found.notes
+    assert "batch_axis.sums" not in parameters(found)
 
 
-# -- outputs
+@pytest.mark.parametrize(
+    ("works", "multiple"),
+    [
+        (lambda size: size < 64 or size % 32 == 0, 32),  # small sizes work because of rounding
+        (lambda size: size % 4 == 0, 4),
+        (lambda size: size <= 64, 1),  # the base is the largest size
+        (lambda size: size <= 64 and size % 8 == 0, 8),
+        (lambda size: size == 64, 64),
+    ],
+)
+def test_the_multiple_is_that_of_larger_sizes_if_there_are_any(works, multiple):
+    assert limits._multiple(64, works) == multiple
 
 
 def test_a_size_that_depends_on_values_has_no_name_without_rows(discover):
-    model = onnx_model(
-        [node("NonZero", ["x"], ["places"])],
-        [("x", FLOAT, ["frames", "features"])],
-        [("places", INT64, [2, "count"])],
+    model = graph(
+        "(float[frames, features] x) => (int64[2, count] y) { p = Relu (x) y = NonZero (p) }"
     )
-    found = discover(onnx_model_of_signs(model), batched=False)
+    found = discover(model, batched=False)
     assert found.outputs[0].dims == (2, -1)
-    assert "axes.places" not in parameters(found)
+    assert "axes.y" not in parameters(found)
     assert any("Its size is not checked." in note for note in found.notes)
-
-
-def onnx_model_of_signs(model):
-    """Let the first node read only the positive elements."""
-    model.graph.node[0].input[0] = "positive"
-    model.graph.node.insert(0, node("Relu", ["x"], ["positive"]))
-    return model
-
-
-def test_an_output_of_another_rank_than_declared_is_refused(discover):
-    model = onnx_model(
-        [node("Squeeze", ["x"], ["y"])],
-        [("x", FLOAT, [1, 1, "frames"])],
-        [("y", FLOAT, [1, "frames"])],
-    )
-    with pytest.raises(Undecided, match="found 1 dims in an execution, expected the 2"):
-        discover(model)
-
-
-def test_a_graph_that_draws_random_numbers_is_refused(discover):
-    model = onnx_model(
-        [node("RandomNormalLike", ["x"], ["noise"]), node("Add", ["x", "noise"], ["y"])],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 4])],
-    )
-    with pytest.raises(Undecided, match="draws random numbers"):
-        discover(model)
-
-
-# -- states
 
 
 def test_a_named_state_is_kept_for_a_sequence(discover):
@@ -325,6 +269,11 @@ def test_a_named_state_is_kept_for_a_sequence(discover):
     assert names(found.inputs) == ["x"]
     assert names(found.outputs) == ["y"]
     assert "sequence_batching" in found.text("graph.onnx")
+    found = discover(stateful(), keep_states=False)
+    assert names(found.inputs) == ["x", "state"]
+    assert not found.keeps_states
+    text = Configuration(0, keeps_states=True).text("graph.onnx")
+    assert "oldest { max_candidate_sequences: 16 }" in text
 
 
 @pytest.mark.parametrize(
@@ -335,17 +284,6 @@ def test_names_of_states(state, result, discover):
     assert found.keeps_states == ((state, result) != ("past", "present"))
 
 
-def test_a_model_without_rows_keeps_several_sequences():
-    text = Configuration(0, keeps_states=True).text("graph.onnx")
-    assert "oldest { max_candidate_sequences: 16 }" in text
-
-
-def test_requests_may_send_the_states(discover):
-    found = discover(stateful(), keep_states=False)
-    assert names(found.inputs) == ["x", "state"]
-    assert not found.keeps_states
-
-
 def test_a_state_without_such_names_is_a_question(discover):
     found = discover(stateful("s", "q"))
     assert names(found.inputs) == ["x", "s"]
@@ -354,79 +292,26 @@ def test_a_state_without_such_names_is_a_question(discover):
     assert '# parameters { key: "state.s"' in found.text("graph.onnx")
 
 
-def test_an_output_that_forgets_the_state_is_no_state(discover):
-    found = discover(stateful(next=node("Tile", ["x", "four"], ["state_out"])))
+@pytest.mark.parametrize("content", ["Tile (x, four)", "Identity (state)"])
+def test_an_output_that_forgets_or_copies_the_state_is_no_state(content, discover):
+    found = discover(stateful(content=content))
     assert not found.keeps_states
     assert not found.questions
 
 
-def test_an_output_that_copies_the_input_is_no_state(discover):
-    assert not discover(stateful(next=node("Identity", ["state"], ["state_out"]))).keeps_states
-
-
-def test_rows_of_a_state_at_dim_1(discover):
-    given = parameters(discover(recurrent()))
-    assert given["batch_axis.state"] == given["batch_axis.next"] == "1"
-
-
-# -- values
-
-
 def test_ids_and_token_types_have_the_ranges_of_their_tables(discover):
-    model = onnx_model(
-        [
-            node("Gather", ["words", "ids"], ["a"]),
-            node("Gather", ["types", "token_type_ids"], ["b"]),
-            node("Add", ["a", "b"], ["y"]),
-        ],
-        [(name, INT64, ["batch", "tokens"]) for name in ("ids", "token_type_ids")],
-        [("y", FLOAT, ["batch", "tokens", 4])],
-        {"words": np.eye(30, 4, dtype=np.float32), "types": np.eye(2, 4, dtype=np.float32)},
-    )
-    found = discover(model)
+    found = discover(looked_up("token_type_ids", others=np.eye(2, 4, dtype=np.float32)))
     given = parameters(found)
     assert given["range.ids"] == "0..29"
     assert given["range.token_type_ids"] == "0..1"
     assert [tensor.optional for tensor in found.inputs] == [False, True]
 
 
-def test_an_index_into_another_input_has_no_range(discover):
-    model = onnx_model(
-        [node("Gather", ["nodes", "edges"], ["y"])],
-        [("nodes", FLOAT, ["count", 4]), ("edges", INT64, [2, "links"])],
-        [("y", FLOAT, [2, "links", 4])],
-    )
-    found = discover(model)
-    assert "range.edges" not in parameters(found)
-    assert any("depends on" in note for note in found.notes)
-
-
-def test_positions_that_matter_are_generated(discover):
-    model = onnx_model(
-        [
-            node("Gather", ["words", "ids"], ["a"]),
-            node("Gather", ["places", "position_ids"], ["b"]),
-            node("Add", ["a", "b"], ["y"]),
-        ],
-        [(name, INT64, ["batch", "tokens"]) for name in ("ids", "position_ids")],
-        [("y", FLOAT, ["batch", "tokens", 4])],
-        {
-            "words": np.eye(30, 4, dtype=np.float32),
-            "places": np.random.default_rng(2).random((90, 4), np.float32),
-        },
-    )
-    found = discover(model)
-    assert parameters(found)["positions.position_ids"] == "tokens"
-    assert parameters(found)["limit.tokens"] == "90"
-    assert names(found.inputs) == ["ids"]
-
-
 def test_a_number_that_changes_nothing_is_a_constant(discover):
-    model = onnx_model(
-        [node("Mul", ["gain", "zero"], ["nothing"]), node("Add", ["x", "nothing"], ["y"])],
-        [("x", FLOAT, ["batch", 4]), ("gain", FLOAT, [])],
-        [("y", FLOAT, ["batch", 4])],
-        {"zero": np.float32(0)},
+    model = graph(
+        "(float[batch, 4] x, float gain) => (float[batch, 4] y)"
+        "{ nothing = Mul (gain, zero) y = Add (x, nothing) }",
+        zero=np.float32(0),
     )
     found = discover(model)
     assert parameters(found) == {"constant.gain": "1"}
@@ -434,47 +319,24 @@ def test_a_number_that_changes_nothing_is_a_constant(discover):
 
 
 def test_a_sampling_rate_is_assumed_and_asked_for(discover):
-    model = onnx_model(
-        [
-            node("Cast", ["sr"], ["rate"], to=FLOAT),
-            node("Mul", ["x", "rate"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 4]), ("sr", INT64, [])],
-        [("y", FLOAT, ["batch", 4])],
+    model = graph(
+        "(float[batch, 4] x, int64 sr) => (float[batch, 4] y)"
+        "{ rate = Cast <to = 1> (sr) y = Mul (x, rate) }"
     )
     found = discover(model)
     assert parameters(found)["constant.sr"] == "16000"
     assert found.questions[0].text.startswith("Which sampling rate")
 
 
-def test_a_value_for_all_rows_is_asked_for(discover):
-    found = discover(rated())
-    assert parameters(found).get("batch_axis.rate") == "none" or not found.max_batch_size
-
-
-# -- samples
-
-
 def chosen():
     """A graph that fails unless its input has the value 77 somewhere."""
-    return onnx_model(
-        [
-            node("Equal", ["codes", "wanted"], ["same"]),
-            node("NonZero", ["same"], ["places"]),
-            node("Gather", ["places", "zero"], ["rows"]),
-            node("Gather", ["rows", "zero"], ["first"]),
-            node("Cast", ["first"], ["number"], to=FLOAT),
-            node("Add", ["x", "number"], ["y"]),
-        ],
-        [("codes", INT64, [3]), ("x", FLOAT, [1, "frames"])],
-        [("y", FLOAT, [1, "frames"])],
-        {"wanted": np.array([77]), "zero": np.array(0)},
+    return graph(
+        "(int64[3] codes, float[1, frames] x) => (float[1, frames] y)"
+        "{ same = Equal (codes, wanted) places = NonZero (same) rows = Gather (places, zero) "
+        "first = Gather (rows, zero) number = Cast <to = 1> (first) y = Add (x, number) }",
+        wanted=np.array([77]),
+        zero=np.array(0),
     )
-
-
-def test_a_graph_that_needs_meaningful_values_asks_for_a_sample(discover):
-    with pytest.raises(Undecided, match="--sample FILE"):
-        discover(chosen())
 
 
 @pytest.mark.parametrize("kind", ["npz", "json"])
@@ -510,29 +372,28 @@ def test_a_sample_that_does_not_fit_is_refused(content, error, discover, tmp_pat
         discover(chosen(), sample=file)
 
 
-def test_texts_are_refused(discover):
-    model = onnx_model(
-        [node("Identity", ["x"], ["y"])],
-        [("x", TensorProto.STRING, ["batch", 1])],
-        [("y", TensorProto.STRING, ["batch", 1])],
-    )
-    with pytest.raises(Undecided, match="found strings, expected numbers"):
-        discover(model)
-
-
-def test_attention_over_ids_is_masked(discover):
-    assert parameters(discover(attentive()))["mask.attention_mask"] == "tokens"
-
-
 @pytest.mark.parametrize(
-    ("works", "multiple"),
+    ("model", "error"),
     [
-        (lambda size: size < 64 or size % 32 == 0, 32),  # small sizes work because of rounding
-        (lambda size: size % 4 == 0, 4),
-        (lambda size: size <= 64, 1),  # the base is the largest size
-        (lambda size: size <= 64 and size % 8 == 0, 8),
-        (lambda size: size == 64, 64),
+        (
+            graph("(float[1, 1, frames] x) => (float[1, frames] y) { y = Squeeze (x) }"),
+            "found 1 dims in an execution, expected the 2",
+        ),
+        (
+            graph(
+                "(float[batch, 4] x) => (float[batch, 4] y)"
+                "{ noise = RandomNormalLike (x) y = Add (x, noise) }"
+            ),
+            "draws random numbers",
+        ),
+        (chosen(), "--sample FILE"),
+        (
+            graph("(string[batch, 1] x) => (string[batch, 1] y) { y = Identity (x) }"),
+            "found strings, expected numbers",
+        ),
     ],
+    ids=["another rank than declared", "random numbers", "meaningful values", "texts"],
 )
-def test_the_multiple_is_that_of_larger_sizes_if_there_are_any(works, multiple):
-    assert limits._multiple(64, works) == multiple
+def test_a_graph_that_cannot_be_studied_is_refused(model, error, discover):
+    with pytest.raises(Undecided, match=error):
+        discover(model)

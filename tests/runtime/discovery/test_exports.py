@@ -6,14 +6,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from runtime.support import exports
-from runtime.support.graphs import onnx_model
-from tokenizers import Tokenizer
+from runtime.support.graphs import onnx_text
 
 from ge_runtime import cli
 from ge_runtime.cli import serve
@@ -25,7 +22,6 @@ from ge_runtime.discovery.pipeline import Pipeline
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
 from ge_runtime.steps.answers import POOLINGS
-from reference_server.testing import open_model
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 FLOAT = TensorProto.FLOAT
@@ -78,9 +74,6 @@ def pipeline(folder, *outputs, labels=(), limit=32, **changed):
     return Pipeline(Export.read(folder), "model", own, named)
 
 
-# -- whole folders -----------------------------------------------------------------------------
-
-
 def test_sentences_are_pooled_and_normalized(init, tmp_path):
     code, into, printed = init(exports.sentences(tmp_path / "minilm"))
     assert code == 0
@@ -115,46 +108,6 @@ def test_a_step_that_computes_something_else_is_not_written(init, tmp_path, monk
     code, _, printed = init(exports.sentences(tmp_path / "minilm"))
     assert code == 1
     assert "differs from the plain computation: output 'embedding': found" in printed.err
-
-
-@pytest.mark.brute_force
-def test_padding_that_reaches_the_answer_leaves_one_text_in_a_request(init, tmp_path, monkeypatch):
-    monkeypatch.setitem(POOLINGS, "mean", lambda vectors, mask: vectors.mean(1))
-    code, into, printed = init(exports.sentences(tmp_path / "minilm"))
-    assert code == 0
-    assert "# One row in a request: found an answer that differs from the plain" in printed.out
-    assert read_model_config(into / "minilm")["max_batch_size"] == 1
-
-
-@pytest.mark.slow
-def test_the_encoder_of_this_project_answers_as_it_was_published(init, tmp_path):
-    """The graph pools and normalizes; here it ends before, and the last step does both."""
-    encoder = REPOSITORY / "text_encoder" / "1" / "model.onnx"
-    tokenizer = REPOSITORY / "tokenizer" / "1" / "tokenizer.json"
-    if not encoder.is_file():
-        pytest.skip("the model is not there: `make models`")
-    folder = exports.sentences(
-        tmp_path / "minilm", {"tokenizer.json": tokenizer.read_text(encoding="utf-8")}
-    )
-    model = onnx.load(encoder)
-    (last,) = (own.input[0] for own in model.graph.node if own.output[0] == "Mul_322")
-    model.graph.node.append(helper.make_node("Identity", [last], ["last_hidden_state"]))
-    dims = ["batch", "tokens", 384]
-    del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("last_hidden_state", FLOAT, dims))
-    onnx.save(model, folder / "onnx" / "model.onnx")
-    code, into, _ = init(folder)
-    assert code == 0
-    with open_model(into / "minilm") as opened:
-        texts = [b"Where is my parcel?", b"Hello", b"word " * 300]
-        found = opened.infer({"text": np.array([texts], object).T}).outputs["embedding"]
-    session = onnxruntime.InferenceSession(encoder)
-    plain = Tokenizer.from_file(str(tokenizer))
-    plain.enable_truncation(16)
-    for row, text in zip(found, texts, strict=True):
-        ids = np.array([plain.encode(text.decode()).ids])
-        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        np.testing.assert_allclose(row, session.run(None, given)[0][0], atol=2e-6)
 
 
 @pytest.mark.brute_force
@@ -221,9 +174,6 @@ def test_serve_shows_requests_for_each_kind_of_input(tmp_path):
     assert 'np.array([[open("image.jpg", "rb").read()]], object)' in shown["image"]
     assert "np.ones([1, 16000], np.float32)" in shown["audio"]
     assert all('.as_numpy("label")' in own for own in shown.values())
-
-
-# -- decisions ---------------------------------------------------------------------------------
 
 
 SENTENCE, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
@@ -379,9 +329,6 @@ def test_outputs_of_another_task_are_those_of_the_graph(tmp_path):
     assert len(found.steps) == 2
 
 
-# -- labels ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("files", "metadata", "names"),
     [
@@ -414,11 +361,8 @@ def test_labels_without_numbers_in_order_are_refused(tmp_path, named):
 
 @pytest.mark.parametrize(("names", "used"), [("a\nb\nc\n", True), ("a\nb\n", False)])
 def test_a_graph_gets_the_labels_beside_it(tmp_path, capfd, names, used):
-    model = onnx_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 3])],
-        {"w": exports.random(4, 3)},
+    model = onnx_text(
+        "(float[batch, 4] x) => (float[batch, 3] y) { y = MatMul (x, w) }", w=exports.random(4, 3)
     )
     onnx.save(model, tmp_path / "graph.onnx")
     (tmp_path / "labels.txt").write_text(names)
@@ -429,9 +373,6 @@ def test_a_graph_gets_the_labels_beside_it(tmp_path, capfd, names, used):
     assert output.get("label_filename", "") == ("labels.txt" if used else "")
     assert (folder / "labels.txt").is_file() is used
     assert "labels.txt" in capfd.readouterr().out
-
-
-# -- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -482,15 +423,6 @@ def test_a_graph_that_does_not_match_its_files_is_refused(tmp_path, changed, fou
     outputs = changed.pop("outputs", [VECTORS])
     with pytest.raises(ArtifactFault, match=found):
         pipeline(exports.sentences(tmp_path / "own"), *outputs, **changed)
-
-
-@pytest.mark.slow
-def test_a_vocabulary_that_exceeds_the_embedding_leaves_nothing(tmp_path, capfd):
-    larger = exports.tokenizer((*exports.WORDS, "more"))
-    folder = exports.sentences(tmp_path / "own", {"tokenizer.json": larger})
-    assert cli.main(["init", str(folder), "--into", str(tmp_path / "r")]) == 1
-    assert "found the id 12, expected at most 11" in capfd.readouterr().err
-    assert not (tmp_path / "r").exists()
 
 
 def test_images_of_another_size_are_refused(init, tmp_path):

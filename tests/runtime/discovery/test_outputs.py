@@ -46,50 +46,44 @@ def test_a_chain_of_convolutions_is_one_floor_division(layers):
         assert found.size({"x": size}) == convolved(size, layers)
 
 
-@given(st.integers(1, 6), st.integers(0, 20))
-def test_a_linear_size(factor, offset):
-    found = fitted(lambda size: factor * size + offset, axis())
+def sides(multiple):
+    own = {"base": 224, "multiple": multiple, "smallest": multiple, "largest": 1024}
+    return axis("h", **own), axis("w", **own)
+
+
+WAV2VEC2 = [(10, 5, 0), *[(3, 2, 0)] * 4, *[(2, 2, 0)] * 2]
+
+
+@pytest.mark.parametrize(
+    ("function", "axes", "relation"),
+    [
+        (
+            lambda size: convolved(size, WAV2VEC2),
+            (axis(smallest=400, base=16000, largest=200000),),
+            "(x - 80) // 320",
+        ),
+        (lambda size: max((size + 3) // 8, 1), (axis(),), "max((x + 3) // 8, 1)"),
+        (lambda size: 7, (axis(),), "7"),
+        (lambda past, new: past + new + 3, (axis("past"), axis("new")), "past + new + 3"),
+    ],
+    ids=["convolutions", "never below one", "fixed", "a sum of two axes"],
+)
+def test_the_simplest_relation_is_found(function, axes, relation):
+    assert str(fitted(function, *axes)) == relation
+
+
+@pytest.mark.parametrize(
+    ("function", "axes", "size"),
+    [
+        (lambda h, w: h // 16 * (w // 16) + 1, sides(16), 4 * 30 + 1),
+        (lambda h, w: sum(h // s * (w // s) for s in (8, 16, 32)), sides(32), 21 * 2 * 15),
+    ],
+    ids=["patches and a class token", "anchors of three strides"],
+)
+def test_products_of_two_axes(function, axes, size):
+    found = fitted(function, *axes)
     assert isinstance(found, Relation)
-    assert found.size({"x": 999}) == factor * 999 + offset
-
-
-def test_wav2vec2_needs_one_division():
-    layers = [(10, 5, 0), *[(3, 2, 0)] * 4, *[(2, 2, 0)] * 2]
-    own = axis(smallest=400, base=16000, largest=200000)
-    assert str(fitted(lambda size: convolved(size, layers), own)) == "(x - 80) // 320"
-
-
-def test_a_size_that_never_falls_below_one():
-    assert str(fitted(lambda size: max((size + 3) // 8, 1), axis())) == "max((x + 3) // 8, 1)"
-
-
-def test_a_fixed_size():
-    assert fitted(lambda size: 7, axis()) == 7
-
-
-def test_patches_of_two_axes_and_a_class_token():
-    sides = (
-        axis("height", base=224, multiple=16, smallest=16, largest=1024),
-        axis("width", base=224, multiple=16, smallest=16, largest=1024),
-    )
-    found = fitted(lambda height, width: height // 16 * (width // 16) + 1, *sides)
-    assert isinstance(found, Relation)
-    assert found.size({"height": 64, "width": 480}) == 4 * 30 + 1
-
-
-def test_the_sum_of_two_axes_is_plain():
-    found = fitted(lambda past, new: past + new + 3, axis("past"), axis("new"))
-    assert str(found) == "past + new + 3"
-
-
-def test_anchors_of_three_strides():
-    sides = (
-        axis("height", base=224, multiple=32, smallest=32, largest=1024),
-        axis("width", base=224, multiple=32, smallest=32, largest=1024),
-    )
-    found = fitted(lambda h, w: sum(h // s * (w // s) for s in (8, 16, 32)), *sides)
-    assert isinstance(found, Relation)
-    assert found.size({"height": 64, "width": 480}) == 21 * 2 * 15
+    assert found.size({"h": 64, "w": 480}) == size
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,6 @@ def test_states_are_compared_in_sequences(opened):
     assert proof.executions == 3  # two sequences of three steps
 
 
-def test_a_proof_names_the_engine_of_the_graph(opened):
-    discovery, folder = opened(stateful())
-    discovery.graph.engine = "torch"
-    _, proof = proven(discovery, folder, "graph.onnx")
-    assert "equal to torch within" in str(proof)
-
-
 def test_a_sample_is_used_in_the_proof(opened, tmp_path):
     file = tmp_path / "sample.npz"
     np.savez(file, codes=np.array([5, 77, 3]), x=np.ones((1, 6), np.float32))

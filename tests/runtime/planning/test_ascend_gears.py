@@ -17,55 +17,41 @@ def options_of(inputs, tables, *, batched=True, **more):
     return ascend_options(CompileTarget(inputs, (), batched, LIMITS, tables, **more))
 
 
-def test_each_minus_one_has_a_value_in_each_gear():
-    options = options_of((IDS, MASK), TOKENS)
-    assert options.atc == (
-        '--input_shape="ids:8,-1;mask:8,-1"',
-        "--input_format=ND",
-        '--dynamic_dims="64,64;128,128"',
-    )
-    assert options.ge == {
-        "ge.inputShape": "ids:8,-1;mask:8,-1",
-        "ge.dynamicDims": "64,64;128,128",
-        "ge.dynamicNodeType": "1",
-    }
-    assert options.note == ""
+ROWS = {("batch",): ((1,), (4,), (8,))}
+TURNED = {("width", "height"): ((320, 256), (640, 512))}
 
 
-def test_gears_of_several_keys_are_combined():
-    options = options_of((IDS,), {("batch",): ((1,), (8,)), **TOKENS})
-    assert options.atc[0] == '--input_shape="ids:-1,-1"'
-    assert options.ge["ge.dynamicDims"] == "1,64;1,128;8,64;8,128"
-
-
-def test_joint_gears_are_not_combined():
-    options = options_of((IDS,), {("batch", "tokens"): ((8, 64), (2, 128))})
-    assert options.ge["ge.dynamicDims"] == "8,64;2,128"
-
-
-def test_values_are_in_the_order_of_the_dims():
-    options = options_of((IMAGE, MASK), {("width", "height"): ((320, 256), (640, 512))})
-    assert options.atc[0] == '--input_shape="image:8,3,-1,-1;mask:8,128"'
-    assert options.ge["ge.dynamicDims"] == "256,320;512,640"
-
-
-def test_gears_of_rows_only_are_dynamic_batch_sizes():
-    options = options_of((IDS, MASK), {("batch",): ((1,), (4,), (8,))})
-    assert options.atc == (
-        '--input_shape="ids:-1,128;mask:-1,128"',
-        "--input_format=ND",
-        '--dynamic_batch_size="1,4,8"',
-    )
-    assert options.ge["ge.dynamicDims"] == "1,1;4,4;8,8"
-
-
-def test_gears_of_one_image_are_dynamic_image_sizes():
-    options = options_of((IMAGE, MASK), SIDES)
-    assert options.atc == (
-        '--input_shape="image:8,3,-1,-1;mask:8,128"',
-        "--input_format=NCHW",
-        '--dynamic_image_size="256,320;512,640"',
-    )
+@pytest.mark.parametrize(
+    ("inputs", "tables", "atc", "dims"),
+    [
+        # Values are in the order of the dims.
+        (
+            (IMAGE, MASK),
+            TURNED,
+            (
+                '--input_shape="image:8,3,-1,-1;mask:8,128"',
+                "--input_format=NCHW",
+                '--dynamic_image_size="256,320;512,640"',
+            ),
+            "256,320;512,640",
+        ),
+        (
+            (IDS, MASK),
+            ROWS,
+            (
+                '--input_shape="ids:-1,128;mask:-1,128"',
+                "--input_format=ND",
+                '--dynamic_batch_size="1,4,8"',
+            ),
+            "1,1;4,4;8,8",
+        ),
+    ],
+    ids=["images", "rows"],
+)
+def test_gears_of_one_image_and_of_rows_have_options_of_their_own(inputs, tables, atc, dims):
+    options = options_of(inputs, tables)
+    assert options.atc == atc
+    assert options.ge["ge.dynamicDims"] == dims
 
 
 @pytest.mark.parametrize(
@@ -162,21 +148,6 @@ def test_inputs_of_requests_and_generated_inputs():
     assert target.unlisted == ()
 
 
-def test_prepared_inputs_replace_those_of_requests():
-    config = model_config(
-        [tensor("text", "STRING", [1])],
-        [tensor("embedding", "FP32", [4])],
-        {
-            "prepared.ids": "INT64[tokens]",
-            "prepared.lengths": "INT32[1]",
-            "axis_length.tokens": "lengths",
-            "limit.tokens": "32",
-            "mask.mask": "tokens",
-        },
-    )
-    assert [spec.name for spec in target_of(config).inputs] == ["ids", "mask"]
-
-
 def test_passed_inputs_are_not_inputs_of_the_graph():
     config = model_config(
         [tensor("ids", "INT64", [-1]), tensor("name", "STRING", [1])],
@@ -224,24 +195,6 @@ def test_io_bytes_of_all_rows():
     assert target.io_bytes({"tokens": 16}) == 8 * (2 * 16 * 8 + 4 * 4)
     assert target.io_bytes({}) == 8 * (2 * 32 * 8 + 4 * 4)
     assert target.io_bytes({"batch": 1}) == 2 * 32 * 8 + 4 * 4
-
-
-def test_io_bytes_of_prepared_tensors():
-    config = model_config(
-        [tensor("text", "STRING", [-1])],
-        [tensor("embedding", "FP32", [-1, 4])],
-        {"rows": "8", "prepared.ids": "INT64[tokens]", "limit.tokens": "32"},
-        batch=0,
-    )
-    target = target_of(config)
-    assert target.batched
-    assert target.io_bytes({"tokens": 16}) == 8 * (16 * 8 + 4 * 4)
-
-
-def test_without_a_batch_dimension_there_is_one_row():
-    ids = TensorSpec("ids", DType.INT64, ("tokens",))
-    target = CompileTarget((ids,), (), False, {"batch": 4, "tokens": 32}, {("tokens",): GEARS})
-    assert target.io_bytes({}) == 32 * 8
 
 
 def test_outputs_of_unknown_size_are_ignored():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ge_runtime.scheduling.kept_costs import CacheFile, cache_folder, content_digest, processor
+from ge_runtime.scheduling.kept_costs import CacheFile, cache_folder, content_digest
 
 SUBJECT = {"content": "abc", "cores": "2"}
 LEARNED = {"calibration": {"weight": 3.0}}
@@ -98,7 +98,3 @@ def test_the_digest_depends_on_content_and_order(tmp_path):
     two.write_bytes(b"b")
     same.write_bytes(b"a")
     assert content_digest([one]) != content_digest([same, two])
-
-
-def test_name_of_the_processor():
-    assert processor()

@@ -1,18 +1,19 @@
 import json
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime.planning import brute
 
+from ge_runtime.errors import RuntimeFault
 from ge_runtime.planning.gear_optimizer import powers_of_two
 from ge_runtime.planning.gear_report import (
     BASELINES,
     as_json,
-    choice_lines,
     compare,
     curve_lines,
-    use_lines,
+    draw,
     uses,
 )
 from ge_runtime.planning.size_demand import SizeDemand, sorted_gears
@@ -24,18 +25,6 @@ DEMAND = SizeDemand.of(
 )
 
 
-def test_report_of_one_count():
-    (comparison,) = compare(DEMAND, [3])
-    assert choice_lines(DEMAND, comparison) == [
-        "                waste  gears",
-        "optimum        53.1 %  8, 16, 64",
-        "quantiles      53.1 %  8, 16, 64",
-        "powers of two  57.4 %  16, 32, 64",
-        "linear         71.6 %  24, 48, 64",
-        "lower bound    41.4 %  a gear for each size, in multiples of 8: 3 gears",
-    ]
-
-
 def test_report_of_several_counts():
     assert curve_lines(DEMAND, compare(DEMAND, range(1, 4))) == [
         "gears  optimum  quantiles  powers of two  linear  gears of the optimum",
@@ -44,19 +33,6 @@ def test_report_of_several_counts():
         "    3   53.1 %     53.1 %         57.4 %  71.6 %  8, 16, 64",
         "bound   41.4 %",
     ]
-
-
-def test_report_of_the_use_of_gears():
-    gears = ((16,), (32,), (64,))
-    assert use_lines(DEMAND, gears, None) == [
-        "gear   sizes  elements  padding",
-        "  16  90.0 %    81.8 %   68.8 %",
-        "  32  10.0 %    18.2 %    6.2 %",
-        "  64   0.0 %     0.0 %    0.0 %",
-    ]
-    with_memory = use_lines(DEMAND, gears, {(16,): 1024, (32,): 2048, (64,): 4096})
-    assert with_memory[0] == "gear   sizes  elements  padding  I/O bytes"
-    assert with_memory[-1] == "  64   0.0 %     0.0 %    0.0 %      4,096"
 
 
 @pytest.mark.brute_force
@@ -152,3 +128,33 @@ def test_baselines_contain_the_limit_and_at_most_count_gears(counted, count, ali
         assert largest == (limit,)
         assert len(others) < count
         assert all(size % align == 0 for (size,) in others)
+
+
+def plotted(axes):
+    return demand_of({(size,) * axes: 40 // size for size in (1, 2, 5, 30)}, "abc"[:axes])
+
+
+@pytest.mark.brute_force
+@pytest.mark.parametrize(
+    ("demand", "counts"),
+    [
+        (plotted(1), [3]),
+        (plotted(2), [3]),
+        (plotted(3), range(1, 4)),
+        (demand_of({(7,): 3}), [1]),  # without padding
+    ],
+)
+def test_plots_are_png_files(tmp_path, demand, counts):
+    draw(tmp_path / "gears.png", demand, compare(demand, counts))
+    assert (tmp_path / "gears.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plots_of_three_axes_or_without_matplotlib_are_refused(tmp_path, monkeypatch):
+    for demand, found in (
+        (plotted(3), "found 3 axes, expected 1 or 2"),
+        (plotted(1), r"pip install 'ge-runtime\[plot\]'"),
+    ):
+        with pytest.raises(RuntimeFault, match=found):
+            draw(tmp_path / "gears.png", demand, compare(demand, [2]))
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not list(tmp_path.iterdir())

@@ -17,18 +17,53 @@ def written(tmp_path):
     return write
 
 
-# -- CSV ---------------------------------------------------------------------------------------
+IDS = {"ids": ("tokens",)}
+PAIR = {"query": ("q",), "passage": ("p",), "weights": ("p",)}
+READ = {
+    "CSV": ("height,width\n480, 640\n512,512\n\n480,640\n", {}, {(480, 640): 2, (512, 512): 1}),
+    "CSV with counts": ("\ufeffcount,tokens\n7,12\n1,13\n", {}, {(12,): 7, (13,): 1}),
+    "numbers along two axes": (
+        "480 640\n\n512, 512\n480 640\n",
+        {"axes": ["height", "width"]},
+        {(480, 640): 2, (512, 512): 1},
+    ),
+    "a list": ([12, 13, 12], {"axes": ["tokens"]}, {(12,): 2, (13,): 1}),
+    "lists": ([[4, 5], [6, 7]], {"axes": ["height", "width"]}, {(4, 5): 1, (6, 7): 1}),
+    # perf_analyzer's input data
+    "shapes": (
+        {
+            "data": [
+                {"image": {"content": [0.5] * 12, "shape": [1, 3, 4]}},
+                {"image": {"content": {"b64": "AAAA"}, "shape": [3, 3, 4]}},
+                {"image": {"b64": "AAAA", "shape": [3, 8, 9]}, "other": [1]},
+            ],
+            "validation_data": [],
+        },
+        {"tensors": {"image": (None, "height", "width")}},
+        {(3, 4): 2, (8, 9): 1},
+    ),
+    "contents": (
+        {"data": [{"ids": [1, 2, 3]}, {"ids": {"content": [7, 8]}}]},
+        {"tensors": IDS},
+        {(3,): 1, (2,): 1},
+    ),
+    "sequences": (
+        {"data": [[{"ids": [1]}, {"ids": [1, 2]}], [{"ids": [1]}]]},
+        {"tensors": IDS},
+        {(1,): 2, (2,): 1},
+    ),
+    "axes of several inputs": (
+        {"data": [{"query": [1, 2], "passage": [1, 2, 3], "weights": [1, 1, 1]}]},
+        {"tensors": PAIR, "axes": ["p", "q"]},
+        {(3, 2): 1},
+    ),
+}
 
 
-def test_csv(written):
-    histogram = read_histogram(written("height,width\n480, 640\n512,512\n\n480,640\n"))
-    assert histogram.axes == ("height", "width")
-    assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
-
-
-def test_csv_with_a_count_column(written):
-    histogram = read_histogram(written("\ufeffcount,tokens\n7,12\n1,13\n"))
-    assert histogram.counts() == {(12,): 7, (13,): 1}
+@pytest.mark.parametrize("name", READ)
+def test_sizes_are_read(written, name):
+    content, options, counts = READ[name]
+    assert read_histogram(written(content), **options).counts() == counts
 
 
 @pytest.mark.parametrize(
@@ -51,9 +86,6 @@ def test_csv_errors_name_the_line(written, text, message):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-# -- numbers -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text", ["12 97\n33 12", "12\n97\n\n33\n12\n", "12, 97,33; 12", "12,97,33,12,"]
 )
@@ -61,11 +93,7 @@ def test_separators_of_numbers(written, text):
     histogram = read_histogram(written(text), axes=["tokens"])
     assert histogram.counts() == {(12,): 2, (97,): 1, (33,): 1}
     assert read_histogram(written(text), unnamed=["words"]).axes == ("words",)
-
-
-def test_numbers_along_several_axes(written):
-    histogram = read_histogram(written("480 640\n\n512, 512\n480 640\n"), axes=["height", "width"])
-    assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
+    assert read_histogram(written("height,width\n1,2\n")).axes == ("height", "width")
 
 
 @pytest.mark.parametrize(
@@ -82,16 +110,6 @@ def test_errors_of_numbers_name_the_line(written, text, axes, message):
         read_histogram(written(text), axes=axes)
 
 
-# -- JSON --------------------------------------------------------------------------------------
-
-
-def test_a_saved_histogram(tmp_path):
-    recorded = Histogram(["batch", "tokens"])
-    recorded.add((2, 12), 3)
-    recorded.save(tmp_path / "histogram.json")
-    assert read_histogram(tmp_path / "histogram.json").counts() == {(2, 12): 3}
-
-
 def test_a_subset_of_axes(tmp_path):
     recorded = Histogram(["batch", "height", "width"])
     recorded.add((2, 12, 34))
@@ -99,13 +117,6 @@ def test_a_subset_of_axes(tmp_path):
     histogram = read_histogram(tmp_path / "histogram.json", axes=["width", "height"])
     assert histogram.axes == ("width", "height")
     assert histogram.counts() == {(34, 12): 2}
-
-
-def test_a_list_of_numbers(written):
-    histogram = read_histogram(written([12, 13, 12]), axes=["tokens"])
-    assert histogram.counts() == {(12,): 2, (13,): 1}
-    histogram = read_histogram(written([[4, 5], [6, 7]]), axes=["height", "width"])
-    assert histogram.counts() == {(4, 5): 1, (6, 7): 1}
 
 
 @pytest.mark.parametrize(
@@ -125,46 +136,6 @@ def test_json_errors_name_the_place(written, content, axes, message):
         read_histogram(written(content), axes=axes)
 
 
-# -- perf_analyzer's input data ----------------------------------------------------------------
-
-IMAGE = {"image": (None, "height", "width")}
-
-
-def test_input_data_with_shapes(written):
-    data = [
-        {"image": {"content": [0.5] * 12, "shape": [1, 3, 4]}},
-        {"image": {"content": {"b64": "AAAA"}, "shape": [3, 3, 4]}},
-        {"image": {"b64": "AAAA", "shape": [3, 8, 9]}, "other": [1]},
-    ]
-    histogram = read_histogram(written({"data": data, "validation_data": []}), tensors=IMAGE)
-    assert histogram.axes == ("height", "width")
-    assert histogram.counts() == {(3, 4): 2, (8, 9): 1}
-
-
-def test_input_data_without_shapes(written):
-    data = [{"ids": [1, 2, 3]}, {"ids": {"content": [7, 8]}}]
-    assert read_histogram(written({"data": data}), tensors={"ids": ("tokens",)}).counts() == {
-        (3,): 1,
-        (2,): 1,
-    }
-
-
-def test_input_data_of_sequences(written):
-    data = [[{"ids": [1]}, {"ids": [1, 2]}], [{"ids": [1]}]]
-    histogram = read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
-    assert histogram.counts() == {(1,): 2, (2,): 1}
-
-
-def test_axes_of_several_inputs(written):
-    data = [{"query": [1, 2], "passage": [1, 2, 3], "weights": [1, 1, 1]}]
-    histogram = read_histogram(
-        written({"data": data}),
-        tensors={"query": ("q",), "passage": ("p",), "weights": ("p",)},
-        axes=["p", "q"],
-    )
-    assert histogram.counts() == {(3, 2): 1}
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -181,7 +152,7 @@ def test_axes_of_several_inputs(written):
 )
 def test_errors_of_input_data_name_the_place(written, data, message):
     with pytest.raises(HistogramFault, match=message):
-        read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
+        read_histogram(written({"data": data}), tensors=IDS)
 
 
 def test_inputs_with_different_sizes_of_an_axis_are_refused(written):

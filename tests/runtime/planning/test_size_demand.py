@@ -14,15 +14,6 @@ counted = st.dictionaries(
 )
 
 
-@given(counted, st.integers(1, 16))
-def test_all_sizes_are_held_by_default(sizes, align):
-    demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]), align=align)
-    assert demand.total == sum(sizes.values())
-    assert demand.beyond == 0
-    assert all(limit % align == 0 for limit in demand.limit)
-    assert (demand.sizes <= demand.limit).all()
-
-
 @given(counted, st.integers(1, 16), st.integers(1, 40), st.integers(1, 40))
 def test_sizes_over_the_limit_are_ignored(sizes, align, height, width):
     inside = {size: n for size, n in sizes.items() if size[0] <= height and size[1] <= width}
@@ -40,7 +31,11 @@ def test_sizes_over_the_limit_are_ignored(sizes, align, height, width):
 
 
 @given(counted, st.integers(1, 16))
-def test_candidates_are_the_smallest_aligned_sizes(sizes, align):
+def test_all_sizes_are_held_by_the_smallest_aligned_ones(sizes, align):
+    demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]), align=align)
+    assert (demand.total, demand.beyond) == (sum(sizes.values()), 0)
+    assert all(limit % align == 0 for limit in demand.limit)
+    assert (demand.sizes <= demand.limit).all()
     limit = tuple(map(max, zip(*sizes, strict=True)))
     limits = dict(zip(("height", "width"), limit, strict=True))
     demand = SizeDemand.of(

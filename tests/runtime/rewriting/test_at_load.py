@@ -96,11 +96,6 @@ def test_a_limit_of_tokens_bounds_requests_executions_and_memory(opened):
     assert all(each.gear.rows * each.gear.extents["tokens"] <= 40 for each in plan)
 
 
-def test_the_memory_of_all_tokens_is_planned(opened):
-    plans = [runtime.plan for runtime in (opened(), opened(unpad="auto"))]
-    assert all(plan.workspace_known for plan in plans)
-
-
 @pytest.mark.parametrize("name", TIMED)
 def test_a_graph_that_is_not_faster_keeps_its_padding(opened, gains, name):
     gains[name] = 0.9

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import quantize_dynamic
 from runtime.support.configs import model_config, tensor
-from runtime.support.graphs import onnx_model
+from runtime.support.graphs import onnx_model, onnx_text
 
 from ge_runtime import Runtime, cli
 from ge_runtime.config import RuntimeConfig
@@ -33,16 +33,12 @@ node = helper.make_node
 
 def feed_forward(opset=17):
     """Return a graph, x [batch, n, 64] to y: two linear layers, and Relu between them."""
-    model = onnx_model(
-        [
-            node("MatMul", ["x", "up"], ["wide"]),
-            node("Add", ["wide", "bias"], ["moved"]),
-            node("Relu", ["moved"], ["positive"]),
-            node("MatMul", ["positive", "down"], ["y"]),
-        ],
-        [("x", TensorProto.FLOAT, ["batch", "n", WIDTH])],
-        [("y", TensorProto.FLOAT, ["batch", "n", WIDTH])],
-        {"up": UP, "bias": RNG.standard_normal(2 * WIDTH).astype(np.float32), "down": DOWN},
+    model = onnx_text(
+        "(float[batch, n, 64] x) => (float[batch, n, 64] y) { wide = MatMul (x, up) "
+        "moved = Add (wide, bias) positive = Relu (moved) y = MatMul (positive, down) }",
+        up=UP,
+        bias=RNG.standard_normal(2 * WIDTH).astype(np.float32),
+        down=DOWN,
     )
     model.opset_import[0].version = opset
     return model
@@ -169,19 +165,13 @@ def test_dynamically_quantized_convolutions_are_restored(saved, tmp_path):
 
 def embedding():
     """Return a graph, ids [batch, n] to y: a large and a small embedding, and a linear layer."""
-    return onnx_model(
-        [
-            node("Gather", ["table", "ids"], ["x"]),
-            node("Gather", ["small", "kinds"], ["kind"]),
-            node("Add", ["x", "kind"], ["sum"]),
-            node("MatMul", ["sum", "up"], ["y"]),
-        ],
-        [
-            ("ids", TensorProto.INT64, ["batch", "n"]),
-            ("kinds", TensorProto.INT64, ["batch", "n"]),
-        ],
-        [("y", TensorProto.FLOAT, ["batch", "n", 2 * WIDTH])],
-        {"table": TABLE, "small": TABLE[:4], "up": UP},
+    return onnx_text(
+        "(int64[batch, n] ids, int64[batch, n] kinds) => (float[batch, n, 128] y)"
+        "{ x = Gather (table, ids) kind = Gather (small, kinds) sum = Add (x, kind) "
+        "y = MatMul (sum, up) }",
+        table=TABLE,
+        small=TABLE[:4],
+        up=UP,
     )
 
 
@@ -232,19 +222,13 @@ def test_memory_of_the_results_is_planned(saved, tmp_path):
 
 
 def no_linear_layer():
-    return onnx_model(
-        [node("Relu", ["x"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n", 4])],
-        [("y", TensorProto.FLOAT, ["n", 4])],
-    )
+    return onnx_text("(float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }")
 
 
 def foreign_product():
-    return onnx_model(
-        [node("MatMulInteger", ["x", "w"], ["y"])],
-        [("x", TensorProto.UINT8, ["n", WIDTH])],
-        [("y", TensorProto.INT32, ["n", WIDTH])],
-        {"w": np.ones((WIDTH, WIDTH), np.int8)},
+    return onnx_text(
+        "(uint8[n, 64] x) => (int32[n, 64] y) { y = MatMulInteger (x, w) }",
+        w=np.ones((WIDTH, WIDTH), np.int8),
     )
 
 

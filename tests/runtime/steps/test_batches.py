@@ -1,4 +1,6 @@
-"""Joining requests to a batch, and splitting its results."""
+"""Joining requests to a batch, splitting its results, and packages that are not installed."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -6,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime.support.steps import step_config
 
-from ge_runtime.errors import EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.steps.openvino_step import OpenVinoStep
 from ge_runtime.steps.step_config import join, part
+from ge_runtime.steps.torch_step import TorchStep
 
 X = {"name": "x", "data_type": "TYPE_FP32", "dims": [2]}
 RAGGED = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "allow_ragged_batch": True}
@@ -64,3 +68,20 @@ def test_ragged_inputs_are_joined_in_one_dimension(kind):
     assert (joined["n"].tolist(), joined["n"].dtype) == (MADE[kind], np.int32)
     parts = part(config, requests, {"y": joined["x"]})
     assert [own["y"].tolist() for own in parts] == [[[1, 2, 3]], [[4]]]
+
+
+@pytest.mark.parametrize(
+    ("step", "file", "extra", "module"),
+    [
+        (OpenVinoStep, "model.xml", "openvino", "openvino"),
+        (TorchStep, "model.pt", "torch", "torch"),
+    ],
+)
+def test_the_error_names_the_command_that_installs_it(
+    tmp_path, monkeypatch, step, file, extra, module
+):
+    (tmp_path / file).touch()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ArtifactFault) as raised:
+        step.open(step_config(), tmp_path)
+    assert str(raised.value).endswith(f"needs: `pip install 'ge-runtime[{extra}]'`")

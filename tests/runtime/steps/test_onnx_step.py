@@ -42,9 +42,6 @@ def opened():
         step.close()
 
 
-# ----------------------------------------------------------------------------------- completion
-
-
 def completed(opened, folder, default=4, **fields):
     config = step_json(**fields)
     opened(folder, **fields).complete(config, default)
@@ -101,31 +98,14 @@ def test_given_fields_are_kept(identity, opened):
     assert completed(opened, identity(["n", 3]), **both) == step_json(**both)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Type.BOOL, "BOOL"),
-        (Type.UINT8, "UINT8"),
-        (Type.UINT16, "UINT16"),
-        (Type.UINT32, "UINT32"),
-        (Type.UINT64, "UINT64"),
-        (Type.INT8, "INT8"),
-        (Type.INT16, "INT16"),
-        (Type.INT32, "INT32"),
-        (Type.INT64, "INT64"),
-        (Type.FLOAT16, "FP16"),
-        (Type.FLOAT, "FP32"),
-        (Type.DOUBLE, "FP64"),
-        (Type.STRING, "STRING"),
-        (Type.BFLOAT16, "INVALID"),
-    ],
-)
+SAME = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "STRING"]
+OTHERS = {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64", "BFLOAT16": "INVALID"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [*zip(SAME, SAME, strict=True), *OTHERS.items()])
 def test_types(identity, opened, kind, name):
-    config = completed(opened, identity(["n", 3], kind))
+    config = completed(opened, identity(["n", 3], getattr(Type, kind)))
     assert config["input"][0]["data_type"] == f"TYPE_{name}"
-
-
-# ----------------------------------------------------------------------------------------- files
 
 
 def test_a_folder_in_place_of_the_file(identity, tmp_path):
@@ -145,8 +125,6 @@ def test_a_corrupt_file_is_refused(tmp_path):
     with pytest.raises(ArtifactFault, match="onnxruntime cannot open it"):
         OnnxStep.open(step_config(), tmp_path)
 
-
-# ---------------------------------------------------------------------------------------- checks
 
 CHECKS = {
     "more inputs": (
@@ -231,9 +209,6 @@ def test_an_input_may_be_narrower_than_the_graph(identity, opened):
     opened(identity(["n", "w"]), max_batch_size=4, **fields).check()
 
 
-# ------------------------------------------------------------------------------------- execution
-
-
 def answered(opened, folder, inputs, **fields):
     step = opened(folder, **fields)
     step.check()
@@ -293,9 +268,6 @@ def test_a_failed_execution_has_the_text_of_triton(identity, opened):
     step.check()
     with pytest.raises(EngineFault, match=r"^onnx runtime error 2: Got invalid dimensions"):
         step.run({"x": np.zeros((3, 3), np.float32)})
-
-
-# ------------------------------------------------------------------------------------ parameters
 
 
 def test_parameters_that_sessions_have(identity):

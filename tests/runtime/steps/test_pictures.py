@@ -1,4 +1,4 @@
-"""Image files become the pixels that the image processors of transformers make."""
+"""Image files and PCM samples become the values that the processors of transformers make."""
 
 import io
 import json
@@ -6,11 +6,12 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from runtime.support.exports import PIXELS
+from runtime.support.exports import PIXELS, SAMPLES, random
 
 from ge_runtime.errors import ArtifactFault, RequestFault
 from ge_runtime.specs import DType
 from ge_runtime.steps.pictures import ImageProcessor, PictureStep
+from ge_runtime.steps.samples import SampleStep, reads_normalization
 
 CLIP = {
     **PIXELS,
@@ -184,10 +185,46 @@ def test_a_missing_field_is_named(read):
         read({name: own for name, own in PIXELS.items() if name != "resample"})
 
 
-def test_fields_that_switch_something_off_are_accepted(read):
+def test_fast_processors_and_fields_that_switch_something_off_are_accepted(read):
     more = {"do_pad": False, "data_format": "channels_first", "device": None, "crop_size": None}
-    assert read({**PIXELS, **more}) == read(PIXELS)
+    fast = {"image_processor_type": "ViTImageProcessorFast"}
+    assert read({**PIXELS, **more, **fast}) == read(PIXELS)
 
 
-def test_fast_processors_are_read_as_the_others(read):
-    assert read({**PIXELS, "image_processor_type": "ViTImageProcessorFast"}) == read(PIXELS)
+def test_each_row_gets_mean_0_and_variance_1():
+    audio = random(2, 500) * np.array([[1], [30]], np.float32) + 3
+    found = SampleStep("x", DType.FP32, normalize=True)({"audio": audio})["x"]
+    for row, given in zip(found, audio, strict=True):
+        expected = (given - given.mean()) / np.sqrt(given.var() + 1e-7)
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-5)
+    assert found.dtype == np.float32
+
+
+def test_integers_are_scaled():
+    audio = np.array([[-32768, 0, 16384]], np.int16)
+    found = SampleStep("x", DType.FP32, normalize=False)({"audio": audio})["x"]
+    assert found.tolist() == [[-1.0, 0.0, 0.5]]
+
+
+def test_no_samples_are_the_fault_of_the_request():
+    with pytest.raises(RequestFault, match="input 'audio': found no samples"):
+        SampleStep("x", DType.FP32, normalize=True)({"audio": np.zeros((1, 0), np.float32)})
+
+
+def test_normalization_of_samples_is_read(tmp_path):
+    file = tmp_path / "preprocessor_config.json"
+    for more, expected in (
+        ({}, True),
+        ({"do_normalize": False, "processor_class": "Wav2Vec2Processor"}, False),
+    ):
+        file.write_text(json.dumps({**SAMPLES, **more}))
+        assert reads_normalization(file) is expected
+    for change, found in (
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "'WhisperFeatureExtractor'"),
+        ({"feature_size": 80}, "'feature_size' with 80"),
+        ({"padding_side": "left"}, "'padding_side' with 'left'"),
+        ({"dither": 0.5}, "'dither' with 0.5"),
+    ):
+        file.write_text(json.dumps({**SAMPLES, **change}))
+        with pytest.raises(ArtifactFault, match=rf"preprocessor_config\.json: found .*{found}"):
+            reads_normalization(file)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -55,6 +55,14 @@ def onnx_model(nodes, inputs, outputs, constants=None) -> onnx.ModelProto:
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def onnx_text(text, **constants) -> onnx.ModelProto:
+    """Return a graph in ONNX's text form, to which these constants are added."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]>\ng {text}')
+    weights = [numpy_helper.from_array(np.asarray(own), name) for name, own in constants.items()]
+    model.graph.initializer.extend(weights)
+    return model
 
 
 # -- encoder: the mean of the embeddings of the tokens that the mask leaves ------------------

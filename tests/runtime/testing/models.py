@@ -203,14 +203,11 @@ SOUND = [
 ]
 
 ON_BOTH_ENGINES = [FREE, IMAGES, TOKENS, ROWLESS, UNFORESEEN, DOUBLED]
-ON_BOTH_ENGINES += [model for model in SOUND if str(model).startswith("copy")]
-"""Sound models for the second engine too: one for each graph and type.
+ON_BOTH_ENGINES += [model for model in SOUND if str(model) in ("copy BOOL", "copy BF16")]
+"""Sound models for the second engine too: one for each graph.
 
-Gears, defaults and prepared inputs are the same for all engines.
+Gears, defaults, prepared inputs and most types are the same for all engines.
 """
-
-
-# -- graphs that are not sound -----------------------------------------------------------------
 
 
 def _embedding(name, *nodes):

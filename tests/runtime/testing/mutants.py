@@ -45,9 +45,6 @@ class Mutant:
         monkeypatch.setattr(self.place, self.name, broken)
 
 
-# -- laying out --------------------------------------------------------------------------------
-
-
 def all_ones(sound, layout, axes, mask):
     mask[...] = 1
 
@@ -116,9 +113,6 @@ def later(sound, feed, layout, batch):
     np.minimum(batch + 1, batch[-1], out=batch)
 
 
-# -- splitting results ------------------------------------------------------------------------
-
-
 def a_row_late(sound, layout, spec, batch, *args):
     return sound(layout, spec, np.roll(batch, 1, axis=0), *args)
 
@@ -159,15 +153,13 @@ MUTANTS = {
     "mask where either axis reaches": Mutant(
         (IMAGES, GEARED_IMAGES), feeds, "fill_mask", either_axis
     ),
-    "padding not written": Mutant(
-        (*_ENCODERS, IMAGES, GEARED_IMAGES), feeds, "gather", leaves_padding
-    ),
+    "padding not written": Mutant((FREE, GEARED_IMAGES), feeds, "gather", leaves_padding),
     "tails copied": Mutant(_ENCODERS, feeds, "gather", copies_tails),
     "rows of padding not written": Mutant(
         (ONE_GEAR, JOINT), feeds, "gather", leaves_rows_of_padding
     ),
-    "lengths one short": Mutant((*_ENCODERS, TOKENS), admission, "read_lengths", shorter),
-    "lengths one long": Mutant((*_ENCODERS, TOKENS), admission, "read_lengths", longer),
+    "lengths one short": Mutant((JOINT, TOKENS), admission, "read_lengths", shorter),
+    "lengths one long": Mutant((JOINT, TOKENS), admission, "read_lengths", longer),
     "default not applied": Mutant((OPTIONAL,), Default, "of", nothing),
     "positions without reset": Mutant(
         (TOKENS, GEARED_TOKENS), feeds, "fill_packed_positions", without_reset
@@ -176,14 +168,14 @@ MUTANTS = {
     "offsets one late": Mutant((TOKENS, GEARED_TOKENS), feeds.Offsets, "write", later),
     "unpacked one late": Mutant((TOKENS, GEARED_TOKENS), executor, "unpack", a_row_late),
     "cropped a column late": Mutant((IMAGES, GEARED_IMAGES), executor, "scatter", a_column_late),
-    "rows of another request": Mutant((*_ENCODERS, IMAGES), executor, "scatter", a_row_late),
+    "rows of another request": Mutant((JOINT, IMAGES), executor, "scatter", a_row_late),
     "answers of an execution swapped": Mutant(
         (FREE, IMAGES), executor, "scatter", reversed_answers
     ),
     "answers of a request batch swapped": Mutant(
         (FREE, TOKENS), RequestBatch, "results", reversed_answers
     ),
-    "slot reused while held": Mutant((FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same),
+    "slot reused while held": Mutant((IMAGES, TOKENS), AnswerSlots, "take", always_the_same),
     "inputs passed to others": Mutant((TAGGED,), Runtime, "_finish", passed_to_the_next),
 }
 
@@ -192,5 +184,5 @@ ON_ANY_ENGINE = ("mask of ones", "padding not written", "offsets one late")
 
 ENGINE_MUTANTS = {
     "onnxruntime": Mutant((FREE, IMAGES, TOKENS), OnnxEngine, "run", all_but_the_last),
-    "torch": Mutant((FREE, IMAGES, TOKENS), TorchEngine, "run", all_but_the_last),
+    "torch": Mutant((TOKENS,), TorchEngine, "run", all_but_the_last),
 }

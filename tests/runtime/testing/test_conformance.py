@@ -55,7 +55,7 @@ def examine(version_dir):
     ids=str,
 )
 def test_sound_models_pass(examine, model, engine):
-    report = examine(model, engine, rounds=3 if engine == "onnxruntime" else 1)
+    report = examine(model, engine, rounds=2 if engine == "onnxruntime" else 1)
     assert report.passed, str(report)
 
 
@@ -65,7 +65,7 @@ def test_sound_models_pass(examine, model, engine):
         pytest.param(mutant, model, engine, id=f"{name}: {model}, {engine}")
         for engine, names in {"onnxruntime": MUTANTS, "torch": ON_ANY_ENGINE}.items()
         for name, mutant in MUTANTS.items()
-        for model in mutant.models
+        for model in (mutant.models if engine == "onnxruntime" else mutant.models[-1:])
         if name in names
     ],
 )
@@ -129,9 +129,6 @@ def test_no_round_starts_after_the_given_seconds(examine):
     assert examine(FREE, rounds=9, seconds=0.0).rounds == 1
 
 
-# -- reports -----------------------------------------------------------------------------------
-
-
 def test_a_failure_is_reduced_to_the_fewest_requests(examine, monkeypatch):
     MUTANTS["answers of an execution swapped"].plant(monkeypatch)
     failure = examine(FREE).failure
@@ -188,11 +185,6 @@ def test_a_graph_that_fails_on_a_single_request_needs_other_ranges(examine):
         examine(FREE, ranges={"input_ids": (len(TABLE), len(TABLE) + 5)})
 
 
-def test_equal_seeds_find_the_same(examine):
-    assert examine(FREE, rounds=3) == examine(FREE, rounds=3)
-    assert examine(FREE, rounds=3) != examine(FREE, rounds=3, seed=1)
-
-
 def test_a_run_without_shared_executions_is_reported(examine):
     report = examine(UNFORESEEN, rounds=2)
     assert report.passed
@@ -205,9 +197,6 @@ def test_random_sizes_are_not_recorded_for_gears(examine, version_dir):
     model = encoder("encoder", {"histogram": "recorded.json"})
     assert examine(model, rounds=1).passed
     assert not (version_dir(model.graph) / "recorded.json").exists()
-
-
-# -- padding -----------------------------------------------------------------------------------
 
 
 def test_padding_is_the_highest_value_of_the_range(examine):
@@ -297,20 +286,6 @@ def test_several_executions_are_numbered():
         "    request 2: 1 row(s), tokens 9",
         "    request 3: 3 row(s), tokens 1",
         "  request 2: output 'y': 2 of 4 element(s) differ",
-    ]
-
-
-def test_a_failure_that_does_not_occur_again_is_not_reduced():
-    lines = replace(FAILURE, smallest=None, left=None).lines()
-    assert lines[-1] == "the same executions, repeated, gave no wrong answer"
-
-
-def test_a_failure_of_no_single_answer_shows_no_execution():
-    failure = replace(FAILURE, mismatch=Mismatch(None, "1 execution(s) failed"))
-    assert failure.lines()[:3] == [
-        "round 1, requests executed in random groups:",
-        "  1 execution(s) failed",
-        "the fewest requests that fail:",
     ]
 
 

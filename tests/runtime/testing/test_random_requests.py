@@ -91,11 +91,6 @@ def test_sizes_are_at_limits_at_gears_and_between():
     assert {request.extent.rows for request in batch} == {1, 2, 3, 4, 5, 6, 7, 8}
 
 
-def test_most_sizes_are_small():
-    sizes = [request.extent.sizes["tokens"] for request in requests_from(FREE)]
-    assert np.median(sizes) < 10
-
-
 def test_a_request_batch_stays_affordable_as_one_execution():
     limits = {"limit.tokens": "512"}
     model = type(FREE)(FREE.graph, {**FREE.config, "max_batch_size": 64})
@@ -125,11 +120,6 @@ def test_rows_end_anywhere_and_poison_follows():
     assert shorter > 20
 
 
-def test_without_lengths_all_elements_are_data():
-    for request in requests_from(GEARED_IMAGES):
-        assert np.isfinite(request.given["image"]).all()
-
-
 def test_optional_inputs_may_be_missing_and_rows_without_lengths_are_full():
     batch = requests_from(OPTIONAL)
     missing = {frozenset(request.complete.keys() - request.given.keys()) for request in batch}
@@ -148,11 +138,6 @@ def test_tensors_are_prepared_from_originals():
     for request in requests_from(PREPARED, 5):
         assert request.given.keys() == {"input_ids", "lengths"}
         assert request.originals.keys() == {"text"}
-
-
-def test_requests_have_no_rows_if_the_model_has_no_batch_dimension():
-    for request in requests_from(ROWLESS, 5):
-        assert request.given["input_ids"].shape == tuple(request.extent.sizes.values())
 
 
 def test_a_range_of_an_unknown_input_is_refused():

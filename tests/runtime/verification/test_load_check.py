@@ -107,12 +107,11 @@ def test_the_check_can_be_turned_off(load):
     assert line == "m_0: load check: off, by config.pbtxt"
 
 
-def test_a_graph_with_neutral_padding_is_loaded(load):
-    config = pixels_config({**COST, **NEUTRAL})
-    assert "; answers do not depend on " in load(PIXELS, config)
-
-
-# -- scripted executions ------------------------------------------------------------------------
+def test_a_graph_with_neutral_padding_or_a_mask_is_loaded(load):
+    assert "; answers do not depend on " in load(PIXELS, pixels_config({**COST, **NEUTRAL}))
+    line = load(ENCODER, encoder_config(COST))
+    assert line.startswith("m_0: load check: 4 of 4 trial(s); ")
+    assert "answers do not depend on the values of other requests" in line
 
 
 class Scripted:
@@ -156,23 +155,79 @@ def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
     return executor, LoadCheck(executor, *model, **more)
 
 
-def test_differences_between_equal_executions_are_no_leakage():
-    def by_chance(block, blocks, gear, call):
-        return own_sum(block) + (call % 2) * 1e-6
+def padded(block, gear):
+    return gear.extents["n"] > block.sizes["n"]
 
+
+def by_chance(block, blocks, gear, call):
+    return own_sum(block) + (call % 2) * 1e-6
+
+
+def by_odd_bits(block, blocks, gear, call):
+    (bits,) = block.tensors["x"][0, :1].view(np.int32).tolist()
+    sign = 1 - 2 * (bits % 2)  # nudged inputs have the other one
+    return own_sum(block) * (1 + 2e-4 * sign * padded(block, gear))
+
+
+def sensitive(block, blocks, gear, call):
+    """Padding changes the answer about as much as the last bits of the inputs do."""
+    exact = block.tensors["x"].astype(np.float64).sum()
+    return np.sin(1e5 * exact + 0.01 * padded(block, gear))
+
+
+BESIDE, WHEN_PADDED = (
+    "load check: .* beside other requests",
+    "whose answer changes when it is padded",
+)
+# Without a second arithmetic, nudged inputs show rounding.
+SCRIPTS = {
+    "leakage": (
+        lambda block, blocks, gear, call: (
+            own_sum(block) + 1e-6 * own_sum(blocks[0]) * (len(blocks) > 1)
+        ),
+        "changes with the values of another request",
+    ),
+    "the number of rows": (lambda block, blocks, gear, call: own_sum(block) / gear.rows, BESIDE),
+    # It is not attributed to padding.
+    "the number of requests": (
+        lambda block, blocks, gear, call: (
+            own_sum(block) + 0.1 * (len({id(other) for other in blocks}) > 1)
+        ),
+        BESIDE,
+    ),
+    "padding": (
+        lambda block, blocks, gear, call: own_sum(block) + 0.01 * padded(block, gear),
+        WHEN_PADDED,
+    ),
+    "padding beyond rounding": (
+        lambda block, blocks, gear, call: own_sum(block) * (1 + 2e-4 * padded(block, gear)),
+        WHEN_PADDED,
+    ),
+    "padding within rounding": (
+        lambda block, blocks, gear, call: own_sum(block) * (1 + 2e-6 * padded(block, gear)),
+        "",
+    ),
+    "another change by nudged inputs": (by_odd_bits, ""),
+    "a sensitive answer": (sensitive, ""),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_changed_answer_is_refused_beyond_rounding(name):
+    answer, refused = SCRIPTS[name]
+    _, check = check_of(answer)
+    if refused:
+        with pytest.raises(ConfigFault, match=refused):
+            check.run()
+    else:
+        check.run()
+
+
+def test_differences_between_equal_executions_are_no_leakage():
     _, check = check_of(by_chance)
     checked = check.run()
     assert re.search(r"change answers by at most (1e-06|9.5e-07)", checked.measured)
     assert "; equal executions differ, so answers cannot be compared to the bit; " in checked.report
-
-
-def test_leakage_is_refused_if_equal_executions_are_equal():
-    def leaking(block, blocks, gear, call):
-        return own_sum(block) + 1e-6 * own_sum(blocks[0]) * (len(blocks) > 1)
-
-    _, check = check_of(leaking)
-    with pytest.raises(ConfigFault, match="changes with the values of another request"):
-        check.run()
 
 
 def test_a_request_is_executed_alone_once():
@@ -203,12 +258,13 @@ class OtherRoundings:
 
 
 def test_cures_are_tried_with_the_same_second_arithmetics():
-    def padded(block, blocks, gear, call):
-        return own_sum(block) + 0.1 * (gear.extents["n"] > block.sizes["n"]) + 0.1 * gear.rows
-
     gears = {"gears.n": "8, 16"}
     executor, check = check_of(
-        padded, gears, reconfigure=lambda cure: scripted_model({**gears, **cure})
+        lambda block, blocks, gear, call: (
+            own_sum(block) + 0.1 * padded(block, gear) + 0.1 * gear.rows
+        ),
+        gears,
+        reconfigure=lambda cure: scripted_model({**gears, **cure}),
     )
     executor.engine = engine = OtherRoundings()
     executor.variant = lambda engine: executor
@@ -220,64 +276,8 @@ def test_cures_are_tried_with_the_same_second_arithmetics():
 
 
 def test_a_change_by_rows_as_large_as_by_padding_is_rounding():
-    def rounding(block, blocks, gear, call):
-        return own_sum(block) + 1e-5 * gear.rows
-
-    _, check = check_of(rounding)
+    _, check = check_of(lambda block, blocks, gear, call: own_sum(block) + 1e-5 * gear.rows)
     assert "change answers by at most 3e-05" in check.run().measured
-
-
-def test_a_graph_that_computes_with_the_number_of_rows_is_refused():
-    def by_rows(block, blocks, gear, call):
-        return own_sum(block) / gear.rows
-
-    _, check = check_of(by_rows)
-    with pytest.raises(ConfigFault, match=r"load check: .* beside other requests"):
-        check.run()
-
-
-def test_a_change_by_padding_beyond_rounding_is_refused():
-    def padded(block, blocks, gear, call):
-        return own_sum(block) + 0.01 * (gear.extents["n"] > block.sizes["n"])
-
-    _, check = check_of(padded)
-    with pytest.raises(ConfigFault, match="whose answer changes when it is padded"):
-        check.run()
-
-
-@pytest.mark.parametrize(("change", "refused"), [(2e-4, True), (2e-6, False)])
-def test_without_a_second_arithmetic_nudged_inputs_show_rounding(change, refused):
-    def padded(block, blocks, gear, call):
-        return own_sum(block) * (1 + change * (gear.extents["n"] > block.sizes["n"]))
-
-    _, check = check_of(padded)
-    if refused:
-        with pytest.raises(ConfigFault, match="whose answer changes when it is padded"):
-            check.run()
-    else:
-        check.run()
-
-
-def test_without_a_second_arithmetic_a_change_must_be_that_of_nudged_inputs():
-    def padded(block, blocks, gear, call):
-        (bits,) = block.tensors["x"][0, :1].view(np.int32).tolist()
-        sign = 1 - 2 * (bits % 2)  # nudged inputs have the other one
-        return own_sum(block) * (1 + 2e-4 * sign * (gear.extents["n"] > block.sizes["n"]))
-
-    _, check = check_of(padded)
-    check.run()
-
-
-def test_without_a_second_arithmetic_sensitive_answers_may_change_with_their_inputs():
-    def sensitive(block, blocks, gear, call):
-        # Padding changes it about as much as the last bits of the inputs.
-        return np.sin(
-            1e5 * block.tensors["x"].astype(np.float64).sum()
-            + 0.01 * (gear.extents["n"] > block.sizes["n"])
-        )
-
-    _, check = check_of(sensitive)
-    check.run()
 
 
 def test_integer_outputs_are_compared_only_if_there_are_no_float_outputs():
@@ -291,51 +291,30 @@ def test_integer_outputs_are_compared_only_if_there_are_no_float_outputs():
     assert "not checked" not in beside.run().report
 
 
-def test_a_change_by_the_number_of_requests_is_not_attributed_to_padding():
-    def counting(block, blocks, gear, call):
-        return own_sum(block) + 0.1 * (len({id(other) for other in blocks}) > 1)
+def fails(condition, text="too wide"):
+    """Return answers of a graph that executes no gear of this condition."""
 
-    _, check = check_of(counting)
-    with pytest.raises(ConfigFault, match=r"load check: .* beside other requests"):
-        check.run()
+    def answer(block, blocks, gear, call):
+        if condition(gear):
+            raise EngineFault(text)
+        return own_sum(block)
+
+    return answer
 
 
 def test_a_graph_of_fixed_sizes_is_executed_only_at_its_gears():
-    def fixed(block, blocks, gear, call):
-        if (gear.rows, gear.extents["n"]) not in [(4, 8), (4, 16)]:
-            raise EngineFault("the graph has no such size")
-        return own_sum(block)
-
+    fixed = fails(lambda gear: (gear.rows, gear.extents["n"]) not in [(4, 8), (4, 16)])
     executor, check = check_of(fixed, {"gears.batch": "4", "gears.n": "8, 16"})
     assert check.run().report.startswith("7 of 7 trial(s); ")
     assert sum(gear.rows != 4 for _, gear in executor.calls) == 1
 
 
 def test_sizes_that_the_graph_cannot_execute_are_reported_as_not_checked():
-    def small(block, blocks, gear, call):
-        if gear.extents["n"] > 4:
-            raise EngineFault("too wide")
-        return own_sum(block)
-
-    _, check = check_of(small)
+    _, check = check_of(fails(lambda gear: gear.extents["n"] > 4))
     assert check.run().report.endswith("not checked: 4 row(s), n 16: too wide")
-
-
-def test_the_report_does_not_mention_answers_if_nothing_was_checked():
-    def failing(block, blocks, gear, call):
-        raise EngineFault("always")
-
-    _, check = check_of(failing)
+    _, check = check_of(fails(lambda gear: True))
     assert "answers" not in check.run().report
 
-
-def test_the_report_of_a_masked_encoder(load):
-    line = load(ENCODER, encoder_config(COST))
-    assert line.startswith("m_0: load check: 4 of 4 trial(s); ")
-    assert "answers do not depend on the values of other requests" in line
-
-
-# -- reproducible: true ---------------------------------------------------------------------
 
 REPRODUCIBLE = {"reproducible": "true", "gears.batch": "4", "gears.n": "8, 16"}
 
@@ -385,32 +364,24 @@ def test_a_graph_whose_rows_depend_on_their_place_is_refused():
     alone.run()
 
 
-def test_an_engine_without_deterministic_results_is_refused():
-    def by_chance(block, blocks, gear, call):
-        return own_sum(block) + (call % 2) * 1e-6
-
-    _, check = check_of(by_chance, REPRODUCIBLE)
-    with pytest.raises(ConfigFault, match=r"bits in equal executions, .* expected an engine"):
-        check.run()
-
-
-def test_a_gear_that_cannot_be_executed_is_refused():
-    def small(block, blocks, gear, call):
-        if gear.extents["n"] > 8:
-            raise EngineFault("too wide")
-        return own_sum(block)
-
-    _, check = check_of(small, REPRODUCIBLE)
-    with pytest.raises(
-        ConfigFault, match=r"found an execution of 4 row\(s\), n 16 to fail: too wide"
-    ):
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (by_chance, "bits in equal executions, .* expected an engine"),
+        (
+            fails(lambda gear: gear.extents["n"] > 8),
+            r"found an execution of 4 row\(s\), n 16 to fail: too wide",
+        ),
+    ],
+)
+def test_an_engine_without_equal_bits_in_each_gear_is_refused(answer, refused):
+    _, check = check_of(answer, REPRODUCIBLE)
+    with pytest.raises(ConfigFault, match=refused):
         check.run()
 
 
 def test_all_executors_are_compared_with_the_first():
-    def other(block, blocks, gear, call):
-        return own_sum(block) + 1e-6
-
-    _, check = check_of(lambda block, *_: own_sum(block), REPRODUCIBLE, others=[Scripted(other)])
+    other = Scripted(lambda block, *_: own_sum(block) + 1e-6)
+    _, check = check_of(lambda block, *_: own_sum(block), REPRODUCIBLE, others=[other])
     with pytest.raises(ConfigFault, match="different bits in row 0"):
         check.run()

@@ -165,9 +165,7 @@ class Model:
 def read_models(repository: Path) -> list[Model]:
     """Return the models that have a graph, each inspected in a child process.
 
-    Raises:
-        RuntimeFault: the folder contains no model.
-        ConfigFault, OSError: a config.pbtxt cannot be read.
+    Raises RuntimeFault if the folder contains no model, or a config.pbtxt cannot be read.
     """
     folders = sorted(file.parent for file in repository.glob("*/config.pbtxt"))
     if not folders:
