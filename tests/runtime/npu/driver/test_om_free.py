@@ -21,7 +21,6 @@ from ge_runtime.cli.inspect import inspect
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
-from ge_runtime.testing.conformance import check
 
 pytestmark = pytest.mark.brute_force
 
@@ -169,14 +168,6 @@ def test_too_little_memory_is_that_and_a_lost_card_is_lost(encoder, machine):
     assert encoder.lost
 
 
-def test_a_card_that_cannot_load_it_again_is_lost(encoder, machine):
-    machine.arm("execute@1=507015;load@1=507899")
-    with pytest.raises(EngineFault):
-        right(encoder, 2, 3)
-    with pytest.raises(EngineLost):
-        right(encoder, 2, 3)
-
-
 def test_planned_models_of_the_card_load_and_execute_beside_it(encoder, encoder_dir):
     place = AscendBackend(0)
     planned = place.open([Artifact(encoder_dir / "model.om", "om", "")], threads=1, outputs=())
@@ -245,11 +236,6 @@ def test_ragged_batches_get_the_answers_of_the_onnx_engine(version_dir):
         runtime.close()
     for own, other in zip(answers["card"], answers["host"], strict=True):
         np.testing.assert_allclose(own["embedding"], other["embedding"], rtol=1e-5)
-
-
-def test_no_request_gets_an_answer_that_depends_on_its_company(version_dir):
-    ranges = {"input_ids": (0, len(TABLE))}
-    assert check(version_dir, configured(), ranges=ranges, rounds=3).passed
 
 
 def test_log_metrics_and_inspect_report_unplanned_memory(version_dir, caplog):

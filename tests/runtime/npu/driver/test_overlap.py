@@ -16,7 +16,7 @@ from ascend_simulator.streams.tasks import Task
 from ge_runtime import PlanFault, Runtime
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.errors import ConfigFault, EngineFault, EngineLost
+from ge_runtime.errors import ConfigFault, EngineFault
 from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
@@ -198,15 +198,6 @@ def test_a_queue_that_is_full_for_a_moment_is_tried_again(sets, machine, monkeyp
             assert run(sets[0]), call
 
 
-def test_a_lost_card_is_lost_for_both(sets, machine):
-    machine.arm("execute@1=lost")
-    with pytest.raises(EngineLost):
-        run(sets[1])
-    with pytest.raises(EngineLost):
-        run(sets[0])
-    assert all(engine.lost for engine in sets)
-
-
 def test_a_set_that_cannot_be_created_changes_nothing(machine, open_set):
     # The context's and the model's stream, and the executor's own: of the two for copies one fits.
     machine.start(streams=5)
@@ -277,11 +268,6 @@ def test_places_are_executors_with_their_sets():
 def test_sets_that_cannot_be_are_refused(parameters, found):
     with pytest.raises(ConfigFault, match=found):
         RuntimeConfig.parse(on_card(encoder_config(parameters)), cores=1)
-
-
-def test_the_cpu_has_no_sets():
-    with pytest.raises(ConfigFault, match="found 2 for engine auto on cpu, expected 1, or"):
-        RuntimeConfig.parse(encoder_config({"io_buffers": "2"}), cores=1)
 
 
 def test_sessions_of_ge_have_none(tmp_path):

@@ -104,23 +104,6 @@ def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime
     assert {entry for entry in services.names() if entry.endswith(".sock")} == {"cpu.sock"}
 
 
-def test_answers_outlive_the_service_that_made_them(services, runtime):
-    (answer,) = runtime.infer([request(5)])
-    services.kill(runtime)
-    np.testing.assert_allclose(answer["embedding"], encode([[5]]), rtol=1e-5)
-    until(runtime.is_ready, "the next service")
-
-
-def test_service_is_replaced_as_often_as_it_dies(services, runtime):
-    seen = set()
-    for _ in range(3):
-        seen.add(services.kill(runtime))
-        until(runtime.is_ready, "the next service")
-        (answer,) = runtime.infer([request(1)])
-        np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
-    assert len(seen) == 3
-
-
 def test_next_service_is_not_started_before_its_time(services, monkeypatch):
     pauses = []
 
@@ -348,15 +331,6 @@ def test_a_fork_of_a_client_has_no_service(services, version_dir):
         assert client.said() == "the client goes on"
 
 
-def test_a_service_that_hangs_is_detected_while_idle(services, hang):
-    backend = ServiceBackend("cpu", "client", timeouts=QUICK)
-    pid = backend.pid
-    hang(pid)
-    wait_for_end(pid)
-    until(lambda: not backend.lost and backend.pid != pid, "the next service")
-    backend.close()
-
-
 def test_a_client_that_hangs_blocks_no_other(services, runtime, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
         client.service()
@@ -384,12 +358,6 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
     write(ENCODER, "onnxruntime", tmp_path / "1")
     until(lambda: not engine.lost, "the model as it was")
     backend.close()
-
-
-def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
-    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(probe_s=0.01, hung_s=3600.0))
-    stop(backend.pid)
-    Beside(backend.close).result()
 
 
 def test_service_is_not_ended_for_what_is_wrong_here(services):
