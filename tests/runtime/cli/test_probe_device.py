@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -42,9 +43,13 @@ def environment():
         yield patch
 
 
+TESTS = str(Path(__file__).parents[2])
 WARM = """
-import json, os, runpy, sys
+import json, os, runpy, sys, types
+sys.path.append(sys.argv.pop())
 import ascend_simulator, numpy, onnx, onnxruntime, ge_runtime.cli.probe_device.checks
+from runtime.support.ascend import compile_in_process
+compile_in_process(types.SimpleNamespace(setattr=setattr))
 start = os.environ["PYTHONPATH"].split(":")
 for line in sys.stdin:
     output, environment, arguments = json.loads(line)
@@ -77,7 +82,7 @@ def run_fork(environment, tmp_path_factory):
         error = {0: "", 1: "failed"}.get(status, f"signal {-status}")
         return ChildResult(outcome, stdout=output.read_text(), error=error)
 
-    with subprocess.Popen([sys.executable, "-c", WARM], **pipes) as warm:
+    with subprocess.Popen([sys.executable, "-c", WARM, TESTS], **pipes) as warm:
         yield run_fork
 
 
