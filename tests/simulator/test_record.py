@@ -148,7 +148,8 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
 def test_a_function_answers_in_the_simulator_as_the_record_says():
     for function, (answer, *_) in RECORD.items():
         assert function in EXPORTED
-        assert decorated_shapes()[function] in SHAPES[quoted(answer)[0]], function
+        if shape := decorated_shapes().get(function):  # others are made from tables
+            assert shape in SHAPES[quoted(answer)[0]], function
 
 
 def test_every_return_code_goes_through_the_checker():
