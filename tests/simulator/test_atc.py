@@ -463,7 +463,9 @@ def test_the_command_says_simulator_and_leaves_a_file(tmp_path, capsys):
     assert (tmp_path / "m.om").is_file()
 
 
-def test_the_command_fails_with_code_and_reason(capsys):
+def test_the_command_has_help_and_fails_with_code_and_reason(capsys):
+    assert atc.main(["--help"]) == 0
+    assert "--precision_mode_v2" in capsys.readouterr().out
     assert atc.main(["--framework=5"]) == 1
     assert "E10054: --model is missing or empty" in capsys.readouterr().err
 

@@ -2,9 +2,21 @@
 
 import numpy as np
 import pytest
+from runtime.support.graphs import onnx_model
 from runtime.support.threads import Beside
 from simulator.support.driving import H2D, Blocked, content, ok
-from simulator.support.models import MATRIX, Loaded, breaks, compile_to, nonzero, rows, static_om
+from simulator.support.models import (
+    FLOAT,
+    INT64,
+    MATRIX,
+    Loaded,
+    breaks,
+    compile_to,
+    node,
+    nonzero,
+    rows,
+    static_om,
+)
 from support.waiting import until
 
 from ascend_simulator import current
@@ -130,6 +142,20 @@ def test_an_output_without_an_address_gets_memory(acl, tmp_path):
     assert np.frombuffer(content(ptr, 16), np.int64).tolist() == [1, 4]
     assert acl.get_data_buffer_size_v2(free.handles[1]) == 16
     assert acl.rt.free(ptr) == 0
+
+
+def test_an_error_of_onnxruntime_is_a_failed_execution(acl, tmp_path):
+    model = onnx_model(
+        [node("Gather", ["table", "x"], ["y"])],
+        [("x", INT64, ["n"])],
+        [("y", FLOAT, ["n"])],
+        {"table": np.float32([1, 2, 3])},
+    )
+    free = FreeModel(acl, compile_to(tmp_path, model, input_shape="x:-1"))
+    free.write(np.array([1, 99]))
+    free.tell(2)
+    assert free.execute() == Code.RT_MODEL_EXECUTE
+    assert "Gather" in acl.get_recent_err_msg()
 
 
 def test_missing_buffers_are_refused(acl, free):

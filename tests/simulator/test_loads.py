@@ -97,6 +97,15 @@ def test_memory_that_a_device_would_corrupt_is_found(acl, tmp_path, place, rule,
         load(acl, path, *parts)
 
 
+def test_memory_of_another_device_is_found(started, tmp_path):
+    acl = started(devices=2)
+    path = static_om(tmp_path)
+    parts = memory(acl, path)
+    ok(acl.rt.set_device(1))
+    with breaks("memory.other-device"):
+        load(acl, path, *parts)
+
+
 @pytest.mark.parametrize("part", ["work", "weights"])
 def test_memory_of_a_loaded_model_is_not_freed(acl, tmp_path, part):
     loaded = Loaded(acl, static_om(tmp_path))

@@ -408,6 +408,11 @@ def flushes_host_memory(acl):
     return acl.rt.mem_flush(ok(acl.rt.malloc_host(64)), 64)
 
 
+@breaks("memory.host-for-device", lenient=107000)
+def flushes_pageable_memory(acl):
+    return acl.rt.mem_flush(np.zeros(64).ctypes.data, 64)
+
+
 @breaks("memory.unknown", lenient=107000)
 def copies_from_an_address_that_nobody_gave(acl):
     return acl.rt.memcpy(ok(acl.rt.malloc(64, 0)), 64, 0x40, 64, H2D)
