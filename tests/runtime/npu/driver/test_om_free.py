@@ -168,6 +168,14 @@ def test_too_little_memory_is_that_and_a_lost_card_is_lost(encoder, machine):
     assert encoder.lost
 
 
+def test_a_card_that_cannot_load_it_again_is_lost(encoder, machine):
+    machine.arm("execute@1=507015;load@1=507899")
+    with pytest.raises(EngineFault):
+        right(encoder, 2, 3)
+    with pytest.raises(EngineLost):
+        right(encoder, 2, 3)
+
+
 def test_planned_models_of_the_card_load_and_execute_beside_it(encoder, encoder_dir):
     place = AscendBackend(0)
     planned = place.open([Artifact(encoder_dir / "model.om", "om", "")], threads=1, outputs=())

@@ -140,6 +140,11 @@ def test_a_limit_that_no_gear_holds_is_refused(opened):
         opened({"limit.tokens": "64"})
 
 
+def test_oversize_fallback_needs_free_sizes(opened):
+    with pytest.raises(ArtifactFault, match=r"'oversize': found .*model\.om, which was compiled"):
+        opened({"oversize": "fallback"})
+
+
 # -- stages ---------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from ascend_simulator.streams.tasks import Task
 from ge_runtime import PlanFault, Runtime
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.errors import ConfigFault, EngineFault
+from ge_runtime.errors import ConfigFault, EngineFault, EngineLost
 from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 
@@ -196,6 +196,15 @@ def test_a_queue_that_is_full_for_a_moment_is_tried_again(sets, machine, monkeyp
             patch.setattr(driver, call, full_once)
             assert run(sets[1]), call
             assert run(sets[0]), call
+
+
+def test_a_lost_card_is_lost_for_both(sets, machine):
+    machine.arm("execute@1=lost")
+    with pytest.raises(EngineLost):
+        run(sets[1])
+    with pytest.raises(EngineLost):
+        run(sets[0])
+    assert all(engine.lost for engine in sets)
 
 
 def test_a_set_that_cannot_be_created_changes_nothing(machine, open_set):

@@ -451,6 +451,15 @@ def test_card_that_is_found_lost_as_a_session_is_made_is_left_alone(
     assert set(after) <= {"get_recent_err_msg", "rt.get_context", "rt.set_context"}
 
 
+def test_a_lost_card_is_reported_and_nothing_is_freed(air, opened, machine):
+    engine = opened(air(ENCODER))
+    assert right(engine, 2, 3)
+    machine.arm("device_lost@1")
+    with pytest.raises(EngineLost):
+        right(engine, 2, 3)
+    engine.close()
+
+
 def test_tensors_of_tasks_that_cannot_be_waited_for_are_not_freed(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 2, 3)
@@ -480,6 +489,11 @@ def test_file_that_is_no_graph_is_a_fault_with_the_way_to_an_om(tmp_path, opened
     path.write_bytes(content)
     with pytest.raises(ArtifactFault, match=r"Failed to load graph from AIR format.*model\.onnx"):
         opened(path)
+
+
+def test_file_that_is_not_there_is_a_fault(tmp_path, opened):
+    with pytest.raises(ArtifactFault, match=r"model\.air: No such file or directory"):
+        opened(tmp_path / "model.air")
 
 
 def test_graph_without_named_results_needs_one_output_each(air, opened):
