@@ -103,12 +103,12 @@ def right(engine, rows, tokens):
 # -- compiling ----------------------------------------------------------------------------------
 
 
-def test_each_set_of_shapes_is_compiled_once(encoder, state, monkeypatch):
-    import torch
+def test_each_set_of_shapes_is_compiled_once(encoder, state):
+    import torch._dynamo.config
 
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)  # for each function
-    for _ in range(2):
-        assert all(right(encoder, rows, 4) for rows in (1, 2, 3))
+    with torch._dynamo.config.patch(recompile_limit=1):  # for each function
+        for _ in range(2):
+            assert all(right(encoder, rows, 4) for rows in (1, 2, 3))
     # The compiler is given the weights, too.
     assert [shapes[0] for shapes in state.compiled] == [(1, 4), (2, 4), (3, 4)]
 
