@@ -315,14 +315,14 @@ def _add_log_and_trace(add: _Add) -> None:
 def _add_execution(add: _Add) -> None:
     add("--backend-config", action="append", default=[], type=backend_setting,
         metavar="BACKEND,SETTING=VALUE", help="python,host=process: run models in "
-        "separate processes; docs/server.md lists the other settings; may be repeated")
+        "separate processes; docs/hosts.md lists the other settings; may be repeated")
     add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
         help=f"directory of Python-based backends ({BACKEND_DIRECTORY})")
     add("--strict-portable", nargs="?", const=True, default=False, type=boolean, metavar="BOOL",
         help="refuse what works here but not on tritonserver 2.51; docs/protocol.md (false)")
     add("--stub-model", action="append", default=[], type=stub_model,
         metavar="NAME=MODULE:FUNCTION", help="answer with a function for a model whose backend is "
-        "not available; see docs/server.md; may be repeated")
+        "not available; see docs/backends.md; may be repeated")
     add("--cache-config", action="append", default=[], type=cache_setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
         "response_cache { enable: true } in a cache of this size (no cache)")

@@ -306,7 +306,7 @@ def keep_freed_memory() -> None:
     """Let malloc keep the memory of large requests for reuse.
 
     glibc's malloc returns most of their memory to the system when each takes some 100 KB. Getting
-    the pages again one by one costs more than copying the requests (measured: docs/server.md).
+    the pages again one by one costs more than copying the requests (docs/results/memory.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # other C libraries have none, or one without effect

@@ -28,7 +28,7 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import SystemRegion
 
 _OBJECTS = Path("/dev/shm")
-#: The guarded copy is faster from this size on (measured: docs/server.md).
+#: The guarded copy is faster from this size on (measured: docs/results/memory.md).
 _GUARDED_BYTES = 1 << 16
 
 
@@ -257,7 +257,7 @@ def _install_handler() -> None:
 # -- buffers for copies of large inputs, reused for some time
 
 # glibc returns large blocks to the kernel, and the pages of new blocks are faulted in one by one.
-# For an input of 602 KB that costs more than the copy (measured: docs/server.md).
+# For an input of 602 KB that costs more than the copy (measured: docs/results/memory.md).
 
 #: Limits for idle buffers: bytes in all, and seconds for each.
 _MOST_IDLE = 1 << 26

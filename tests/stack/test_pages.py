@@ -19,6 +19,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from urllib import request
 
 import pytest
 from google.protobuf import text_format
@@ -70,6 +71,9 @@ def server() -> Iterator[Server]:
         cache_config="local,size=1048576",
         trace_config="triton,file=trace.json",
     ) as server:
+        # A page shows statistics of this model, whose requests are on other pages.
+        url = f"http://{server.http}/v2/models/spell/generate_stream"
+        request.urlopen(url, b'{"WORD": "hey"}').read()
         yield server
 
 

@@ -22,6 +22,7 @@ _PROMPT = "$ "
 # What differs from run to run, and what stands for it.
 _UNSTABLE = (
     (re.compile(r'("ns":|"last_inference":)[1-9]\d*'), r"\1N"),
+    (re.compile(r'("(?:inference_|execution_)?count":)[1-9]\d*'), r"\1N"),
     (re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ (\w+\.py):\d+", re.M), r"\1"),
     (re.compile(r"(\d\.\d{4})\d+"), r"\1"),  # the last digits are the processor's
     (re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):\d+"), "ADDRESS"),

@@ -207,7 +207,7 @@ def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
         return Completion.of_json(answer)
     raise ArtifactFault(
         f"{lacks}: found no result of the process that executes the graph ({child.outcome.value}: "
-        f"{child.error or sys.executable}); write these lines by hand (docs/runtime.md)"
+        f"{child.error or sys.executable}); write these lines by hand (docs/parameters.md)"
     )
 
 

@@ -1,6 +1,6 @@
 """All parameters that a model may have in config.pbtxt.
 
-`docs/runtime.md` shows these tables; a test compares the two.
+`docs/parameters.md` shows these tables; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ ENGINE: Final = Setting(
     readers.text,
     "auto",
     "`auto`, `onnxruntime`, `torch`, `om` or `ge_session`, or [one of another "
-    "package](#an-engine-of-your-own). `ge_session`, and `torch` on a card, are experimental",
+    "package](runtime.md#an-engine-of-your-own). `ge_session`, and `torch` on a card, are "
+    "experimental",
     "`auto`",
 )
 STAGES: Final = Setting[tuple[str, ...]](
@@ -39,7 +40,7 @@ THREADS: Final = Setting[int | None](
     "intra_op_threads",
     readers.whole(1, MOST_THREADS),
     None,
-    "a number of threads. One execution uses at most this many",
+    "the largest number of threads of one execution",
     "cores of the process / (instances x devices), at least 1; 1 for small executions",
 )
 COST: Final = Setting[readers.GivenCost | None](
@@ -219,9 +220,9 @@ EARLY_ANSWERS: Final = Setting(
     "early_answers",
     readers.switch("true", "false", default=True),
     True,
-    "`true` or `false`. With `true`, a response is sent when its execution has ended, see "
-    "[below](#early-answers); with `false`, all responses of a request batch are sent after "
-    "its last execution",
+    "`true` or `false`. With `true`, a response is sent when its execution has ended, see [early "
+    "answers](runtime.md#early-answers); with `false`, all responses of a request batch are sent "
+    "after its last execution",
     "`true`",
 )
 LOAD_CHECK: Final = Setting(
@@ -256,10 +257,9 @@ REPRODUCIBLE: Final = Setting(
     readers.switch("true", "false", default=False),
     False,
     "`true` or `false`. With `true`, the response to a request has [the same "
-    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests. For that, "
-    "each request is executed in the gear that it would have alone, and always with the full "
-    "number of rows of this gear: unused rows are padding. `true` requires one number in "
-    "`gears.batch`, and gears for every axis",
+    "bits](any-graph.md#answers-to-the-bit) alone and together with other requests: each request "
+    "is executed in the gear that it would have alone, with all rows of this gear. `true` requires "
+    "one number in `gears.batch`, and gears for every axis",
     "`false`",
 )
 STATE_GROWTH: Final = Setting[str | None](
@@ -267,7 +267,7 @@ STATE_GROWTH: Final = Setting[str | None](
     readers.text,
     None,
     "a relation of axes, e.g. `frames // 4`. Each request makes the [growing "
-    "states](#states-that-grow) of its sequence larger by this size",
+    "states](runtime.md#states-that-grow) of its sequence larger by this size",
     "the only axis of the inputs",
 )
 STATE_BLOCKS: Final = Setting[int | None](
@@ -317,9 +317,9 @@ SETTINGS: Final[tuple[Setting[Any], ...]] = (
 AXES: Final = Family(
     "axes.<input or output>",
     readers.names,
-    "names, separated by commas: one for each `-1` in the tensor's dims, in order; for an "
-    "output also relations such as `(height + 1) // 2`. A name defines an axis",
-    "needed for every tensor with a `-1` (see below)",
+    "names of axes, separated by commas: one for each `-1` in the tensor's dims, in order. An "
+    "output may also have relations of axes, such as `(height + 1) // 2`",
+    "needed for every tensor with a `-1`",
 )
 LIMIT: Final = Family(
     "limit.<axis>",
@@ -330,9 +330,9 @@ LIMIT: Final = Family(
 TOTAL: Final = Family(
     "limit.total.<axis>",
     readers.whole(1),
-    "a number of at least `limit.<axis>`. No execution or request has [more rows x size]"
-    "(ragged.md#limits-of-tokens) along the axis, padding included. Memory is planned for this "
-    "number instead of all rows at the limit. Only without gears of the axis and of batch",
+    "a number of at least `limit.<axis>`. It [limits rows x size](ragged.md#limits-of-tokens) of "
+    "executions and requests along the axis, with padding. Memory is planned for this number "
+    "instead of all rows at the limit. Not allowed with gears of the axis or of batch",
     "rows x limit",
 )
 MINIMUM: Final = Family(
@@ -341,9 +341,9 @@ MINIMUM: Final = Family(
 ALIGN: Final = Family(
     "align.<axis>",
     readers.whole(1),
-    "a number. Executions have only multiples of it along the axis, for example because the "
-    "graph has strides. The limit and the gears must be multiples. Requests are padded to a "
-    "multiple; along an `equal` axis the size of a request must itself be a multiple",
+    "a number. The sizes of executions along the axis are multiples of it, for example because "
+    "the graph has strides. The limit and the gears must be multiples. Requests are padded to a "
+    "multiple. If the axis has `padding` `equal`, the sizes of requests must be multiples",
     "1",
 )
 AXIS_LENGTH: Final = Family(
@@ -355,9 +355,9 @@ AXIS_LENGTH: Final = Family(
 GEARS: Final = Family(
     "gears.<axes>",
     readers.text,
-    "sizes: `16, 32, 64` for `gears.tokens`; rows are the axis `batch`, as in `gears.batch`; "
-    "several axes together are `32x16, 8x64` for `gears.batch,tokens`. `auto 4` derives four "
-    "sizes at load. Executions have only these sizes",
+    "the sizes that executions may have, for example `16, 32, 64` for `gears.tokens`, or `32x16, "
+    "8x64` for `gears.batch,tokens`. The axis `batch` is the number of rows. `auto 4` derives four "
+    "sizes at load",
     "free: a batch is as large as its longest row",
 )
 MASK: Final = Family(
@@ -365,7 +365,7 @@ MASK: Final = Family(
     readers.names,
     "axes, separated by commas. The graph input is generated: 1 where a row has data along all "
     "these axes, 0 where it has padding. Its shape is [batch, *axes], and its type is that of "
-    "the graph. With [growing states](#states-that-grow) also `past + tokens`",
+    "the graph. With [growing states](runtime.md#states-that-grow) also `past + tokens`",
 )
 LENGTHS: Final = Family(
     "lengths.<graph input>",
@@ -377,8 +377,8 @@ POSITIONS: Final = Family(
     "positions.<graph input>",
     readers.text,
     "one axis. The graph input is generated: 0, 1, 2, ... along the axis, and 0 in padding. "
-    "Its shape is [batch, axis]. With [growing states](#states-that-grow) the first number is the "
-    "row's size along `past`",
+    "Its shape is [batch, axis]. With [growing states](runtime.md#states-that-grow) the first "
+    "number is the row's size along `past`",
 )
 OFFSETS: Final = Family(
     "offsets.<graph input>",
@@ -398,7 +398,7 @@ STATE: Final = Family(
     readers.text,
     "an output of the graph. Its value becomes this graph input at the next request of the "
     "same sequence; at the first request the input is 0. See "
-    "[state](#state-that-travels-with-a-sequence)",
+    "[state](runtime.md#state-that-travels-with-a-sequence)",
 )
 BATCH_AXIS: Final = Family(
     "batch_axis.<tensor>",
@@ -444,7 +444,7 @@ GENERATE: Final = Family(
     "generate.<output>",
     readers.text,
     "type and dims of the graph's logits, e.g. `FP32[tokens, 50257]`. The model [streams "
-    "tokens](#models-that-stream-tokens)",
+    "tokens](runtime.md#models-that-stream-tokens)",
 )
 PREPARED: Final = Family(
     "prepared.<tensor>",

@@ -9,7 +9,7 @@ from runtime.support.parsing import faults_of
 from ge_runtime.config.parameter_table import FAMILIES, SETTINGS
 from ge_runtime.config.parameters import markdown_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "runtime.md"
+PAGE = Path(__file__).parents[3] / "docs" / "parameters.md"
 
 
 @pytest.mark.parametrize("entries", [SETTINGS, FAMILIES], ids=["settings", "families"])
