@@ -70,8 +70,7 @@ def thaw() -> None:
 
 
 NOT_FINALIZED = declare(
-    "process.not-finalized",
-    "Release everything and call acl.finalize() before the process ends.",
+    "process.not-finalized", "Release everything and call acl.finalize() before the process ends."
 )
 
 

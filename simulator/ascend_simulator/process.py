@@ -162,8 +162,7 @@ class Process:
         stream, home = found
         if home is not context and not any_context:
             raise Refused(
-                Code.RT_STREAM_CONTEXT,
-                f"{what}: {stream.name}: not of this thread's context",
+                Code.RT_STREAM_CONTEXT, f"{what}: {stream.name}: not of this thread's context"
             )
         return stream
 

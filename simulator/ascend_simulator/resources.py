@@ -61,6 +61,18 @@ class Handles(Generic[Thing]):
         return iter(list(self._alive.values()))
 
 
+class HandleTables:
+    """A `Part` of the process whose attributes are the `Handles` of one namespace."""
+
+    def live(self) -> list[str]:
+        """Return the number of handles of each kind that were not destroyed, as text."""
+        kinds = [kind for kind in vars(self).values() if isinstance(kind, Handles)]
+        return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
+
+    def close(self) -> None:
+        """Do nothing: handles hold no resources."""
+
+
 class Budget:
     """A limited number of resources of one kind per device. Callers hold the process's lock."""
 

@@ -37,9 +37,18 @@ def machine():
 
 
 @pytest.fixture
-def acl(machine):
-    """The module `acl`, initialised, device 0 current in this thread."""
-    module = machine()
-    assert module.init() == 0
-    assert module.rt.set_device(0) == 0
-    return module
+def started(machine):
+    """Start a process as `machine` does, initialised, device 0 current in this thread."""
+
+    def start(**settings):
+        module = machine(**settings)
+        assert module.init() == 0
+        assert module.rt.set_device(0) == 0
+        return module
+
+    return start
+
+
+@pytest.fixture
+def acl(started):
+    return started()

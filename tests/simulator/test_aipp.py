@@ -196,11 +196,7 @@ def test_an_input_without_aipp_returns_none(acl, tmp_path):
         (
             "E10001",
             RGB,
-            {
-                "input_format": "ND",
-                "input_shape": "image:-1,3,4,6",
-                "dynamic_dims": "1;2",
-            },
+            {"input_format": "ND", "input_shape": "image:-1,3,4,6", "dynamic_dims": "1;2"},
         ),
         ("E10001", RGB, {"input_shape": "image:-1,3,4,6"}),
         (
@@ -221,12 +217,6 @@ def test_atc_refuses_invalid_aipp(tmp_path, code, op, flags):
     assert caught.value.code == code
 
 
-def test_a_yuv_image_has_even_sides(tmp_path):
-    op = {**RGB, "input_format": "YUV420SP_U8", "src_image_size_w": 6, "src_image_size_h": 3}
-    with pytest.raises(CompileFault, match=r"\[6, 3\] of YUV420SP_U8, expected even numbers"):
-        build(tmp_path, op)
-
-
 def test_rgb_is_converted_to_luma_and_chroma_around_the_bias(acl, tmp_path):
     matrix = {"matrix_r0c0": 256, "matrix_r1c0": 0, "matrix_r2c2": 128, "output_bias_2": 100}
     rest = {f"matrix_r{r}c{c}": 0 for r, c in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 0), (2, 1))}
@@ -238,8 +228,7 @@ def test_rgb_is_converted_to_luma_and_chroma_around_the_bias(acl, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "aipp_op {", "aipp {}", "aipp_op { aipp_mode static }", "aipp_op { mean_chn_0: }"],
+    "text", ["", "aipp_op {", "aipp {}", "aipp_op { aipp_mode static }", "aipp_op { mean_chn_0: }"]
 )
 def test_an_invalid_aipp_file_is_refused(tmp_path, text):
     path = conf(tmp_path, more=text)
@@ -377,12 +366,6 @@ def test_batch_gears_have_parameters_for_the_largest_gear(acl, tmp_path):
         ok(loaded.set_batch(rows))
         ok(loaded.execute())
         np.testing.assert_array_equal(loaded.read(0), np.moveaxis(images[:rows], 3, 1))
-
-
-def test_an_execution_without_parameters_is_found(acl, tmp_path):
-    loaded = Loaded(acl, build(tmp_path, DYNAMIC))
-    with breaks("model.aipp-not-set"):
-        loaded.execute()
 
 
 def test_parameters_not_written_by_a_setter_are_detected(acl, tmp_path):

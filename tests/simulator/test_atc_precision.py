@@ -77,19 +77,10 @@ def test_weights_are_rounded_and_sums_inside_an_operator_are_not(acl, tmp_path):
     assert found.tolist() == exact.astype(np.float16).astype(np.float32).tolist()
 
 
-@pytest.mark.parametrize(
-    ("operator", "inputs", "outputs"),
-    [
-        ("Relu", ["x"], ["y"]),
-        ("Identity", ["x"], ["y"]),
-        ("Neg", ["x"], ["y"]),
-        ("Sqrt", ["x"], ["y"]),
-        ("Exp", ["x"], ["y"]),
-    ],
-)
-def test_fp32_outputs_have_half_precision_values(acl, tmp_path, operator, inputs, outputs):
+@pytest.mark.parametrize("operator", ["Identity", "Exp"])
+def test_fp32_outputs_have_half_precision_values(acl, tmp_path, operator):
     x = np.linspace(0.1, 3, 50, dtype=np.float32)
-    model = through(node(operator, inputs, outputs))
+    model = through(node(operator, ["x"], ["y"]))
     (found,) = played(acl, tmp_path, model, x, precision_mode_v2="fp16")
     assert found.dtype == np.float32
     assert found.tolist() == found.astype(np.float16).astype(np.float32).tolist()

@@ -10,13 +10,7 @@ from onnx import numpy_helper
 from runtime.support.graphs import onnx_model
 from simulator.support.models import FLOAT, compile_to, node, rows, rows_om, static_om, texts_om
 
-from ascend_simulator.compiler.inference import (
-    FIXED_BYTES,
-    Step,
-    occupied,
-    places,
-    values_bytes,
-)
+from ascend_simulator.compiler.inference import FIXED_BYTES, Step, occupied, places, values_bytes
 from ascend_simulator.models import om
 
 

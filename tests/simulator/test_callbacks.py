@@ -35,11 +35,9 @@ class Server:
 
 
 @pytest.fixture(params=[None, 1], ids=["threads", "seed"])
-def served(request, machine):
+def served(request, started):
     """acl, a subscribed stream, and its server."""
-    acl = machine(seed=request.param)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+    acl = started(seed=request.param)
     stream = ok(acl.rt.create_stream())
     server = Server(acl)
     assert acl.rt.subscribe_report(server.id, stream) == 0
@@ -93,21 +91,8 @@ def test_a_blocking_callback_reads_what_the_next_task_writes(served):
     assert report().broken == {}
 
 
-def test_after_a_blocking_callback_the_host_waits_as_before(served):
-    acl, stream, _ = served
-    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
-    assert acl.rt.launch_callback(id, None, BLOCK, stream) == 0
-    assert acl.rt.synchronize_stream(stream) == 0
-    assert acl.rt.memcpy_async(device, 64, pinned, 64, H2D, stream) == 0
-    out = np.zeros(64, np.uint8)
-    with breaks("memory.busy"):
-        acl.rt.memcpy(out.ctypes.data, 64, device, 64, D2H)
-
-
-def test_a_nonblocking_callback_races_with_the_next_task(machine):
-    acl = machine(mode="report", seed=1)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_a_nonblocking_callback_races_with_the_next_task(started):
+    acl = started(mode="report", seed=1)
     stream = ok(acl.rt.create_stream())
     device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
     out = np.zeros(64, np.uint8)
@@ -132,10 +117,8 @@ def ptr_array(ptr):
     return np.ctypeslib.as_array((ctypes.c_uint8 * 64).from_address(ptr))
 
 
-def test_a_nonblocking_callback_does_not_stop_the_stream(machine):
-    acl = machine()
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_a_nonblocking_callback_does_not_stop_the_stream(started):
+    acl = started()
     stream = ok(acl.rt.create_stream())
     gate, ran = threading.Event(), threading.Event()
 
@@ -180,10 +163,8 @@ def test_invalid_callbacks_are_refused(acl):
         assert acl.rt.launch_callback(print, None, block_type, 0) == 100000
 
 
-def test_a_thread_serves_one_device(machine):
-    acl = machine(devices=2)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_a_thread_serves_one_device(started):
+    acl = started(devices=2)
     assert acl.rt.subscribe_report(5, 0) == 0
     ok(acl.rt.set_device(1))
     assert acl.rt.subscribe_report(5, 0) == 107012
@@ -198,10 +179,8 @@ def test_any_thread_serves_by_its_system_thread_id(acl):
     assert ran == ["here"]
 
 
-def test_with_a_seed_a_thread_that_waits_for_callbacks_runs_the_streams(machine):
-    acl = machine(seed=1)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_with_a_seed_a_thread_that_waits_for_callbacks_runs_the_streams(started):
+    acl = started(seed=1)
     ran = []
     assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0
     assert acl.rt.launch_callback(ran.append, "here", BLOCK, 0) == 0
@@ -210,16 +189,8 @@ def test_with_a_seed_a_thread_that_waits_for_callbacks_runs_the_streams(machine)
     assert acl.rt.synchronize_stream(0) == 0
 
 
-def test_a_leftover_subscription_is_reported_at_finalize(acl):
-    stream = ok(acl.rt.create_stream())
-    assert acl.rt.subscribe_report(threading.get_ident(), stream) == 0
-    assert "the callbacks of stream 1" in report().live
-
-
-def test_an_exception_of_a_callback_only_warns(machine):
-    acl = machine(mode="report")
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_an_exception_of_a_callback_only_warns(started):
+    acl = started(mode="report")
     stream, server = ok(acl.rt.create_stream()), Server(acl)
     assert acl.rt.subscribe_report(server.id, stream) == 0
     for _ in range(2):
@@ -242,10 +213,8 @@ def test_a_violation_in_a_callback_is_raised_by_the_next_wait(served):
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize("mode", ["strict", "report"])
-def test_callbacks_of_an_ended_thread_do_not_hang(machine, mode):
-    acl = machine(mode=mode)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_callbacks_of_an_ended_thread_do_not_hang(started, mode):
+    acl = started(mode=mode)
     server = Server(acl)
     assert acl.rt.subscribe_report(server.id, 0) == 0
     server.stop()
@@ -269,10 +238,8 @@ def test_a_callback_does_not_wait_for_itself(served, device_wide):
         acl.rt.synchronize_stream(stream)
 
 
-def test_a_stream_that_is_unsubscribed_has_no_callbacks_left(machine):
-    acl = machine(mode="lenient")
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_a_stream_that_is_unsubscribed_has_no_callbacks_left(started):
+    acl = started(mode="lenient")
     blocked = Blocked()
     ran = []
     assert acl.rt.subscribe_report(threading.get_ident(), 0) == 0

@@ -209,15 +209,6 @@ def test_streams_and_events_of_another_context_are_refused(two):
     assert second != first
 
 
-def test_device_memory_belongs_to_the_device_not_to_a_context(two):
-    ok(two.rt.create_context(0))
-    ptr = ok(two.rt.malloc(64, 0))
-    ok(two.rt.create_context(0))
-    ok(two.rt.memset(ptr, 64, 7, 64))
-    assert content(ptr, 64) == bytes([7]) * 64
-    ok(two.rt.free(ptr))
-
-
 def test_the_status_of_a_device_is_returned(acl):
     assert acl.rt.query_device_status(0) == (0, 0)
     current().device_status = DeviceStatus.ACL_RT_DEVICE_STATUS_ABNORMAL
@@ -226,10 +217,8 @@ def test_the_status_of_a_device_is_returned(acl):
         assert call(1)[1] == 107001
 
 
-def test_the_utilization_of_a_device_is_returned(machine):
-    acl = machine(hbm_mib=8)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_the_utilization_of_a_device_is_returned(started):
+    acl = started(hbm_mib=8)
     ok(acl.rt.malloc(current().settings.hbm_bytes // 2 - 32, 0))
     expected = {"vector_utilization": -1, "aicpu_utilization": -1, "memory_utilization": 50}
     blocked = Blocked()

@@ -1,10 +1,8 @@
 """Copies and fills: the order of checks, and the copied bytes."""
 
-import warnings
-
 import numpy as np
 import pytest
-from simulator.support.driving import D2D, D2H, H2D, H2H, MIB, Blocked, content, fill, ok
+from simulator.support.driving import D2D, D2H, H2D, H2H, MIB, content, fill, ok
 
 import ascend_simulator
 from ascend_simulator.copies import fingerprint
@@ -83,17 +81,6 @@ def test_fills_take_the_low_byte(acl, places):
     assert content(places[0], 30) == b"\xff" * 10 + b"\xfe" * 10 + b"\x7f" * 10
 
 
-def test_an_asynchronous_copy_runs_after_the_call(acl, places):
-    device, _, pinned, _ = places
-    fill(pinned, PATTERN)
-    blocked = Blocked()
-    ok(acl.rt.memcpy_async(device, 256, pinned, 256, H2D, 0))
-    assert content(device, 256) == b"\x7f" * 256
-    blocked.release()
-    ok(acl.rt.synchronize_stream(0))
-    assert content(device, 256) == PATTERN
-
-
 def test_a_pageable_copy_is_done_when_the_call_returns(acl, places):
     array = np.frombuffer(bytearray(PATTERN * 2), np.uint8)
     aligned = array.ctypes.data + -array.ctypes.data % 64
@@ -106,37 +93,8 @@ def test_a_pageable_copy_is_done_when_the_call_returns(acl, places):
     assert content(aligned, 256) == b"\x7f" * 256
 
 
-def test_synchronous_copies_of_pageable_memory_do_not_warn(acl, places):
-    array = np.arange(256, dtype=np.uint8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ok(acl.rt.memcpy(places[0], 256, array.ctypes.data, 256, H2D))
-    assert content(places[0], 256) == PATTERN
-
-
-def test_a_source_on_the_device_may_be_written_by_tasks_before(acl, places):
-    device, _, pinned, _ = places
-    blocked = Blocked()
-    ok(acl.rt.memset_async(device, 256, 1, 256, 0))
-    ok(acl.rt.memcpy_async(pinned, 256, device, 256, D2H, 0))
-    blocked.release()
-    ok(acl.rt.synchronize_stream(0))
-    assert content(pinned, 256) == b"\x01" * 256
-
-
-def test_a_source_may_change_once_the_copy_is_done(acl, places):
-    device, _, pinned, _ = places
-    for byte in range(3):
-        fill(pinned, bytes([byte]) * 256)
-        ok(acl.rt.memcpy_async(device, 256, pinned, 256, H2D, 0))
-        ok(acl.rt.synchronize_stream(0))
-        assert content(device, 256) == bytes([byte]) * 256
-
-
-def test_copies_take_the_time_that_the_settings_say(machine):
-    acl = machine(copy_gbps=1.0)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_copies_take_the_time_that_the_settings_say(started):
+    acl = started(copy_gbps=1.0)
     device, pinned = ok(acl.rt.malloc(MIB, 0)), ok(acl.rt.malloc_host(MIB))
     begin, end = ok(acl.rt.create_event()), ok(acl.rt.create_event())
     ok(acl.rt.record_event(begin, 0))

@@ -20,12 +20,6 @@ def test_a_buffer_is_an_address_and_bytes(acl):
     assert acl.destroy_data_buffer(buffer) == 0
 
 
-def test_a_buffer_may_hold_anything(acl):
-    for content in [(0, 0), (-1, -1), (1 << 70, 5)]:
-        assert acl.create_data_buffer(*content) != 0
-    assert acl.get_data_buffer_addr(acl.create_data_buffer(-1, 0)) == (1 << 64) - 1
-
-
 def test_datasets_list_buffers_in_order_and_echo_themselves(acl):
     dataset = acl.mdl.create_dataset()
     buffers = [acl.create_data_buffer(64 * place, 64) for place in range(3)]
@@ -34,43 +28,6 @@ def test_datasets_list_buffers_in_order_and_echo_themselves(acl):
         assert acl.mdl.add_dataset_buffer(dataset, buffer) == (dataset, 0)
     assert [acl.mdl.get_dataset_buffer(dataset, place) for place in range(3)] == buffers
     assert acl.mdl.get_dataset_buffer(dataset, 3) == 0
-
-
-def test_one_buffer_may_be_in_two_datasets(acl):
-    buffer = acl.create_data_buffer(64, 64)
-    for dataset in (acl.mdl.create_dataset(), acl.mdl.create_dataset()):
-        assert acl.mdl.add_dataset_buffer(dataset, buffer) == (dataset, 0)
-
-
-def test_buffers_outlive_their_dataset(acl):
-    dataset = acl.mdl.create_dataset()
-    buffer = acl.create_data_buffer(64, 64)
-    ok(acl.mdl.add_dataset_buffer(dataset, buffer))
-    assert acl.mdl.destroy_dataset(dataset) == 0
-    assert acl.get_data_buffer_addr(buffer) == 64
-
-
-@pytest.mark.parametrize(
-    ("call", "answer"),
-    [
-        (lambda acl: acl.destroy_data_buffer(0), INVALID),
-        (lambda acl: acl.update_data_buffer(0, 64, 64), INVALID),
-        (lambda acl: acl.get_data_buffer_addr(0), 0),
-        (lambda acl: acl.get_data_buffer_size(0), 0),
-        (lambda acl: acl.get_data_buffer_size_v2(0), 0),
-        (lambda acl: acl.mdl.destroy_dataset(0), INVALID),
-        (lambda acl: acl.mdl.get_dataset_num_buffers(0), 0),
-        (lambda acl: acl.mdl.get_dataset_buffer(0, 0), 0),
-        (lambda acl: acl.mdl.add_dataset_buffer(0, acl.create_data_buffer(0, 0)), (0, INVALID)),
-        (lambda acl: acl.mdl.set_dataset_tensor_desc(0, 0, 0), (0, INVALID)),
-        (lambda acl: acl.mdl.get_dataset_tensor_desc(0, 0), 0),
-        (lambda acl: acl.get_tensor_desc_num_dims(0), 0),
-        (lambda acl: acl.get_tensor_desc_dim_v2(0, 0), (0, INVALID)),
-    ],
-)
-def test_null_is_refused_as_each_call_does(acl, call, answer):
-    assert call(acl) == answer
-    assert "null" in acl.get_recent_err_msg()
 
 
 def test_a_null_buffer_is_not_added(acl):

@@ -46,12 +46,6 @@ def test_a_model_with_gears_has_one_more_input(acl, tmp_path):
     assert mdl.get_input_format(desc, 2) == ND
 
 
-def test_sizes_are_those_of_the_largest_gear(acl, tmp_path):
-    mdl, desc = acl.mdl, described(acl, texts_om(tmp_path))
-    assert [mdl.get_input_size_by_index(desc, place) for place in range(2)] == [4 * 8 * 8] * 2
-    assert [mdl.get_output_size_by_index(desc, place) for place in range(2)] == [4 * 8, 4 * 8 * 8]
-
-
 def test_sizes_fit_every_gear_if_no_gear_is_largest_everywhere(acl, tmp_path):
     mdl, desc = acl.mdl, described(acl, texts_om(tmp_path, "1,64,1,64;16,2,16,2;1,1,1,1"))
     assert mdl.get_input_size_by_index(desc, 0) == 64 * 8
@@ -126,10 +120,6 @@ def test_the_reserved_index_is_minus_one(acl, tmp_path):
         (lambda mdl, desc: mdl.get_input_dims_v2(desc, 2), ({}, INVALID)),
         (lambda mdl, desc: mdl.get_output_dims(desc, 1), ({}, INVALID)),
         (lambda mdl, desc: mdl.get_cur_output_dims(desc, 1), ({}, INVALID)),
-        (
-            lambda mdl, desc: mdl.get_input_dims_range(desc, 2),
-            ({"rangeCount": 0, "range": []}, INVALID),
-        ),
         (lambda mdl, desc: mdl.get_input_format(desc, 2), -1),
         (lambda mdl, desc: mdl.get_output_data_type(desc, 1), -1),
         (lambda mdl, desc: mdl.get_input_size_by_index(desc, 2), 0),
@@ -141,14 +131,6 @@ def test_the_reserved_index_is_minus_one(acl, tmp_path):
         (lambda mdl, desc: mdl.get_tensor_real_name(desc, "z"), None),
         (lambda mdl, desc: mdl.get_op_attr(desc, "product", "kind"), None),
         (lambda mdl, desc: mdl.get_desc(desc, 77), Code.GE_EXEC_MODEL_ID_INVALID),
-        (lambda mdl, desc: mdl.get_desc(0, 77), INVALID),
-        (lambda mdl, desc: mdl.get_dynamic_batch(0), ({}, INVALID)),
-        (lambda mdl, desc: mdl.get_dynamic_hw(0, -1), ({}, INVALID)),
-        (lambda mdl, desc: mdl.get_input_dynamic_gear_count(0, -1), (0, INVALID)),
-        (lambda mdl, desc: mdl.get_num_inputs(0), 0),
-        (lambda mdl, desc: mdl.get_input_dims(0, 0), ({}, INVALID)),
-        (lambda mdl, desc: mdl.get_input_name_by_index(0, 0), ""),
-        (lambda mdl, desc: mdl.destroy_desc(0), INVALID),
     ],
 )
 def test_unknown_tensors_are_refused_as_each_call_does(acl, tmp_path, call, answer):

@@ -56,16 +56,6 @@ def test_a_program_that_imports_acl_gets_the_simulator():
 
 
 @pytest.mark.brute_force
-def test_visible_devices_apply_as_on_the_device():
-    done = python(
-        "import acl; acl.init(); print(acl.rt.get_device_count(), acl.rt.set_device(1))",
-        OPTIONS="--devices 4",
-        ASCEND_RT_VISIBLE_DEVICES="3",
-    )
-    assert done.stdout == "(1, 0) 107001\n", done.stderr
-
-
-@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

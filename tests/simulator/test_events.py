@@ -1,14 +1,11 @@
 """Events: record, wait, query, time."""
 
 import pytest
-from runtime.support.threads import Beside
 from simulator.support.driving import Blocked, ok
 
 
-def test_events_beyond_the_limit_are_refused(machine):
-    acl = machine(events=2)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_events_beyond_the_limit_are_refused(started):
+    acl = started(events=2)
     events = [ok(acl.rt.create_event()) for _ in range(2)]
     assert acl.rt.create_event() == (0, 207007)
     ok(acl.rt.destroy_event(events[0]))
@@ -61,20 +58,6 @@ def test_the_two_event_queries_have_opposite_values(acl):
     assert (acl.rt.query_event(event), acl.rt.query_event_status(event)) == ((0, 0), (1, 0))
 
 
-def test_several_may_wait_for_one_event(acl):
-    event, context = ok(acl.rt.create_event()), ok(acl.rt.get_context())
-    blocked = Blocked()
-    ok(acl.rt.record_event(event, 0))
-
-    def wait():
-        ok(acl.rt.set_context(context))
-        return acl.rt.synchronize_event(event)
-
-    waiting = [Beside(wait) for _ in range(3)]
-    blocked.release()
-    assert [one.result() for one in waiting] == [0, 0, 0]
-
-
 def test_a_second_record_moves_the_event(acl):
     event = ok(acl.rt.create_event())
     ok(acl.rt.record_event(event, 0))
@@ -116,10 +99,8 @@ def test_time_between_two_events(acl, make):
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_after_a_wait_for_a_stream_its_events_are_complete(machine, seed):
-    acl = machine(seed=seed)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_after_a_wait_for_a_stream_its_events_are_complete(started, seed):
+    acl = started(seed=seed)
     stream = ok(acl.rt.create_stream())
     events = [ok(acl.rt.create_event()) for _ in range(3)]
     for event in events:
@@ -130,10 +111,8 @@ def test_after_a_wait_for_a_stream_its_events_are_complete(machine, seed):
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_an_event_outlives_the_stream_of_its_record(machine, seed):
-    acl = machine(seed=seed)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_an_event_outlives_the_stream_of_its_record(started, seed):
+    acl = started(seed=seed)
     stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
     ok(acl.rt.record_event(event, stream))
     ok(acl.rt.destroy_stream(stream))

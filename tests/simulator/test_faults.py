@@ -3,10 +3,9 @@
 import pytest
 from simulator.support.driving import H2D, MIB, ok
 
-import ascend_simulator.faults
 from ascend_simulator import current
 from ascend_simulator.codes import Refused
-from ascend_simulator.faults import PLACES, Faults
+from ascend_simulator.faults import Faults
 from ascend_simulator.streams.tasks import Task
 
 
@@ -98,15 +97,8 @@ def test_an_invalid_plan_is_refused(faults, plan):
     assert not faults.is_armed
 
 
-def prepared(machine, **settings):
-    acl = machine(**settings)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
-    return acl
-
-
-def test_the_third_malloc_fails(machine):
-    acl = prepared(machine, faults="malloc@3=207001;malloc_host@1=200000")
+def test_the_third_malloc_fails(started):
+    acl = started(faults="malloc@3=207001;malloc_host@1=200000")
     assert [acl.rt.malloc(64, 0)[1] for _ in range(4)] == [0, 0, 207001, 0]
     assert acl.get_recent_err_msg() == "injected at malloc"
     assert acl.rt.malloc_host(64) == (0, 200000)
@@ -131,19 +123,14 @@ def test_a_wait_can_be_made_to_fail(acl):
     assert acl.rt.synchronize_stream(0) == 0
 
 
-def test_the_device_is_lost_at_a_call_and_stays_so(machine):
-    acl = prepared(machine, faults="device_lost@4")  # init and set_device were two
+def test_the_device_is_lost_at_a_call_and_stays_so(started):
+    acl = started(faults="device_lost@4")  # init and set_device were two
     assert [acl.rt.malloc(64, 0)[1] for _ in range(4)] == [0, 507010, 507899, 507899]
 
 
-def test_others_take_memory_between_asking_and_allocating(machine):
-    acl = prepared(machine, hbm_mib=8, faults=f"mem_info@2=taken:{5 * MIB}")
+def test_others_take_memory_between_asking_and_allocating(started):
+    acl = started(hbm_mib=8, faults=f"mem_info@2=taken:{5 * MIB}")
     assert acl.rt.get_mem_info(1) == (8 * MIB, 8 * MIB, 0)
     assert acl.rt.get_mem_info(1) == (8 * MIB, 8 * MIB, 0)
     assert acl.rt.malloc(4 * MIB, 2) == (0, 207001)
     assert acl.rt.get_mem_info(1) == (3 * MIB, 8 * MIB, 0)
-
-
-def test_every_place_is_documented():
-    for place in PLACES:
-        assert f"`{place}`" in ascend_simulator.faults.__doc__

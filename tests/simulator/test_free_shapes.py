@@ -182,13 +182,6 @@ def test_memory_rules_apply_to_free_shapes(free, rule, given):
         free.execute()
 
 
-def test_a_destroyed_buffer_is_found(acl, free):
-    free.tell(2, 4)
-    ok(acl.destroy_data_buffer(free.handles[0]))
-    with breaks("model.dead-handle"):
-        free.execute()
-
-
 def test_free_shapes_cannot_be_executed_asynchronously(acl, free):
     free.tell(2, 4)
     code = acl.mdl.execute_async(free.id, free.inputs, free.outputs, 0)

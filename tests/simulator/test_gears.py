@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtime.support.graphs import onnx_model
 from runtime.support.threads import Beside
 from simulator.conftest import load_acl
-from simulator.support.driving import H2D, Blocked, content, fill, ok
+from simulator.support.driving import Blocked, content, fill, ok
 from simulator.support.models import (
     FLOAT,
     Loaded,
@@ -49,13 +49,6 @@ def family(request):
 
 def setter_of(acl, family):
     return getattr(acl.mdl, family[1])
-
-
-def test_a_compiled_gear_is_set(acl, tmp_path, family):
-    make, _, right, _ = family
-    loaded = Loaded(acl, make(tmp_path))
-    place = loaded.gear_place
-    assert setter_of(acl, family)(loaded.id, loaded.inputs.dataset, place, *right) == 0
 
 
 def test_setters_check_in_the_order_of_the_documents(acl, tmp_path, family):
@@ -118,12 +111,6 @@ def test_a_static_model_has_no_gear(acl, tmp_path, family):
     assert call(loaded.id, loaded.inputs.dataset, 0, *family[2]) == NO_GEAR
 
 
-@pytest.mark.parametrize("values", [(2, 8, 2), (2, 8, 2, 8, 1), (2,)])
-def test_dims_are_those_of_all_inputs(acl, tmp_path, values):
-    loaded = Loaded(acl, texts_om(tmp_path))
-    assert loaded.set_dims(*values) == LENGTH
-
-
 def test_fixed_dims_are_given_too_and_must_be_right(acl, tmp_path):
     model = onnx_model(
         [node("Identity", ["x"], ["y"])], [("x", FLOAT, ["n", 5])], [("y", FLOAT, ["n", 5])]
@@ -175,14 +162,6 @@ def test_only_open_dims_are_written(acl, tmp_path):
     assert np.frombuffer(content(loaded.inputs.ptrs[-1], 16), np.int64).tolist() == [2, 3]
 
 
-def test_a_gear_buffer_on_the_host_is_detected(acl, tmp_path):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    pinned = ok(acl.rt.malloc_host(64))
-    ok(acl.update_data_buffer(loaded.inputs.handles[-1], pinned, 64))
-    with breaks("memory.host-for-device"):
-        loaded.set_batch(4)
-
-
 def test_a_gear_buffer_that_an_execution_has_yet_to_read_is_not_written(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(8))
@@ -197,70 +176,12 @@ def test_a_gear_buffer_that_an_execution_has_yet_to_read_is_not_written(acl, tmp
     assert loaded.set_batch(4) == 0
 
 
-def test_each_slot_has_its_gear_in_its_own_buffer(acl, tmp_path):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    mdl = acl.mdl
-    first = (loaded.inputs, loaded.outputs)
-    second = (loaded.buffers(loaded.inputs.sizes), loaded.buffers(loaded.outputs.sizes))
-    before = content(first[1].ptrs[0], 96)
-    stream = ok(acl.rt.create_stream())
-    ones = np.ones((8, 4), np.float32)
-    blocked = Blocked(stream)
-    for (inputs, outputs), batch in ((first, 1), (second, 8)):
-        ok(acl.rt.memcpy(inputs.ptrs[0], 128, ones.ctypes.data, 16 * batch, H2D))
-        ok(mdl.set_dynamic_batch_size(loaded.id, inputs.dataset, 1, batch))
-        ok(mdl.execute_async(loaded.id, inputs.dataset, outputs.dataset, stream))
-    blocked.release()
-    ok(acl.rt.synchronize_stream(stream))
-    assert content(first[1].ptrs[0], 96)[12:] == before[12:]
-    filled = np.frombuffer(content(second[1].ptrs[0], 96), np.float32).reshape(8, 3)
-    assert (filled == filled[0]).all()
-    assert content(first[1].ptrs[0], 12) == filled[0].tobytes()
-
-
-@pytest.mark.parametrize("batch", [8, None])
-def test_a_gear_that_was_set_for_another_slot_since_is_found(acl, tmp_path, batch):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    other = loaded.buffers(loaded.inputs.sizes)
-    if batch:
-        ok(loaded.set_batch(batch))
-    ok(acl.mdl.set_dynamic_batch_size(loaded.id, other.dataset, 1, 1))
-    with breaks("model.other-gear"):
-        loaded.execute()
-
-
 def test_a_gear_is_set_in_the_context_of_the_model(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     assert Beside(loaded.set_batch, 4).result() == 107002
     ok(acl.rt.create_context(0))
     with breaks("model.other-context"):
         loaded.set_batch(4)
-
-
-def test_without_a_gear_the_largest_runs_with_a_caution(acl, tmp_path):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    x = np.arange(32, dtype=np.float32).reshape(8, 4)
-    loaded.write(0, x)
-    with pytest.warns(SimulatorWarning, match="model.gear-not-set"):
-        assert loaded.execute() == 0
-    assert loaded.read(0).shape == (8, 3)
-
-
-def test_a_gear_buffer_that_was_overwritten_is_found(acl, tmp_path):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    ok(loaded.set_batch(4))
-    fill(loaded.inputs.ptrs[-1], (5).to_bytes(8, "little"))
-    with breaks("model.gear-content"):
-        loaded.execute()
-
-
-@pytest.mark.parametrize("found", [1, 8])
-def test_a_gear_buffer_that_holds_another_gear_is_found(acl, tmp_path, found):
-    loaded = Loaded(acl, rows_om(tmp_path))
-    ok(loaded.set_batch(4))
-    fill(loaded.inputs.ptrs[-1], found.to_bytes(8, "little"))
-    with breaks("model.gear-content"):
-        loaded.execute()
 
 
 def test_a_gear_that_no_setter_wrote_runs(acl, tmp_path):
@@ -288,10 +209,7 @@ def test_an_unset_gear_must_fit_the_buffers(acl, tmp_path):
     ok(acl.update_data_buffer(loaded.outputs.handles[0], loaded.outputs.ptrs[0], 1024))
     width = loaded.inputs.sizes[-1] // 2
     fill(loaded.inputs.ptrs[-1], b"".join(size.to_bytes(width, "little") for size in (8, 4)))
-    with (
-        pytest.warns(SimulatorWarning, match="model.gear-not-set"),
-        breaks("model.gear-content"),
-    ):
+    with pytest.warns(SimulatorWarning, match="model.gear-not-set"), breaks("model.gear-content"):
         loaded.execute()
 
 
@@ -304,10 +222,8 @@ def test_a_gear_not_written_by_a_setter_must_fit_the_buffers(acl, tmp_path):
         loaded.execute()
 
 
-def test_lenient_mode_runs_a_gear_not_written_by_a_setter_if_it_fits(machine, tmp_path):
-    acl = machine(mode="lenient")
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_lenient_mode_runs_a_gear_not_written_by_a_setter_if_it_fits(started, tmp_path):
+    acl = started(mode="lenient")
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(4))
     fill(loaded.inputs.ptrs[-1], (8).to_bytes(8, "little"))

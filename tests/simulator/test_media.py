@@ -161,10 +161,8 @@ def test_a_file_that_cannot_be_decoded_is_a_failure_of_the_stream(dvpp, data, di
         *(("Ascend310P3", 64, True), ("Ascend910B3", 64, True), ("Ascend910B3", 16, False)),
     ],
 )
-def test_each_chip_has_a_stride_of_its_decoder(machine, soc, across, fits):
-    acl = machine(soc=soc)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_each_chip_has_a_stride_of_its_decoder(started, soc, across, fits):
+    acl = started(soc=soc)
     dvpp = Dvpp(acl)
     desc, data = dvpp.picture(160, 64, across, 16), jpeg(160, 64)
     given = (dvpp.channel, dvpp.file(data), len(data), desc, dvpp.stream)
@@ -251,10 +249,8 @@ def test_picture_requirements_are_checked(dvpp, changed, message):
     assert message in str(raised.value)
 
 
-def test_lenient_mode_refuses_a_picture_by_its_code(machine):
-    acl = machine(mode="report")
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_lenient_mode_refuses_a_picture_by_its_code(started):
+    acl = started(mode="report")
     dvpp = Dvpp(acl)
     one, other = dvpp.picture(32, 32), dvpp.picture(33, 32)
     given = (dvpp.channel, one, other, dvpp.scaling, dvpp.stream)

@@ -1,5 +1,7 @@
 """All functions of acl and acl.mdl that models need exist, with the documented call shapes."""
 
+from operator import attrgetter
+
 import pytest
 
 from ascend_simulator.codes import Code
@@ -59,11 +61,7 @@ VALUE = {
     "mdl.get_aipp_data_size": (0,),
     "get_tensor_desc_dim_v2": (0, 0),
 }
-PAIR = {
-    "mdl.query_size": ("m.om",),
-    "mdl.query_size_from_mem": (0, 0),
-    "mdl.get_aipp_type": (9, 0),
-}
+PAIR = {"mdl.query_size": ("m.om",), "mdl.query_size_from_mem": (0, 0), "mdl.get_aipp_type": (9, 0)}
 NOTHING = {"mdl.get_first_aipp_info": (9, 0)}
 ECHO = {"mdl.add_dataset_buffer": (0, 0), "mdl.set_dataset_tensor_desc": (0, 0, 0)}
 DICTIONARY = {
@@ -98,14 +96,8 @@ UNDEFINED = {
     "mdl.get_input_data_type": (0, 0),
     "mdl.get_output_data_type": (0, 0),
 }
-TEXT = {
-    "mdl.get_input_name_by_index": (0, 0),
-    "mdl.get_output_name_by_index": (0, 0),
-}
-NONE = {
-    "mdl.get_tensor_real_name": (0, "x"),
-    "mdl.get_op_attr": (0, "x", "y"),
-}
+TEXT = {"mdl.get_input_name_by_index": (0, 0), "mdl.get_output_name_by_index": (0, 0)}
+NONE = {"mdl.get_tensor_real_name": (0, "x"), "mdl.get_op_attr": (0, "x", "y")}
 CREATORS = {
     "mdl.create_desc": (),
     "mdl.create_dataset": (),
@@ -120,10 +112,7 @@ ALL |= NUMBER | UNDEFINED | TEXT | NONE | CREATORS
 
 
 def call(acl, name):
-    function = acl
-    for part in name.split("."):
-        function = getattr(function, part)
-    return function(*ALL[name])
+    return attrgetter(name)(acl)(*ALL[name])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -163,16 +152,9 @@ def test_a_call_that_fails_has_the_shape_of_its_group(acl, name):
 def test_arguments_are_positional_and_counted(acl, name):
     if ALL[name]:  # calls without parameters ignore arguments
         with pytest.raises(TypeError):
-            call_with(acl, name, *ALL[name], 1)
+            attrgetter(name)(acl)(*ALL[name], 1)
     with pytest.raises(TypeError):
-        call_with(acl, name, *ALL[name], extra=1)
-
-
-def call_with(acl, name, *arguments, **named):
-    function = acl
-    for part in name.split("."):
-        function = getattr(function, part)
-    return function(*arguments, **named)
+        attrgetter(name)(acl)(*ALL[name], extra=1)
 
 
 def test_acl_mdl_has_these_and_no_others(acl):

@@ -181,17 +181,10 @@ def writes_the_gear_itself(acl, folder):
     return loaded.execute()
 
 
-def start(machine, mode):
-    acl = machine(mode=mode)
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
-    return acl
-
-
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name][0] not in CAUTIONS])
-def test_strict_mode_raises(machine, tmp_path, name):
+def test_strict_mode_raises(started, tmp_path, name):
     rule, _, run = SCENARIOS[name]
-    acl = start(machine, "strict")
+    acl = started()
     with breaks(rule):
         run(acl, tmp_path)
     ok(acl.rt.synchronize_device())
@@ -199,18 +192,18 @@ def test_strict_mode_raises(machine, tmp_path, name):
 
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name][0] in CAUTIONS])
-def test_a_caution_only_warns(machine, tmp_path, name, mode):
+def test_a_caution_only_warns(started, tmp_path, name, mode):
     rule, _, run = SCENARIOS[name]
-    acl = start(machine, mode)
+    acl = started(mode=mode)
     with pytest.warns(SimulatorWarning, match=rule):
         assert run(acl, tmp_path) == 0
 
 
 @pytest.mark.brute_force
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_lenient_mode_counts_and_continues_as_a_device(machine, tmp_path, name):
+def test_lenient_mode_counts_and_continues_as_a_device(started, tmp_path, name):
     rule, answer, run = SCENARIOS[name]
-    acl = start(machine, "lenient")
+    acl = started(mode="lenient")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert run(acl, tmp_path) == answer
@@ -224,8 +217,8 @@ def test_every_rule_about_models_has_a_scenario():
     assert {rule for rule, _, _ in SCENARIOS.values()} == rules
 
 
-def test_a_blocked_stream_blocks_its_model(machine, tmp_path):
-    acl = start(machine, "strict")
+def test_a_blocked_stream_blocks_its_model(started, tmp_path):
+    acl = started()
     loaded = Loaded(acl, static_om(tmp_path))
     one, two = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
     blocked = Blocked(one)

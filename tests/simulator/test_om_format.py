@@ -42,7 +42,7 @@ def test_equal_content_has_an_equal_digest_and_other_content_another(tmp_path, w
 
 
 @pytest.mark.brute_force
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_file_that_lost_bytes_is_refused_wherever_it_ends(whole, data):
     end = data.draw(st.integers(0, len(whole) - 1))
@@ -50,14 +50,14 @@ def test_a_file_that_lost_bytes_is_refused_wherever_it_ends(whole, data):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tail=st.binary(min_size=1, max_size=64))
 def test_a_file_with_more_bytes_is_refused(whole, tail):
     assert refusal(whole + tail) == Code.GE_EXEC_MODEL_DATA_SIZE_INVALID
 
 
 @pytest.mark.brute_force
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_file_with_changed_bytes_is_refused_wherever_they_are(whole, data):
     damaged = bytearray(whole)
@@ -75,7 +75,7 @@ def test_every_bit_of_the_header_counts(whole):
 
 
 @pytest.mark.brute_force
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused(noise):
     assert refusal(noise) in DAMAGED
@@ -123,10 +123,7 @@ def test_query_and_load_return_documented_codes_for_damage(acl, tmp_path, whole)
     short, changed = tmp_path / "short.om", tmp_path / "changed.om"
     short.write_bytes(whole[:-1])
     changed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    for path, code in [
-        (short, Code.GE_EXEC_MODEL_DATA_SIZE_INVALID),
-        (changed, Code.PARSE_MODEL),
-    ]:
+    for path, code in [(short, Code.GE_EXEC_MODEL_DATA_SIZE_INVALID), (changed, Code.PARSE_MODEL)]:
         assert acl.mdl.query_size(str(path)) == (0, 0, code)
         assert acl.mdl.load_from_file(str(path)) == (0, code)
         desc = acl.mdl.create_desc()

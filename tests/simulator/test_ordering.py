@@ -128,8 +128,3 @@ def test_uses_that_the_host_knows_to_be_over_are_forgotten():
         ordering.observe(ordering.upto(1))
     assert uses.conflict(ordering, Use(HOST, 0, 100, True)) is None
     assert not uses._last
-
-
-def test_the_description_of_a_use():
-    assert Use(1, 0, 2048, True).describe() == "writes bytes 0 to 2,048"
-    assert Use(HOST, 5, 6, False).describe() == "reads bytes 5 to 6"

@@ -104,11 +104,6 @@ def test_a_configuration_nests_ten_deep_and_no_deeper(fresh, tmp_path, kind):
     assert fresh.init(config(tmp_path, nested(10, kind))) == 0
 
 
-def test_the_path_is_a_str(fresh):
-    with pytest.raises(TypeError):
-        fresh.init(b"acl.json")
-
-
 def test_error_texts_are_per_thread(acl):
     acl.rt.free(0)
     assert Beside(acl.get_recent_err_msg).result() is None
@@ -144,14 +139,6 @@ def test_finalize_looks_at_the_red_zones(acl):
     ptr = ok(acl.rt.malloc_host(64))
     ctypes.memset(ptr + 64, 0, 1)
     with pytest.raises(ascend_simulator.SimulatorViolation, match=r"memory\.red-zone"):
-        acl.finalize()
-
-
-def test_finalize_looks_at_what_was_written_after_it_was_freed(acl):
-    ptr = ok(acl.rt.malloc_host(64))
-    ok(acl.rt.free_host(ptr))
-    ctypes.memset(ptr + 63, 0, 1)
-    with pytest.raises(ascend_simulator.SimulatorViolation, match=r"memory\.use-after-free"):
         acl.finalize()
 
 
@@ -237,10 +224,8 @@ def test_waiting_counts_as_no_time_under_the_gil(acl):
     assert current().counters.gil_held_ns == held
 
 
-def test_allocations_of_the_run_phase_are_counted_separately(machine):
-    acl = machine(mode="lenient")
-    ok(acl.init())
-    ok(acl.rt.set_device(0))
+def test_allocations_of_the_run_phase_are_counted_separately(started):
+    acl = started(mode="lenient")
     ok(acl.rt.malloc(64, 0))
     ascend_simulator.freeze()
     with pytest.warns(ascend_simulator.SimulatorWarning):

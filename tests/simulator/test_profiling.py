@@ -4,7 +4,7 @@ import json
 
 import pytest
 from simulator.support.driving import ok
-from simulator.support.models import Loaded, breaks, static_om
+from simulator.support.models import Loaded, static_om
 
 from ascend_simulator.codes import Code
 
@@ -99,12 +99,3 @@ def test_a_profiler_of_acl_init_excludes_prof_init(machine, tmp_path, folder):
     path.write_text(json.dumps({"profiler": {"switch": "on", "output": "output"}}))
     ok(acl.init(str(path)))
     assert acl.prof.init(str(folder)) == Code.REPEAT_INITIALIZE
-
-
-def test_profiling_only_models_loaded_before_init_is_a_violation(acl, tmp_path, folder, config):
-    model = Loaded(acl, static_om(tmp_path))
-    ok(acl.prof.init(str(folder)))
-    ok(acl.prof.start(config))
-    ok(model.execute())
-    with breaks("prof.model-loaded-before"):
-        acl.prof.stop(config)

@@ -1,6 +1,8 @@
 """The settings of the simulated machine, from the environment."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -14,45 +16,27 @@ def test_without_variables_there_is_one_strict_device():
 
 
 def test_each_variable_is_a_field():
-    assert from_environment(
-        {
-            "ASCEND_SIMULATOR_MODE": "lenient",
-            "ASCEND_SIMULATOR_EXIT_CODE": "23",
-            "ASCEND_SIMULATOR_SOC": "SimulatedOther",
-            "ASCEND_SIMULATOR_DEVICES": "3",
-            "ASCEND_SIMULATOR_HBM_MIB": "100",
-            "ASCEND_SIMULATOR_STREAMS": "5",
-            "ASCEND_SIMULATOR_EVENTS": "6",
-            "ASCEND_SIMULATOR_LAUNCH_US": "12.5",
-            "ASCEND_SIMULATOR_COPY_GBPS": "20",
-            "ASCEND_SIMULATOR_COMPILE_MS": "7",
-            "ASCEND_SIMULATOR_LOAD_MS": "8",
-            "ASCEND_SIMULATOR_THREADS": "2",
-            "ASCEND_SIMULATOR_SIZE_SLACK": "32",
-            "ASCEND_SIMULATOR_TIMELINE": "9",
-            "ASCEND_SIMULATOR_SEED": "4",
-            "ASCEND_SIMULATOR_FAULTS": "malloc@1=207001",
-            "ASCEND_RT_VISIBLE_DEVICES": "0,2",
-        }
-    ) == Settings(
-        mode="lenient",
-        exit_code=23,
-        soc="SimulatedOther",
-        devices=3,
-        hbm_mib=100,
-        streams=5,
-        events=6,
-        launch_us=12.5,
-        copy_gbps=20.0,
-        compile_ms=7.0,
-        load_ms=8.0,
-        threads=2,
-        size_slack=32,
-        timeline=9,
-        seed=4,
-        faults="malloc@1=207001",
-        visible_devices=(0, 2),
-    )
+    values = {
+        "mode": "lenient",
+        "exit_code": 23,
+        "soc": "SimulatedOther",
+        "devices": 3,
+        "hbm_mib": 100,
+        "streams": 5,
+        "events": 6,
+        "launch_us": 12.5,
+        "copy_gbps": 20.0,
+        "compile_ms": 7.0,
+        "load_ms": 8.0,
+        "threads": 2,
+        "size_slack": 32,
+        "timeline": 9,
+        "seed": 4,
+        "faults": "malloc@1=207001",
+    }
+    given = {PREFIX + name.upper(): str(value) for name, value in values.items()}
+    found = from_environment({**given, "ASCEND_RT_VISIBLE_DEVICES": "0,2"})
+    assert found == Settings(**values, visible_devices=(0, 2))
 
 
 def test_the_interpreter_of_atc_is_not_a_setting():
@@ -132,3 +116,17 @@ def test_visible_devices_are_ascending_and_end_at_the_first_unknown_one(visible,
 )
 def test_visible_devices_are_read_up_to_the_first_blank_or_other_character(text, expected):
     assert from_environment({"ASCEND_RT_VISIBLE_DEVICES": text}).visible_devices == expected
+
+
+def test_the_page_has_every_setting_and_its_default():
+    page = (Path(__file__).parents[2] / "docs/simulator.md").read_text()
+    rows = dict(re.findall(r"^\| `--([a-z-]+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
+    defaults = {
+        field.name.replace("_", "-"): field.default
+        for field in dataclasses.fields(Settings)
+        if field.name != "visible_devices"
+    }
+    assert rows.keys() == defaults.keys()
+    for name, default in defaults.items():
+        shown = "none" if default in (None, "") else f"{default:g}" if default == 0.0 else default
+        assert rows[name] == str(shown)

@@ -34,8 +34,8 @@ from ge_runtime.engines.gearing import Footprint, Gearing, with_compiled_gears, 
 from ge_runtime.errors import shown
 from ge_runtime.memory.plan import aligned_columns
 from ge_runtime.npu.driver.card import Cards
-from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ModelId, Stream
-from ge_runtime.npu.driver.pyacl import open_driver
+from ge_runtime.npu.driver.driver import Address, Copy, Dataset, ModelId, Stream
+from ge_runtime.npu.driver.pyacl import PyAclDriver, open_driver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.specs import ROWS, Array
 
@@ -196,11 +196,7 @@ class Report:
         counts = [len(each.times[_WHOLE]) for each in self.gears]
         least, most = min(counts), max(counts)
         count = f"{most}" if least == most else f"{least} to {most}"
-        return [
-            f"{title}, {count} execution(s) of each gear",
-            "",
-            *aligned_columns(rows, sides),
-        ]
+        return [f"{title}, {count} execution(s) of each gear", "", *aligned_columns(rows, sides)]
 
 
 _COLUMNS: Final = ("min", "max", "mean", "median", "percentile(90%)", "percentile(99%)")
@@ -219,7 +215,7 @@ class PhaseDriver:
     All other attributes are those of the wrapped driver.
     """
 
-    def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
+    def __init__(self, driver: PyAclDriver, clock: Callable[[], float]) -> None:
         self._driver = driver
         self._clock = clock
         self.timing = False
@@ -230,13 +226,7 @@ class PhaseDriver:
         return getattr(self._driver, name)
 
     def copy_async(
-        self,
-        target: Address,
-        room: int,
-        source: Address,
-        nbytes: int,
-        kind: Copy,
-        stream: Stream,
+        self, target: Address, room: int, source: Address, nbytes: int, kind: Copy, stream: Stream
     ) -> None:
         with self._timed(_TO_CARD if kind is Copy.TO_DEVICE else _FROM_CARD, stream):
             self._driver.copy_async(target, room, source, nbytes, kind, stream)
@@ -257,10 +247,7 @@ class PhaseDriver:
 
 
 def bench(
-    folder: Path,
-    version: int | None,
-    bounds: Bounds,
-    clock: Callable[[], float] = perf_counter,
+    folder: Path, version: int | None, bounds: Bounds, clock: Callable[[], float] = perf_counter
 ) -> Report:
     """Time a version of the model in `folder`, by default the highest.
 
@@ -305,7 +292,7 @@ def _open(
         return open_backend(config.devices[0], settings, engine=engine), None
     phases = PhaseDriver(open_driver(), clock)
     # Not the process's cards, which keep the driver that they were opened with.
-    cards = Cards(lambda: cast(Driver, phases))
+    cards = Cards(lambda: cast(PyAclDriver, phases))
     number = int(config.devices[0].partition(":")[2])
     return AscendBackend(
         number, workspace_bytes=config.workspace_pool_bytes, limits=config.time_limits, cards=cards

@@ -164,10 +164,7 @@ class _Compilation:
                 raise CompileFault("E10055", f"--output_type={requested}: {found}")
 
     def _manifest(
-        self,
-        requested: shapes.InputShapes,
-        found: Sequence[Mapping[str, Value]],
-        weights: int,
+        self, requested: shapes.InputShapes, found: Sequence[Mapping[str, Value]], weights: int
     ) -> om.Manifest:
         graph = self._model.graph
         inserted = aipp.insert(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, SupportsFloat
 
 from ascend_simulator import process
@@ -23,7 +23,7 @@ from ascend_simulator.models.aipp import (
 from ascend_simulator.models.datasets import dataset, lookup, remove
 from ascend_simulator.models.loaded import Model, check_context, models
 from ascend_simulator.models.om import OmAipp
-from ascend_simulator.resources import Handles
+from ascend_simulator.resources import Handles, HandleTables
 
 _MOST_ROWS: Final = 1 << 16
 
@@ -41,18 +41,11 @@ class Setting:
         return replace(self.head, frames=tuple(self.frames))
 
 
-@dataclass
-class Settings:
-    """The AIPP settings by handle: a `Part` of the process."""
+class Settings(HandleTables):
+    """The AIPP settings by handle."""
 
-    alive: Handles[Setting] = field(default_factory=lambda: Handles("AIPP configuration"))
-
-    def live(self) -> list[str]:
-        """Return the number of handles that were not destroyed, as text."""
-        return [f"{len(self.alive)} {self.alive.kind}(s)"] if len(self.alive) else []
-
-    def close(self) -> None:
-        """Do nothing: handles hold no resources."""
+    def __init__(self) -> None:
+        self.alive: Final[Handles[Setting]] = Handles("AIPP configuration")
 
 
 def aipp_settings() -> Handles[Setting]:

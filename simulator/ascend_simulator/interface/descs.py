@@ -13,7 +13,7 @@ from ascend_simulator.models import om
 from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.om import Dims, Family, Manifest
-from ascend_simulator.resources import Handles
+from ascend_simulator.resources import Handles, HandleTables
 
 MOST_NAME: Final = 127  # ACL_MAX_TENSOR_NAME_LEN without the terminating null
 
@@ -65,19 +65,11 @@ class Desc:
         self.inputs = self.outputs = ()
 
 
-class Descs:
+class Descs(HandleTables):
     """The model descriptions by handle: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.handles: Final[Handles[Desc]] = Handles("model description")
-
-    def live(self) -> list[str]:
-        """Return the number of handles that were not destroyed, as text."""
-        count = len(self.handles)
-        return [f"{count} {self.handles.kind}(s)"] if count else []
-
-    def close(self) -> None:
-        """Do nothing: handles hold no resources."""
 
 
 def _handles() -> Handles[Desc]:
@@ -189,58 +181,32 @@ def get_num_outputs(handle: int) -> int:
     return len(described(handle, "get_num_outputs").outputs)
 
 
-@bare("mdl.get_input_size_by_index", U64, U64)
-def get_input_size_by_index(handle: int, index: int) -> int:
-    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
+_TENSOR_GETTERS: Final = (
+    ("size_by_index", "nbytes", 0),
+    ("data_type", "dtype", -1),
+    ("format", "format", -1),
+    ("name_by_index", "name", ""),
+)
+"""Function of a tensor -> the returned attribute, and the result after a refusal.
 
-    Returns 0 if the shape has no upper bounds.
-    """
-    return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
-
-
-@bare("mdl.get_output_size_by_index", U64, U64)
-def get_output_size_by_index(handle: int, index: int) -> int:
-    """Return the size in bytes at the largest gear or, for free shapes, at the upper bounds.
-
-    Returns 0 if the shape has no upper bounds.
-    """
-    return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
+Sizes are those of the largest gear or, for free shapes, of the upper bounds; 0 without bounds.
+"""
 
 
-@bare("mdl.get_input_data_type", U64, U64, failed=-1)
-def get_input_data_type(handle: int, index: int) -> int:
-    """Return an aclDataType."""
-    return at(described(handle, "get_input_data_type").inputs, index).dtype
+def _export_getter(side: str, suffix: str, attribute: str, failed: object) -> None:
+    what = f"get_{side}_{suffix}"
+
+    def get(handle: int, index: int) -> object:
+        """Return a property of an input or output, by its index."""
+        tensors = getattr(described(handle, what), f"{side}s")
+        return getattr(at(tensors, index), attribute)
+
+    bare(f"mdl.{what}", U64, U64, failed=failed)(get)
 
 
-@bare("mdl.get_output_data_type", U64, U64, failed=-1)
-def get_output_data_type(handle: int, index: int) -> int:
-    """Return an aclDataType."""
-    return at(described(handle, "get_output_data_type").outputs, index).dtype
-
-
-@bare("mdl.get_input_format", U64, U64, failed=-1)
-def get_input_format(handle: int, index: int) -> int:
-    """Return an aclFormat."""
-    return at(described(handle, "get_input_format").inputs, index).format
-
-
-@bare("mdl.get_output_format", U64, U64, failed=-1)
-def get_output_format(handle: int, index: int) -> int:
-    """Return an aclFormat."""
-    return at(described(handle, "get_output_format").outputs, index).format
-
-
-@bare("mdl.get_input_name_by_index", U64, U64, failed="")
-def get_input_name_by_index(handle: int, index: int) -> str:
-    """Return the input's name."""
-    return at(described(handle, "get_input_name_by_index").inputs, index).name
-
-
-@bare("mdl.get_output_name_by_index", U64, U64, failed="")
-def get_output_name_by_index(handle: int, index: int) -> str:
-    """Return the output's name, node:port:name."""
-    return at(described(handle, "get_output_name_by_index").outputs, index).name
+for _side in ("input", "output"):
+    for _getter in _TENSOR_GETTERS:
+        _export_getter(_side, *_getter)
 
 
 @value("mdl.get_input_index_by_name", U64, STR)

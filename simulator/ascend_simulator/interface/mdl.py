@@ -20,7 +20,7 @@ from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.execution import execute_free_shapes, submit
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.regions import Given
-from ascend_simulator.resources import Handles
+from ascend_simulator.resources import Handles, HandleTables
 
 Option: TypeAlias = Any  # an int or a str, by attribute
 Options: TypeAlias = dict[int, Option]
@@ -72,10 +72,7 @@ _EXEC_ATTRS: Final = frozenset(map(int, ExecAttr))
 _MANDATORY: Final[Mapping[int, tuple[ConfigAttr, ...]]] = {
     LoadType.ACL_MDL_LOAD_FROM_FILE: (ConfigAttr.ACL_MDL_PATH_PTR,),
     LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM: (ConfigAttr.ACL_MDL_PATH_PTR,),
-    LoadType.ACL_MDL_LOAD_FROM_MEM: (
-        ConfigAttr.ACL_MDL_MEM_ADDR_PTR,
-        ConfigAttr.ACL_MDL_MEM_SIZET,
-    ),
+    LoadType.ACL_MDL_LOAD_FROM_MEM: (ConfigAttr.ACL_MDL_MEM_ADDR_PTR, ConfigAttr.ACL_MDL_MEM_SIZET),
     LoadType.ACL_MDL_LOAD_FROM_MEM_WITH_MEM: (
         ConfigAttr.ACL_MDL_MEM_ADDR_PTR,
         ConfigAttr.ACL_MDL_MEM_SIZET,
@@ -95,20 +92,12 @@ _REFUSED: Final[Mapping[int, str]] = {
 }
 
 
-class Configs:
+class Configs(HandleTables):
     """The handles of both kinds: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.load: Final[Handles[Options]] = Handles("load configuration")
         self.execute: Final[Handles[Options]] = Handles("execution configuration")
-
-    def live(self) -> list[str]:
-        """Return the number of handles of each kind that were not destroyed, as text."""
-        kinds = (self.load, self.execute)
-        return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
-
-    def close(self) -> None:
-        """Do nothing: handles hold no resources."""
 
 
 def configs() -> Configs:

@@ -5,17 +5,18 @@ The operations on pictures are in `media_tasks`. The package explains "Refused" 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ascend_simulator import media as dvpp
 from ascend_simulator import process
-from ascend_simulator.calls import I32, U32, U64, bare, status, value
+from ascend_simulator.calls import I32, U32, U64, Converter, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.media import Picture
 from ascend_simulator.models.datasets import lookup, remove
 from ascend_simulator.models.regions import allocate
-from ascend_simulator.resources import Handles
+from ascend_simulator.resources import Handles, HandleTables
 from ascend_simulator.violations import declare, violate
 
 BAD_FREE = declare(
@@ -50,8 +51,8 @@ class Scaling:
     interpolation: int = 0
 
 
-class Media:
-    """The open handles of acl.media. The process closes them with its other `Part`s."""
+class Media(HandleTables):
+    """The open handles of acl.media."""
 
     def __init__(self) -> None:
         self.channels: Final[Handles[Channel]] = Handles("DVPP channel description")
@@ -61,14 +62,9 @@ class Media:
         self.scalings: Final[Handles[Scaling]] = Handles("resize configuration")
 
     def live(self) -> list[str]:
-        """Return the number of handles of each kind that were not destroyed, as text."""
-        kinds = (self.channels, self.batches, self.pictures, self.areas, self.scalings)
-        names = [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
+        """Return the number of handles of each kind, and of channels, that were not destroyed."""
         is_open = sum(channel.is_open for channel in self.channels)
-        return names + ([f"{is_open} DVPP channel(s)"] if is_open else [])
-
-    def close(self) -> None:
-        """Do nothing: handles hold no resources."""
+        return super().live() + ([f"{is_open} DVPP channel(s)"] if is_open else [])
 
 
 def media() -> Media:
@@ -193,88 +189,35 @@ def dvpp_destroy_batch_pic_desc(batch: int) -> None:
         media().pictures.remove(each)
 
 
-@status("media.dvpp_set_pic_desc_data", U64, U64)
-def dvpp_set_pic_desc_data(handle: int, data: int) -> None:
-    """Set the picture's address."""
-    picture(handle, "dvpp_set_pic_desc_data").data = data
+_PICTURE_FIELDS: Final[Mapping[str, Converter]] = {
+    "data": U64,
+    "size": U32,
+    "format": I32,  # an acldvppPixelFormat
+    "width": U32,
+    "height": U32,
+    "width_stride": U32,  # bytes from the start of a row to the start of the next one
+    "height_stride": U32,  # rows that the luma plane has in memory
+}
+"""The fields of a picture description that programs set and read."""
 
 
-@status("media.dvpp_set_pic_desc_size", U64, U32)
-def dvpp_set_pic_desc_size(handle: int, size: int) -> None:
-    """Set the size of the picture in bytes."""
-    picture(handle, "dvpp_set_pic_desc_size").size = size
+def _export_picture_field(field: str, convert: Converter) -> None:
+    setter, getter = f"dvpp_set_pic_desc_{field}", f"dvpp_get_pic_desc_{field}"
+
+    def set_field(handle: int, given: int) -> None:
+        """Set a field of a picture description."""
+        setattr(picture(handle, setter), field, given)
+
+    def get_field(handle: int) -> int:
+        """Return a field of a picture description; decoding rounds odd sides to even numbers."""
+        return int(getattr(picture(handle, getter), field))
+
+    status(f"media.{setter}", U64, convert)(set_field)
+    bare(f"media.{getter}", U64)(get_field)
 
 
-@status("media.dvpp_set_pic_desc_format", U64, I32)
-def dvpp_set_pic_desc_format(handle: int, layout: int) -> None:
-    """Set the picture's acldvppPixelFormat."""
-    picture(handle, "dvpp_set_pic_desc_format").format = layout
-
-
-@status("media.dvpp_set_pic_desc_width", U64, U32)
-def dvpp_set_pic_desc_width(handle: int, width: int) -> None:
-    """Set the picture's width, pixels."""
-    picture(handle, "dvpp_set_pic_desc_width").width = width
-
-
-@status("media.dvpp_set_pic_desc_height", U64, U32)
-def dvpp_set_pic_desc_height(handle: int, height: int) -> None:
-    """Set the picture's height, pixels."""
-    picture(handle, "dvpp_set_pic_desc_height").height = height
-
-
-@status("media.dvpp_set_pic_desc_width_stride", U64, U32)
-def dvpp_set_pic_desc_width_stride(handle: int, stride: int) -> None:
-    """Set the number of bytes from the start of a row to the start of the next row."""
-    picture(handle, "dvpp_set_pic_desc_width_stride").width_stride = stride
-
-
-@status("media.dvpp_set_pic_desc_height_stride", U64, U32)
-def dvpp_set_pic_desc_height_stride(handle: int, stride: int) -> None:
-    """Set the number of rows that the luma plane has in memory."""
-    picture(handle, "dvpp_set_pic_desc_height_stride").height_stride = stride
-
-
-@bare("media.dvpp_get_pic_desc_data", U64)
-def dvpp_get_pic_desc_data(handle: int) -> int:
-    """Return the picture's address."""
-    return picture(handle, "dvpp_get_pic_desc_data").data
-
-
-@bare("media.dvpp_get_pic_desc_size", U64)
-def dvpp_get_pic_desc_size(handle: int) -> int:
-    """Return the size of the picture in bytes."""
-    return picture(handle, "dvpp_get_pic_desc_size").size
-
-
-@bare("media.dvpp_get_pic_desc_format", U64)
-def dvpp_get_pic_desc_format(handle: int) -> int:
-    """Return the picture's acldvppPixelFormat."""
-    return picture(handle, "dvpp_get_pic_desc_format").format
-
-
-@bare("media.dvpp_get_pic_desc_width", U64)
-def dvpp_get_pic_desc_width(handle: int) -> int:
-    """Return the picture's width, which decoding may have rounded to an even number."""
-    return picture(handle, "dvpp_get_pic_desc_width").width
-
-
-@bare("media.dvpp_get_pic_desc_height", U64)
-def dvpp_get_pic_desc_height(handle: int) -> int:
-    """Return the picture's height, which decoding may have rounded to an even number."""
-    return picture(handle, "dvpp_get_pic_desc_height").height
-
-
-@bare("media.dvpp_get_pic_desc_width_stride", U64)
-def dvpp_get_pic_desc_width_stride(handle: int) -> int:
-    """Return the number of bytes from the start of a row to the start of the next row."""
-    return picture(handle, "dvpp_get_pic_desc_width_stride").width_stride
-
-
-@bare("media.dvpp_get_pic_desc_height_stride", U64)
-def dvpp_get_pic_desc_height_stride(handle: int) -> int:
-    """Return the number of rows that the luma plane has in memory."""
-    return picture(handle, "dvpp_get_pic_desc_height_stride").height_stride
+for _field, _convert in _PICTURE_FIELDS.items():
+    _export_picture_field(_field, _convert)
 
 
 @bare("media.dvpp_get_pic_desc_ret_code", U64)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ascend_simulator import process
-from ascend_simulator.calls import I32, LIST, STR, U64, bare, status, value
+from ascend_simulator.calls import I32, LIST, STR, U64, Converter, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.interface.descs import host_bytes
 from ascend_simulator.models.datasets import data, lookup, remove
-from ascend_simulator.models.operators import (
-    Operator,
-    Tensor,
-    parse,
-    read_folder,
-)
-from ascend_simulator.resources import Handles
+from ascend_simulator.models.operators import Operator, Tensor, parse, read_folder
+from ascend_simulator.resources import Handles, HandleTables
 from ascend_simulator.streams.tasks import Task
 
 Range = tuple[int, int]
 
 
-class Operators:
+class Operators(HandleTables):
     """Loaded operators, attributes and handles: a `Part` of the process."""
 
     def __init__(self) -> None:
@@ -41,14 +37,6 @@ class Operators:
                 return operator
         text = f"{what}: {wanted.kind}: no loaded operator has these tensors and attributes"
         raise Refused(Code.OP_NOT_FOUND, text)
-
-    def live(self) -> list[str]:
-        """Return the number of handles of each kind that were not destroyed, as text."""
-        kinds = (self.attributes, self.handles)
-        return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
-
-    def close(self) -> None:
-        """Do nothing: handles hold no resources."""
 
 
 def operators() -> Operators:
@@ -94,32 +82,18 @@ def destroy_attr(attributes: int) -> None:
     remove(operators().attributes, attributes, "destroy_attr")
 
 
-def _set(attributes: int, name: str, given: object) -> None:
-    lookup(operators().attributes, attributes, "set_attr")[name] = given
+def _export_setter(kind: str, convert: Converter, stored: Callable[..., object]) -> None:
+    def set_attribute(attributes: int, name: str, given: object) -> None:
+        """Set an attribute."""
+        lookup(operators().attributes, attributes, "set_attr")[name] = stored(given)
+
+    status(f"op.set_attr_{kind}", U64, STR, convert)(set_attribute)
 
 
-@status("op.set_attr_bool", U64, STR, I32)
-def set_attr_bool(attributes: int, name: str, given: int) -> None:
-    """Set an attribute to a truth value."""
-    _set(attributes, name, bool(given))
-
-
-@status("op.set_attr_int", U64, STR, I32)
-def set_attr_int(attributes: int, name: str, given: int) -> None:
-    """Set an attribute to an integer."""
-    _set(attributes, name, given)
-
-
-@status("op.set_attr_float", U64, STR, float)
-def set_attr_float(attributes: int, name: str, given: float) -> None:
-    """Set an attribute to a number."""
-    _set(attributes, name, given)
-
-
-@status("op.set_attr_string", U64, STR, STR)
-def set_attr_string(attributes: int, name: str, given: str) -> None:
-    """Set an attribute to a text."""
-    _set(attributes, name, given)
+_export_setter("bool", I32, bool)
+_export_setter("int", I32, int)
+_export_setter("float", float, float)
+_export_setter("string", STR, str)
 
 
 # -- executions ----------------------------------------------------------------------------------
@@ -133,36 +107,26 @@ def _compiled(
     return operators().find(wanted, what)
 
 
-@status("op.execute", STR, LIST, LIST, LIST, LIST, U64, U64)
-def execute(
-    kind: str,
-    inputs: list[int],
-    input_buffers: list[int],
-    outputs: list[int],
-    output_buffers: list[int],
-    attributes: int,
-    stream: int,
-) -> None:
-    """Queue an operator on the stream. Refused: OP_NOT_FOUND if none was compiled for this call."""
-    what = f"op.execute: {kind}"
-    found = _compiled(kind, inputs, outputs, attributes, what)
-    _submit(found, input_buffers, output_buffers, stream, what)
+def _export_execution(name: str) -> None:
+    def execute(
+        kind: str,
+        inputs: list[int],
+        input_buffers: list[int],
+        outputs: list[int],
+        output_buffers: list[int],
+        attributes: int,
+        stream: int,
+    ) -> None:
+        """Queue an operator on the stream. Refused: OP_NOT_FOUND if none was compiled for it."""
+        what = f"op.{name}: {kind}"
+        found = _compiled(kind, inputs, outputs, attributes, what)
+        _submit(found, input_buffers, output_buffers, stream, what)
+
+    status(f"op.{name}", STR, LIST, LIST, LIST, LIST, U64, U64)(execute)
 
 
-@status("op.execute_v2", STR, LIST, LIST, LIST, LIST, U64, U64)
-def execute_v2(
-    kind: str,
-    inputs: list[int],
-    input_buffers: list[int],
-    outputs: list[int],
-    output_buffers: list[int],
-    attributes: int,
-    stream: int,
-) -> None:
-    """Queue an operator as execute does."""
-    what = f"op.execute_v2: {kind}"
-    found = _compiled(kind, inputs, outputs, attributes, what)
-    _submit(found, input_buffers, output_buffers, stream, what)
+_export_execution("execute")
+_export_execution("execute_v2")
 
 
 @status("op.cast", U64, U64, U64, U64, I32, U64)

@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 
 from ascend_simulator import resources
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.memory.blocks import (
-    FRESH,
-    ON_A_DEVICE,
-    Block,
-    Bytes,
-    Kind,
-    host_view,
-)
+from ascend_simulator.memory.blocks import FRESH, ON_A_DEVICE, Block, Bytes, Kind, host_view
 from ascend_simulator.violations import declare, violate
 
 Want: TypeAlias = Literal["device", "host", "any"]

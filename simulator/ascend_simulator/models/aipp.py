@@ -36,11 +36,7 @@ class InputType(IntEnum):
     ACL_DYNAMIC_AIPP_NODE = 3
 
 
-CHANNELS: Final = {
-    InputFormat.YUV420SP_U8: 3,
-    InputFormat.RGB888_U8: 3,
-    InputFormat.YUV400_U8: 1,
-}
+CHANNELS: Final = {InputFormat.YUV420SP_U8: 3, InputFormat.RGB888_U8: 3, InputFormat.YUV400_U8: 1}
 _FRAME_BYTES: Final = {
     InputFormat.YUV420SP_U8: 1.5,
     InputFormat.RGB888_U8: 3.0,

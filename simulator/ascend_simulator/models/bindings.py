@@ -51,13 +51,7 @@ class Binding:
     """
 
     def __init__(
-        self,
-        now: Process,
-        model: Model,
-        inputs: Dataset,
-        outputs: Dataset,
-        *,
-        allocates: bool,
+        self, now: Process, model: Model, inputs: Dataset, outputs: Dataset, *, allocates: bool
     ) -> None:
         """Check all buffers. With `allocates`, the system allocates outputs without an address."""
         self._now = now

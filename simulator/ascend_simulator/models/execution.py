@@ -92,13 +92,7 @@ GEAR_CONTENT = declare(
 
 
 def submit(
-    now: Process,
-    model: Model,
-    inputs: Dataset,
-    outputs: Dataset,
-    stream: Stream,
-    *,
-    waits: bool,
+    now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream, *, waits: bool
 ) -> Execution:
     """Submit an execution of the model to `stream`, and return it.
 

@@ -21,8 +21,7 @@ WAITED_FOR = declare(
 NO_TIME_LINE = declare("event.no-time-line", "Elapsed time needs events with ACL_EVENT_TIME_LINE.")
 DEAD = declare("event.dead", "An event must not be used after it is destroyed.")
 BAD_RESET = declare(
-    "event.bad-reset",
-    "reset_event needs events of create_event_with_flag with ACL_EVENT_SYNC.",
+    "event.bad-reset", "reset_event needs events of create_event_with_flag with ACL_EVENT_SYNC."
 )
 BAD_QUERY = declare(
     "event.bad-query", "query_event does not accept events of create_event_ex_with_flag."
@@ -175,8 +174,7 @@ class Events:
             raise Refused(Code.RT_PARAM_INVALID, text)
         if event.context is not context:
             raise Refused(
-                Code.RT_STREAM_CONTEXT,
-                f"{what}: {event.name}: not of this thread's context",
+                Code.RT_STREAM_CONTEXT, f"{what}: {event.name}: not of this thread's context"
             )
         return event
 

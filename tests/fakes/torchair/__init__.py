@@ -33,10 +33,7 @@ class CompilerConfig(_Options):
         super().__init__(
             mode="max-autotune",
             ge_config=_Options(
-                enable_single_stream=False,
-                aicore_num=None,
-                oo_level=None,
-                optimization_switch=None,
+                enable_single_stream=False, aicore_num=None, oo_level=None, optimization_switch=None
             ),
         )
 

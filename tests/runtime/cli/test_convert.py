@@ -1,4 +1,4 @@
-"""Converting configurations of npu_ge: kept, new, omitted and refused parts."""
+"""Converting configurations of npu_ge: kept, new and refused parts, and edits of the text."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from runtime.support.graphs import onnx_model
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ge_runtime import cli
-from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.cli.config_pbtxt import edit_config, parse, quoted
 from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 from ge_runtime.cli.convert.graph import graph_changes
 from ge_runtime.config import RuntimeConfig
@@ -217,13 +217,6 @@ def test_all_problems_are_printed_and_nothing_is_written(run, tmp_path):
     ]
 
 
-def test_refused_parts_can_be_dropped(run):
-    text = ENCODER + parameter("graph.ge.oo.level", "O3")
-    code, printed, errors = run(text, "--axes", "ids=tokens", "--drop", "graph.ge.oo.level")
-    assert (code, printed) == (0, CONVERTED)
-    assert errors.splitlines()[-1].split() == ["dropped", "graph.ge.oo.level", "=", "O3", "--drop"]
-
-
 @pytest.mark.parametrize(
     ("instances", "more", "blocks"),
     [
@@ -280,11 +273,6 @@ parameters { key: "device_ids" value { string_value: "0" } }
 """
 
 
-def test_sizes_without_gears_are_reported():
-    conversion = converted(DYNAMIC, limits={"image_1": 224, "image_2": 336})
-    assert "image_1 224, image_2 336" in dict(rows(conversion, "changed"))
-
-
 @pytest.mark.parametrize(
     ("largest", "batching", "gears"),
     [
@@ -298,15 +286,6 @@ def test_a_dynamic_batch_has_gears(largest, batching, gears):
     text = RANKER.replace(parameter("graph.ge.inputShape", "features:16,40"), batching)
     text = text.replace("max_batch_size: 16", f"max_batch_size: {largest}")
     assert ours(converted(text)).get("gears.batch") == gears
-
-
-def test_a_static_graph_has_one_gear():
-    assert ours(converted(RANKER)) == {
-        "device_ids": "0",
-        "static_model": "1",
-        **FP16,
-        "gears.batch": "16",
-    }
 
 
 def test_any_size_needs_a_limit_and_outputs_need_their_axes():
@@ -374,66 +353,12 @@ def test_malformed_sizes_are_refused(shape, dims, problem):
     assert problem in problems[0]
 
 
-def test_shapes_that_contradict_config_pbtxt_are_refused():
-    text = RANKER.replace("features:16,40", "features:16,41")
-    (problem,) = converted(text).problems
-    assert "config.pbtxt has 40 for that dim of 'features'; make both equal" in problem
-
-
-def test_sizes_that_contradict_each_other_are_refused():
-    text = RANKER + parameter("session.ge.inputShape", "features:8,40")
-    assert converted(text).problems == [
-        "session.ge.inputShape = features:8,40: graph.ge.inputShape has features:16,40; remove one "
-        "of the two"
-    ]
-
-
-def test_inputs_must_have_equal_rows():
-    text = ENCODER.replace("1,64,1,64;", "1,64,2,64;")
-    assert "inputs have different numbers of rows" in converted(text).problems[0]
-
-
-def test_one_name_for_each_variable_dim():
-    (problem,) = converted(ENCODER, axes={"ids": ["a", "b"]}).problems
-    assert problem == ("--axes ids = a,b: dims [-1] contain 1 -1; give one name for each, in order")
-
-
 def test_names_from_the_user_also_apply_to_equal_dims():
     made = ours(converted(ENCODER, axes={"mask": ["tokens"]}))
     assert (made["axes.ids"], made["axes.mask"]) == ("tokens", "tokens")
     made = ours(converted(ENCODER, axes={"mask": ["m"], "ids": ["i"]}))
     assert (made["axes.ids"], made["axes.mask"]) == ("i", "m")
     assert made["gears.i,m"] == "64x64, 128x128"
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (
-            {"axes": {"idz": ["t"]}},
-            "--axes = idz: no tensor of this name has a -1; use one of: ids,",
-        ),
-        ({"axes": {"embedding": ["t"]}}, "--axes = embedding: no tensor of this name has a -1"),
-        ({"limits": {"t": 4}}, "--limit = t: unknown axis; use one of: ids_0"),
-        ({"device_ids": "3"}, "--device-ids = 3: there is a device_ids already"),
-    ],
-)
-def test_options_without_effect_are_refused(options, problem):
-    (found,) = converted(ENCODER, **options).problems
-    assert found.startswith(problem)
-
-
-def test_one_name_for_different_sizes_is_refused():
-    text = ENCODER.replace("1,64,1,64;8,64,8,64", "1,64,1,32;8,64,8,32")
-    (problem,) = converted(text, axes={"ids": ["t"], "mask": ["t"]}).problems
-    assert problem.startswith("--axes = t: 'mask' has other sizes in the gears")
-
-
-def test_tensors_must_be_declared():
-    (problem,) = converted('backend: "npu_ge"', device_ids="0").problems
-    assert problem.startswith(
-        "input and output = not both present: npu_ge reads them from the ONNX"
-    )
 
 
 REFUSED = {
@@ -549,12 +474,6 @@ def test_a_strategy_sets_batching_and_early_answers(strategy, batching, early):
         assert "dynamic_batching { max_queue" in converted(RANKER, strategy="latency").text
 
 
-def test_a_strategy_adds_no_batching_to_a_model_without_rows():
-    conversion = converted(IMAGES, strategy="throughput")
-    assert ours(conversion)["early_answers"] == "false"
-    assert "dynamic_batching" not in conversion.text
-
-
 SIGNATURE = Signature(
     (
         GraphTensor("ids", DType.INT64, (None, None), ("n", "seq")),
@@ -565,6 +484,49 @@ SIGNATURE = Signature(
         GraphTensor("score", DType.FP32, (None,), ("n",)),
     ),
 )
+
+
+OPEN = 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0")
+OTHER_SIZES = ENCODER.replace("1,64,1,64;8,64,8,64", "1,64,1,32;8,64,8,32")
+NO_RELATION = Signature(SIGNATURE.inputs, (GraphTensor("y", DType.FP32, (None, None), ("n", "k")),))
+NO_DIMS = Signature((GraphTensor("x", DType.FP32, None),), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem"),
+    [
+        (
+            RANKER.replace("features:16,40", "features:16,41"),
+            {},
+            "config.pbtxt has 40 for that dim of 'features'; make both equal",
+        ),
+        (
+            RANKER + parameter("session.ge.inputShape", "features:8,40"),
+            {},
+            "session.ge.inputShape = features:8,40: graph.ge.inputShape has features:16,40; remove",
+        ),
+        (ENCODER.replace("1,64,1,64;", "1,64,2,64;"), {}, "inputs have different numbers of rows"),
+        (ENCODER, {"axes": {"ids": ["a", "b"]}}, "--axes ids = a,b: dims [-1] contain 1 -1; give"),
+        (ENCODER, {"axes": {"idz": ["t"]}}, "--axes = idz: no tensor of this name has a -1; use"),
+        (ENCODER, {"axes": {"embedding": ["t"]}}, "--axes = embedding: no tensor of this name"),
+        (ENCODER, {"limits": {"t": 4}}, "--limit = t: unknown axis; use one of: ids_0"),
+        (ENCODER, {"device_ids": "3"}, "--device-ids = 3: there is a device_ids already"),
+        (
+            OTHER_SIZES,
+            {"axes": {"ids": ["t"], "mask": ["t"]}},
+            "--axes = t: 'mask' has other sizes in the gears",
+        ),
+        ('backend: "npu_ge"', {"device_ids": "0"}, "input and output = not both present: npu_ge"),
+        (
+            OPEN,
+            {"graph": NO_RELATION, "limits": {"seq": 32}},
+            "output 'y' = [-1]: npu_ge derives its size from the dim names",
+        ),
+        (OPEN, {"graph": NO_DIMS}, "input and output = not both present: 'x' has no dims"),
+    ],
+)
+def test_contradictions_and_options_without_effect_are_refused(text, options, problem):
+    assert problem in converted(text, **options).problems[0]
 
 
 def test_tensors_that_are_not_declared_are_read_from_the_graph():
@@ -594,19 +556,6 @@ def test_a_given_name_applies_to_other_dims_with_its_symbol():
     axes = {"mask": ["tokens"]}
     made = ours(converted(text, graph=SIGNATURE, axes=axes, limits={"tokens": 32}))
     assert (made["axes.ids"], made["axes.states"]) == ("tokens", "(tokens+1)//2")
-
-
-def test_declared_tensors_without_a_relation_need_their_axes():
-    graph = Signature(SIGNATURE.inputs, (GraphTensor("y", DType.FP32, (None, None), ("n", "k")),))
-    text = 'backend: "npu_ge" max_batch_size: 4\n' + parameter("device_ids", "0")
-    (problem,) = converted(text, graph=graph, limits={"seq": 32}).problems
-    assert problem.startswith("output 'y' = [-1]: npu_ge derives its size from the dim names")
-
-
-def test_a_graph_of_unknown_dims_cannot_complete_the_configuration():
-    graph = Signature((GraphTensor("x", DType.FP32, None),), ())
-    problems = converted('backend: "npu_ge"', graph=graph, device_ids="0").problems
-    assert problems[0].startswith("input and output = not both present: 'x' has no dims")
 
 
 @pytest.fixture
@@ -661,14 +610,6 @@ def test_without_an_output_folder_a_repository_is_only_reported(repository, caps
 def test_names_of_one_model_are_refused_for_a_repository(repository, capsys):
     assert cli.main(["convert", str(repository), "--limit", "a=1"]) == 2
     assert "expected one model for --axes, --limit and --drop" in capsys.readouterr().err
-
-
-def test_options_of_the_compiler_keep_their_names():
-    text = RANKER + parameter("graph.ge.exec.precision_mode_v2", "origin")
-    text += parameter("session.deterministic", "1")
-    made = ours(converted(text))
-    assert made["graph.ge.exec.precision_mode_v2"] == "origin"
-    assert made["session.ge.deterministic"] == "1"
 
 
 def test_a_parameter_without_a_string_is_refused():
@@ -771,3 +712,128 @@ def test_gears_are_the_same_in_both(given_):
         message.ClearField("parameters")
         message.ClearField("backend")
     assert before == after
+
+
+CONFIG = """\
+# A model of two parameters.
+backend: 'npu' "_ge"  # the C++ one
+max_batch_size: 8;
+instance_group [
+  { count: 4 }
+]
+parameters { key: "a" value { string_value: "1" } }
+parameters: <
+  key: "b"  # the second
+  value: < string_value: "2" >
+>,
+parameters [
+  { key: "c" value { string_value: "3" } },
+  # the fourth
+  { key: "d" value { string_value: "4" } },
+  { key: "e" value { string_value: "5" } }
+]
+version_policy: { latest { num_versions: 1 } }"""
+
+
+def edit(text, *, values=None, without=(), drop=(), more=None):
+    return edit_config(
+        text,
+        values=values or {},
+        without=lambda field: field in without,
+        keep=lambda key: key not in drop,
+        more=more or {},
+    )
+
+
+def test_no_edits_change_nothing():
+    assert edit(CONFIG) == CONFIG
+
+
+def test_a_string_is_replaced_in_place():
+    assert edit(CONFIG, values={"backend": '"ge"'}) == CONFIG.replace("'npu' \"_ge\"", '"ge"')
+
+
+def test_fields_and_parameters_are_removed_with_their_lines():
+    assert (
+        edit(CONFIG, without=["instance_group"], drop=["a", "b", "d", "e"])
+        == """\
+# A model of two parameters.
+backend: 'npu' "_ge"  # the C++ one
+max_batch_size: 8;
+parameters [
+  { key: "c" value { string_value: "3" } }
+  # the fourth
+]
+version_policy: { latest { num_versions: 1 } }"""
+    )
+
+
+def test_an_empty_list_is_removed():
+    assert "parameters [" not in edit(CONFIG, drop="cde")
+
+
+def test_other_fields_in_the_same_line_are_kept():
+    text = 'parameters { key: "a" } max_batch_size: 8 parameters [ { key: "b" }, { key: "c" } ]\n'
+    assert edit(text, drop="ac") == ' max_batch_size: 8 parameters [ { key: "b" }  ]\n'
+
+
+def test_parameters_are_added_at_the_end():
+    assert edit("max_batch_size: 8", more={"a": "1", 'b"': "\\"}) == (
+        "max_batch_size: 8\n"
+        'parameters { key: "a" value { string_value: "1" } }\n'
+        'parameters { key: "b\\"" value { string_value: "\\\\" } }\n'
+    )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_protobuf_reads_any_quoted_text(text):
+    config = text_format.Parse(f"name: {quoted(text)}", ModelConfig())
+    assert config.name == text
+
+
+KEYS = st.sampled_from("abcdefgh")
+SINGLE = st.builds(
+    str.format,
+    st.sampled_from(
+        [
+            'parameters {{ key: "{0}" value {{ string_value: "x{0}" }} }}',
+            'parameters: < key: "{0}", value: < string_value: "x" "{0}" > >;',
+            '\tparameters {{\n  key: "{0}" # ] }}\n  value: {{ string_value: "x{0}" }}\n}}  ',
+        ]
+    ),
+    KEYS,
+)
+ENTRY = st.builds('{{ key: "{0}" value {{ string_value: "x{0}" }} }}'.format, KEYS)
+LISTED = st.builds(
+    lambda entries, joint: f"parameters [ {joint.join(entries)} ]",
+    st.lists(ENTRY, min_size=1, max_size=4),
+    st.sampled_from([", ", ",\n  ", " ,\n# why\n"]),
+)
+OTHER = st.sampled_from(
+    [
+        'input [ { name: "parameters" dims: [ -1, 3 ] } ]',
+        "# parameters { }",
+        "output { dims: 1; dims: [ ] }, instance_group [ ]",
+    ]
+)
+
+
+@pytest.mark.brute_force
+@given(
+    st.lists(st.one_of(SINGLE, LISTED, OTHER), max_size=6),
+    st.sampled_from(["\n", " \n\n"]),
+    st.sets(KEYS),
+)
+def test_protobuf_reads_the_same_except_removed_parameters(lines, joint, drop):
+    text = joint.join(lines)
+    before = text_format.Parse(text, ModelConfig())
+    after = text_format.Parse(edit(text, drop=drop, more={"new": "1"}), ModelConfig())
+    expected = {key: value for key, value in read(before).items() if key not in drop}
+    assert read(after) == {**expected, "new": "1"}
+    before.ClearField("parameters")
+    after.ClearField("parameters")
+    assert before == after
+
+
+def read(config):
+    return {key: value.string_value for key, value in config.parameters.items()}

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from ge_runtime import cli
 from ge_runtime.child_process import ChildResult, Outcome
 from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.cli.probe_device import run_checks, session
-from ge_runtime.cli.probe_device.checks import CHECKS, PROBES
+from ge_runtime.cli.probe_device.checks import CHECKS
 from ge_runtime.cli.probe_device.exact_graphs import (
     exact_input,
     rolled,
@@ -42,14 +43,23 @@ def environment():
         yield patch
 
 
+TESTS = str(Path(__file__).parents[2])
 WARM = """
-import os, runpy, sys
+import json, os, runpy, sys, types
+sys.path.append(sys.argv.pop())
 import ascend_simulator, numpy, onnx, onnxruntime, ge_runtime.cli.probe_device.checks
+from runtime.support.ascend import compile_in_process
+compile_in_process(types.SimpleNamespace(setattr=setattr))
+start = os.environ["PYTHONPATH"].split(":")
 for line in sys.stdin:
-    output, path, *arguments = line.rstrip().split("\\t")
+    output, environment, arguments = json.loads(line)
     if not (child := os.fork()):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
-        sys.path[:0] = [path]
+        os.dup2(1, 2)
+        os.environ.clear()
+        os.environ.update(environment)
+        rest = [path for path in sys.path if path not in start]
+        sys.path[:] = [*environment["PYTHONPATH"].split(":"), *rest]
         sys.argv[1:] = arguments
         runpy.run_module("ge_runtime.cli.probe_device", run_name="__main__")
     print(os.waitpid(child, 0)[1], flush=True)
@@ -58,25 +68,40 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def ask_fork(environment, tmp_path_factory):
-    """Return a function that runs one check in a fork; modules of a folder replace others."""
+def run_fork(environment, tmp_path_factory):
+    """Return a replacement of `run_command` that runs a probe in a fork with this environment."""
     output = tmp_path_factory.mktemp("probes") / "output"
-    command = [sys.executable, "-c", WARM]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
-    def ask(checks, path=""):
-        def run_fork(command, timeout_s):
-            output.unlink(missing_ok=True)
-            print(output, path, *command[3:], sep="\t", file=warm.stdin, flush=True)
-            assert int(warm.stdout.readline()) == 0
-            return ChildResult(Outcome.DONE, stdout=output.read_text())
+    def run_fork(command, timeout_s):
+        output.unlink(missing_ok=True)
+        line = json.dumps([str(output), dict(os.environ), command[3:]])
+        print(line, file=warm.stdin, flush=True)
+        status = os.waitstatus_to_exitcode(int(warm.stdout.readline()))
+        outcome = {0: Outcome.DONE, 1: Outcome.FAILED}.get(status, Outcome.CRASHED)
+        error = {0: "", 1: "failed"}.get(status, f"signal {-status}")
+        return ChildResult(outcome, stdout=output.read_text(), error=error)
 
+    with subprocess.Popen([sys.executable, "-c", WARM, TESTS], **pipes) as warm:
+        yield run_fork
+
+
+@pytest.fixture
+def in_forks(run_fork, monkeypatch):
+    monkeypatch.setattr(session, "run_command", run_fork)
+
+
+@pytest.fixture(scope="module")
+def ask_fork(run_fork):
+    """Return a function that runs checks in forks; modules of a folder replace others."""
+
+    def ask(checks, path=""):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "run_command", run_fork)
+            patch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
             return list(run_checks(checks, device=0, risky=True, timeout_s=120))
 
-    with subprocess.Popen(command, **pipes) as warm:
-        yield ask
+    return ask
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +181,7 @@ mdl.load_from_file_with_mem = lambda path, work, *more: (
 """,
         "results by alignment: 64: 107008",
     ),
-    4: (
-        "mdl.query_size = lambda path: (1, 1, 0)",
-        "query_size returns 0 without a device",
-    ),
+    4: ("mdl.query_size = lambda path: (1, 1, 0)", "query_size returns 0 without a device"),
     5: (
         """
 wait, execute = rt.synchronize_stream_with_timeout, mdl.execute_async
@@ -209,7 +231,7 @@ def test_answer_of_a_device_with_another_behaviour(ask_fork, tmp_path, number):
     assert not re.fullmatch(ANSWERS[number], result.answer)
 
 
-def test_a_broken_package_is_an_answer(monkeypatch, environment, tmp_path):
+def test_a_broken_package_is_an_answer(monkeypatch, ask_fork, tmp_path):
     """torch_npu up to 2.1 exits without CANN."""
     (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")
     (tmp_path / "torch_npu-2.1.0.dist-info").mkdir()
@@ -217,10 +239,9 @@ def test_a_broken_package_is_an_answer(monkeypatch, environment, tmp_path):
     (tmp_path / "torch_npu-2.1.0.dist-info" / "METADATA").write_text(about)
     (tmp_path / "x86_64-linux").mkdir()
     (tmp_path / "x86_64-linux" / "ascend_toolkit_install.info").write_text("version=9.0.0\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    (result,) = run_checks([BY_NUMBER[8]], device=0, risky=False, timeout_s=120)
+    (result,) = ask_fork([BY_NUMBER[8]], tmp_path)
     assert result.outcome == "answered", result
     assert "torch_npu 2.1.0, import fails: ImportError('SystemExit: ')" in result.answer
     assert result.answer.endswith(", cann 9.0.0")
@@ -237,9 +258,8 @@ def test_a_broken_package_is_an_answer(monkeypatch, environment, tmp_path):
         ),
     ],
 )
-def test_answers_about_an_installed_ge_py(monkeypatch, environment, number, expected):
-    monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=os.pathsep)
-    (result,) = run_checks([BY_NUMBER[number]], device=0, risky=False, timeout_s=60)
+def test_answers_about_an_installed_ge_py(ask_fork, number, expected):
+    (result,) = ask_fork([BY_NUMBER[number]], FAKES)
     assert result.outcome == "answered", result
     assert re.fullmatch(expected, result.answer), result.answer
 
@@ -253,7 +273,7 @@ def test_risky_questions_are_skipped_by_default(environment):
         assert result.answer == f"needs --risky: {result.check.risk}"
 
 
-def test_the_report_names_the_simulator_and_the_file_has_all_results(environment, tmp_path, capsys):
+def test_the_report_names_the_simulator_and_the_file_has_all_results(in_forks, tmp_path, capsys):
     file = tmp_path / "probed.json"
     assert run("--only", 2, 4, "--json", file) == 0
     printed = capsys.readouterr().out
@@ -297,7 +317,7 @@ def test_the_command_needs_pyacl(monkeypatch, capsys):
     assert "found no Ascend device (absent)" in capsys.readouterr().err
 
 
-def test_a_failed_question_exits_with_1(monkeypatch, environment, capsys):
+def test_a_failed_question_exits_with_1(monkeypatch, in_forks, capsys):
     monkeypatch.setenv("ASCEND_SIMULATOR_FAULTS", "malloc@1=207001")
     assert run("--only", 2) == 1
     printed = capsys.readouterr().out
@@ -317,7 +337,7 @@ def test_the_output_of_a_crashed_probe_is_kept(monkeypatch, tmp_path):
     assert "No module named 'acl'" in evidence["printed"]
 
 
-def test_a_probe_that_ends_by_a_signal(monkeypatch, tmp_path):
+def test_a_probe_that_ends_by_a_signal(monkeypatch, in_forks, tmp_path):
     (tmp_path / "acl.py").write_text("import os; os.kill(os.getpid(), 9)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome, answer, _ = run_probe("versions", 0, tmp_path, 60)
@@ -331,18 +351,10 @@ def test_a_release_that_hangs_does_not_lose_the_answer(monkeypatch, tmp_path):
     assert result == ("answered", "yes", {"release": "no end within 20 s"})
 
 
-def test_an_exception_of_a_probe_is_reported_with_its_traceback(environment, tmp_path):
+def test_an_exception_of_a_probe_is_reported_with_its_traceback(in_forks, tmp_path):
     outcome, answer, evidence = run_probe("no_such_probe", 0, tmp_path, 60)
     assert (outcome, answer) == ("failed", "KeyError('no_such_probe')")
     assert "Traceback" in evidence["traceback"]
-
-
-def test_every_question_has_its_number_and_probe():
-    assert [check.number for check in CHECKS] == list(range(1, len(CHECKS) + 1))
-    assert len(PROBES) == len({check.probe for check in CHECKS}) + 2
-    for check in CHECKS:
-        assert check.probe.__doc__
-        assert check.question.endswith("?")
 
 
 @settings(max_examples=25, deadline=None)

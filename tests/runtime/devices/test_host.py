@@ -1,9 +1,11 @@
+"""The host as a device, and the health of devices."""
+
 import numpy as np
 import pytest
 from runtime.devices.conformance_device import CAPACITY, DeviceConformance
 
-from ge_runtime.devices import PAGE, HostDevice
-from ge_runtime.errors import OutOfMemory
+from ge_runtime.devices import PAGE, DeviceHealth, HostDevice
+from ge_runtime.errors import EngineLost, OutOfMemory
 
 
 class TestHostDevice(DeviceConformance):
@@ -46,3 +48,13 @@ def test_memory_that_the_machine_lacks_is_refused_by_name(nbytes):
         "in addition to the 5,000 in use"
     )
     assert device.used_bytes == 5_000
+
+
+def test_a_lost_device_stays_lost_of_what_was_found_first_and_is_logged_once(caplog):
+    health = DeviceHealth()
+    health.ensure_available()
+    first, second = health.mark_lost("npu:0: gone"), health.mark_lost("npu:0: what follows")
+    assert str(first) == str(second) == str(health.lost)
+    with pytest.raises(EngineLost, match="npu:0: gone; "):
+        health.ensure_available()
+    assert [record.getMessage() for record in caplog.records] == [str(first)]

@@ -80,9 +80,7 @@ def convert(
     faults = ConfigErrors(name)
     if config.get("backend") != NPU_GE:
         faults.add(
-            "backend",
-            repr(config.get("backend")),
-            f"'{NPU_GE}'. No other backend can be converted",
+            "backend", repr(config.get("backend")), f"'{NPU_GE}'. No other backend can be converted"
         )
     max_batch_size = read_max_batch_size(config, faults)
     batched = max_batch_size > 0

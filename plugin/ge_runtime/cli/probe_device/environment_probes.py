@@ -17,12 +17,7 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.cli.probe_device.exact_graphs import rolling_matmul
-from ge_runtime.cli.probe_device.session import (
-    TO_DEVICE,
-    Answer,
-    ProbeSession,
-    Unavailable,
-)
+from ge_runtime.cli.probe_device.session import TO_DEVICE, Answer, ProbeSession, Unavailable
 from ge_runtime.npu.driver.installation import (
     GE_PY_MODULES,
     GE_PY_NAMES,

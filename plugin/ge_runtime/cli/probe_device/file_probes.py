@@ -120,8 +120,7 @@ def dynamic_aipp(session: ProbeSession) -> Answer:
         expected = np.moveaxis(image, 2, 0)[None].astype(np.float32)
         right.append(bool(np.array_equal(slot.execute(image), expected)))
     return Answer(
-        f"{text}; results right with parameters set once: {right}",
-        {**evidence, "right": right},
+        f"{text}; results right with parameters set once: {right}", {**evidence, "right": right}
     )
 
 

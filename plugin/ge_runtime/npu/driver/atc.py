@@ -228,11 +228,7 @@ def _fields(own: ImageInput) -> dict[str, object]:
         assert sides is not None  # as `read_aipp` has seen to
         size = own.rows * sides[0] * sides[1] * aipp.channels
         return {"aipp_mode": "dynamic", **rank, "max_src_image_size": size}
-    fields: dict[str, object] = {
-        "aipp_mode": "static",
-        **rank,
-        "input_format": aipp.input_format,
-    }
+    fields: dict[str, object] = {"aipp_mode": "static", **rank, "input_format": aipp.input_format}
     if sides is not None:
         fields |= {"src_image_size_w": sides[1], "src_image_size_h": sides[0]}
     if aipp.swaps:

@@ -21,11 +21,10 @@ from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
 from ge_runtime.npu.driver.cann_values import DriverFault
 from ge_runtime.npu.driver.device import AscendDevice
-from ge_runtime.npu.driver.driver import Driver
 from ge_runtime.npu.driver.executor_models import ExecutorModels, SharedWeights
 from ge_runtime.npu.driver.memory import CardMemory
 from ge_runtime.npu.driver.om_model import ModelFile, Stage
-from ge_runtime.npu.driver.pyacl import open_driver
+from ge_runtime.npu.driver.pyacl import PyAclDriver, open_driver
 from ge_runtime.npu.driver.stream_executor import StreamExecutor
 
 INTERVAL_S: Final = 1.0
@@ -95,7 +94,7 @@ class Card(AscendDevice):
     """A device with its executors and weights. Created by `Cards`. Thread-safe."""
 
     def __init__(
-        self, driver: Driver, number: int, health: DeviceHealth, limits: TimeLimits = _LIMITS
+        self, driver: PyAclDriver, number: int, health: DeviceHealth, limits: TimeLimits = _LIMITS
     ) -> None:
         super().__init__(driver, number, health, limits)
         self.memory = CardMemory(self)
@@ -105,11 +104,7 @@ class Card(AscendDevice):
         self._executors: dict[int, StreamExecutor] = {}
 
     def load(
-        self,
-        files: Sequence[ModelFile],
-        number: int,
-        capacity_bytes: int | None,
-        buffer_sets: int,
+        self, files: Sequence[ModelFile], number: int, capacity_bytes: int | None, buffer_sets: int
     ) -> tuple[StreamExecutor, list[Stage]]:
         """Load models on an executor; `unload` releases them.
 
@@ -138,11 +133,7 @@ class Card(AscendDevice):
             executor = self._executors.get(number)
             if executor is None:
                 models = ExecutorModels(
-                    self,
-                    self.memory,
-                    self.weights,
-                    f"lane {number} of {self.name}",
-                    capacity_bytes,
+                    self, self.memory, self.weights, f"lane {number} of {self.name}", capacity_bytes
                 )
                 with self.detecting_loss():
                     executor = self._executors[number] = StreamExecutor(self, models)
@@ -182,7 +173,7 @@ class Card(AscendDevice):
 class Cards:
     """The cards of a process, each opened by its first user. Thread-safe."""
 
-    def __init__(self, driver: Callable[[], Driver] = open_driver) -> None:
+    def __init__(self, driver: Callable[[], PyAclDriver] = open_driver) -> None:
         self._open_driver = driver
         self._lock = Lock()
         self._open: dict[int, Card] = {}
@@ -238,7 +229,7 @@ class Cards:
                 del self._open[card.number]
                 self._finalize_if_last(card.driver)
 
-    def _finalize_if_last(self, driver: Driver) -> None:
+    def _finalize_if_last(self, driver: PyAclDriver) -> None:
         if not self._open and self._initialized:
             self._initialized = False
             try:

@@ -20,8 +20,9 @@ from ge_runtime.config import TimeLimits
 from ge_runtime.devices import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
-from ge_runtime.npu.driver.driver import Address, Context, Driver, Stream
+from ge_runtime.npu.driver.driver import Address, Context, Stream
 from ge_runtime.npu.driver.installation import last_log_errors
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 LOCK_TIMEOUT_S: Final = 1800.0
 """Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
@@ -47,7 +48,7 @@ _NO_CONTEXT: Final = Context(0)
 
 
 @contextmanager
-def restoring_context(driver: Driver, default: Context = _NO_CONTEXT) -> Iterator[None]:
+def restoring_context(driver: PyAclDriver, default: Context = _NO_CONTEXT) -> Iterator[None]:
     """Restore the calling thread's context at the end of the `with` block.
 
     Other libraries of the process, such as torch_npu, set a thread's context at any time, and
@@ -64,7 +65,7 @@ def restoring_context(driver: Driver, default: Context = _NO_CONTEXT) -> Iterato
         _restore(driver, before)
 
 
-def _restore(driver: Driver, context: Context) -> None:
+def _restore(driver: PyAclDriver, context: Context) -> None:
     """Make a context current. The caller's context may have been destroyed with its device."""
     if context != _NO_CONTEXT:
         with suppress(DriverFault):
@@ -80,7 +81,7 @@ class DeviceContext:
         default: The device's default context.
     """
 
-    def __init__(self, driver: Driver, device: int, default: Context) -> None:
+    def __init__(self, driver: PyAclDriver, device: int, default: Context) -> None:
         self._driver = driver
         self._device = device
         self._default = default
@@ -126,7 +127,7 @@ class AscendDevice:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: PyAclDriver,
         number: int,
         health: DeviceHealth,
         limits: TimeLimits = TimeLimits(),  # noqa: B008 - immutable

@@ -21,8 +21,9 @@ from ge_runtime.devices import Device
 from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
 from ge_runtime.npu.driver.cann_values import AIPP_INPUT, GEAR_INPUT, DriverFault, FailureKind
 from ge_runtime.npu.driver.device import AscendDevice, allocate
-from ge_runtime.npu.driver.driver import Address, Copy, Dataset, Driver, ImageBatch, ModelId, Stream
+from ge_runtime.npu.driver.driver import Address, Copy, Dataset, ImageBatch, ModelId, Stream
 from ge_runtime.npu.driver.om_model import LoadedModel, OmGear, Stage
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 _NOWHERE: Final = Address(0)
 QUEUED_ALIGNMENT: Final = 64
@@ -243,7 +244,7 @@ class Slot:
         self,
         stages: Sequence[Stage],
         packing: Packing,
-        driver: Driver,
+        driver: PyAclDriver,
         memory: Device[Address],
         images: Mapping[int, ImageBatch] = MappingProxyType({}),
     ) -> None:

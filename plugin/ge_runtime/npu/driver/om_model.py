@@ -20,7 +20,8 @@ from ge_runtime.npu.driver.cann_values import (
     ModelDescription,
     ModelTensor,
 )
-from ge_runtime.npu.driver.driver import Address, Dataset, Driver, GearSetting, ModelId
+from ge_runtime.npu.driver.driver import Address, Dataset, GearSetting, ModelId
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 Dims: TypeAlias = tuple[int, ...]
 
@@ -38,7 +39,7 @@ class ModelFile:
     """The recorded flag that gives the gears their meaning, see `dims_order`; None: no record."""
 
     @classmethod
-    def read(cls, path: Path, driver: Driver) -> ModelFile:
+    def read(cls, path: Path, driver: PyAclDriver) -> ModelFile:
         """Read the file. Raises OSError, and DriverFault if the card cannot execute it."""
         digest = sha256_of(path)
         workspace, weights = driver.model_sizes(str(path))
@@ -79,7 +80,7 @@ class LoadedModel:
         self._gear_set: tuple[ModelId, Dataset, GearSetting] | None = None
         """The last gear that was set; None if unknown."""
 
-    def set_gear(self, driver: Driver, inputs: Dataset, setting: GearSetting) -> None:
+    def set_gear(self, driver: PyAclDriver, inputs: Dataset, setting: GearSetting) -> None:
         """Set the gear for the next execution with these inputs. Raises DriverFault."""
         # The call copies several times and blocks all Python threads. It is skipped if it would
         # repeat the model's last one; the gear is a state of both the model and the dataset.
@@ -103,7 +104,7 @@ class LoadedModel:
         ensure_content(last, self.file.digest)
         return last
 
-    def describe(self, driver: Driver, memory: Device[Address]) -> None:
+    def describe(self, driver: PyAclDriver, memory: Device[Address]) -> None:
         """Query the description and gears, so that serving needs no queries.
 
         Args:

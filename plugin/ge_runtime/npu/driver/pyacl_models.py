@@ -52,18 +52,18 @@ class PyAclDescriptions:
         self._getter = checker.getter
 
     def describe(self, model: ModelId, *, free_shapes: bool) -> ModelDescription:
-        """See `Driver.describe`."""
+        """Return the description of a model; unknown sizes of free shapes are 0 bytes."""
         with self._described(model) as desc:
             return self._description(desc, self._size if free_shapes else self._getter)
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
-        """See `Driver.output_dims`."""
+        """Return the dims of the first `count` outputs at the gear that was set last."""
         with self._described(model) as desc:
             answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
         return [self._dims("acl.mdl.get_cur_output_dims", answer) for answer in answers]
 
     def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
-        """See `FreeShapes.ranges`."""
+        """Return (minimum, maximum) of each dim of the first `count` inputs; -1: unlimited."""
         with self._described(model) as desc:
             answers = [self._mdl.get_input_dims_range(desc, index) for index in range(count)]
         found = [self._value("acl.mdl.get_input_dims_range", answer) for answer in answers]
@@ -91,8 +91,7 @@ class PyAclDescriptions:
         inputs = tuple(
             ModelTensor(
                 name=self._real_name(
-                    desc,
-                    get(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index)),
+                    desc, get(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index))
                 ),
                 dtype=int(mdl.get_input_data_type(desc, index)),
                 format=int(mdl.get_input_format(desc, index)),
@@ -104,8 +103,7 @@ class PyAclDescriptions:
         outputs = tuple(
             ModelTensor(
                 name=self._real_name(
-                    desc,
-                    get(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
+                    desc, get(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index))
                 ),
                 dtype=int(mdl.get_output_data_type(desc, index)),
                 format=int(mdl.get_output_format(desc, index)),
@@ -150,7 +148,7 @@ class PyAclDescriptions:
 
 
 class PyAclFreeShapes:
-    """An implementation of `FreeShapes`."""
+    """Models with free shapes, whose memory the driver allocates during executions."""
 
     def __init__(
         self, acl: Acl, checker: ReturnCodeChecker, descriptions: PyAclDescriptions
@@ -163,14 +161,17 @@ class PyAclFreeShapes:
         self._descriptions = descriptions
 
     def load(self, path: str) -> ModelId:
+        """Load a model into memory that the driver allocates; see `PyAclDriver.load`."""
         return ModelId(self._value("acl.mdl.load_from_file", self._mdl.load_from_file(path)))
 
     def ranges(self, model: ModelId, count: int) -> list[tuple[tuple[int, int], ...]]:
+        """Return (minimum, maximum) of each dim of the first `count` inputs; -1: unlimited."""
         return self._descriptions.ranges(model, count)
 
     def set_dims(
         self, inputs: Dataset, index: int, tensor: ModelTensor, dims: Sequence[int]
     ) -> None:
+        """Set the dims of input `index`, described by `tensor`, for the next execution."""
         # Only the dims of the description are used, and the dataset copies it.
         desc = self._acl.create_tensor_desc(tensor.dtype, list(dims), tensor.format)
         desc = self._handle("acl.create_tensor_desc", desc)
@@ -181,10 +182,12 @@ class PyAclFreeShapes:
             self._acl.destroy_tensor_desc(desc)  # has no return code
 
     def execute(self, model: ModelId, inputs: Dataset, outputs: Dataset) -> None:
+        """Execute and wait; allocates missing outputs. Blocks all Python threads."""
         code = self._mdl.execute(model, inputs.handle, outputs.handle)
         self._status("acl.mdl.execute", code)
 
     def output(self, outputs: Dataset, index: int) -> Produced:
+        """Return output `index` of the last execution."""
         acl = self._acl
         desc = self._mdl.get_dataset_tensor_desc(outputs.handle, index)
         desc = self._handle("acl.mdl.get_dataset_tensor_desc", desc)
@@ -197,9 +200,11 @@ class PyAclFreeShapes:
         return Produced(found, self.address(outputs, index))
 
     def address(self, outputs: Dataset, index: int) -> Address:
+        """Return the current address of output `index`; 0: it has no memory."""
         return Address(self._acl.get_data_buffer_addr(outputs.buffers[index]))
 
     def clear(self, outputs: Dataset, index: int) -> None:
+        """Detach the memory of output `index`; the next execution allocates it."""
         code = self._acl.update_data_buffer(outputs.buffers[index], 0, 0)
         self._status("acl.update_data_buffer", code)
 
@@ -211,7 +216,10 @@ _TIMEOUT_MS: Final = 60_000
 
 
 class PyAclMedia:
-    """An implementation of `MediaCalls` with `acl.media`."""
+    """DVPP (`acl.media`), a card's unit for pictures: decoding JPEG files and resizing.
+
+    The calling thread must have a context of the card.
+    """
 
     def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
         """Initialize the calls. Raises AttributeError if `acl` has no `media`."""
@@ -222,6 +230,7 @@ class PyAclMedia:
         self._handle = checker.handle
 
     def open_channel(self) -> Channel:
+        """Open a channel for tasks of DVPP."""
         media = self._media
         desc = self._handle("acl.media.dvpp_create_channel_desc", media.dvpp_create_channel_desc())
         try:
@@ -232,6 +241,7 @@ class PyAclMedia:
         return Channel(desc)
 
     def close_channel(self, channel: Channel) -> None:
+        """Close a channel. It must not have tasks any more."""
         media = self._media
         code = media.dvpp_destroy_channel(channel)
         self._status("acl.media.dvpp_destroy_channel", code)
@@ -239,12 +249,15 @@ class PyAclMedia:
         self._status("acl.media.dvpp_destroy_channel_desc", code)
 
     def malloc(self, nbytes: int) -> Address:
+        """Allocate device memory for files and pictures."""
         return Address(self._value("acl.media.dvpp_malloc", self._media.dvpp_malloc(nbytes)))
 
     def free(self, address: Address) -> None:
+        """Free memory immediately."""
         self._status("acl.media.dvpp_free", self._media.dvpp_free(address))
 
     def decoded_bytes(self, host: Address, nbytes: int) -> int:
+        """Return the size in bytes of the picture after decoding the file at `host`."""
         answer = self._media.dvpp_jpeg_predict_dec_size(host, nbytes, _YUV420SP)
         return int(self._value("acl.media.dvpp_jpeg_predict_dec_size", answer))
 
@@ -256,6 +269,15 @@ class PyAclMedia:
         resized: Picture,
         stream: Stream,
     ) -> None:
+        """Decode a file in device memory and resize the picture; wait for both.
+
+        Args:
+            channel: The channel.
+            file: Address and bytes of the file.
+            decoded: The target of decoding.
+            resized: The target of resizing.
+            stream: The stream for both tasks.
+        """
         media = self._media
         with self._described(decoded) as big, self._described(resized) as small:
             scaling = self._handle(
@@ -299,7 +321,7 @@ class PyAclMedia:
 
 
 class PyAclAipp:
-    """An implementation of `AippCalls` with `acl.mdl`."""
+    """Models whose inputs are images, with `acl.mdl`."""
 
     def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
         self._mdl = acl.mdl
@@ -308,6 +330,7 @@ class PyAclAipp:
         self._handle = checker.handle
 
     def kind(self, model: ModelId, index: int) -> AippKind:
+        """Return the AIPP mode of input `index`."""
         try:
             kind, _, code = self._mdl.get_aipp_type(model, index)
         except AttributeError:  # a release without AIPP
@@ -316,11 +339,13 @@ class PyAclAipp:
         return AippKind(kind)
 
     def parameters(self, model: ModelId, index: int) -> Mapping[str, float]:
+        """Return the parameters of static AIPP, by their names in aclAippInfo."""
         answer = self._mdl.get_first_aipp_info(model, index)
         parameters: Mapping[str, float] = self._value("acl.mdl.get_first_aipp_info", answer)
         return parameters
 
     def set_images(self, model: ModelId, inputs: Dataset, index: int, images: ImageBatch) -> None:
+        """Write the parameters of dynamic AIPP into the buffer of input `index`."""
         mdl = self._mdl
         setting = self._handle("acl.mdl.create_aipp", mdl.create_aipp(images.rows))
         try:

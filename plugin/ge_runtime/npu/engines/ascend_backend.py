@@ -26,18 +26,12 @@ from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault, RuntimeFault
 from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.card import PROCESS_CARDS, Cards
 from ge_runtime.npu.driver.device import AscendDevice
-from ge_runtime.npu.driver.driver import (
-    JPEG_ALIGNMENT,
-    RESIZE_ALIGNMENT,
-    Address,
-    Copy,
-    MediaCalls,
-    Picture,
-)
+from ge_runtime.npu.driver.driver import JPEG_ALIGNMENT, RESIZE_ALIGNMENT, Address, Copy, Picture
 from ge_runtime.npu.driver.installation import open_ge
 from ge_runtime.npu.driver.memory import CardMemory, PinnedMemory
 from ge_runtime.npu.driver.om_model import ModelFile
 from ge_runtime.npu.driver.pyacl import open_media
+from ge_runtime.npu.driver.pyacl_models import PyAclMedia
 from ge_runtime.npu.engines.captured import Capture, CapturedEngine, Reloadable
 from ge_runtime.npu.engines.ge_session import GeSessionEngine
 from ge_runtime.npu.engines.om import OmEngine
@@ -289,7 +283,7 @@ _SHRINKS, _GROWS = 32, 16
 class _Block:
     """A block of DVPP's memory that grows on demand."""
 
-    def __init__(self, media: MediaCalls) -> None:
+    def __init__(self, media: PyAclMedia) -> None:
         self._media = media
         self._address = Address(0)
         self._nbytes = 0
@@ -311,7 +305,7 @@ class _Block:
 class DvppDecoder:
     """A decoder that uses DVPP. Not thread-safe. Opened and closed by the card's backend."""
 
-    def __init__(self, card: AscendDevice, media: MediaCalls, host: PillowDecoder) -> None:
+    def __init__(self, card: AscendDevice, media: PyAclMedia, host: PillowDecoder) -> None:
         """Open DVPP; `host` decodes files that DVPP does not support. Raises DriverFault."""
         self._card = card
         self._media = media

@@ -28,8 +28,9 @@ from ge_runtime.npu.driver.cann_values import (
     ModelDescription,
 )
 from ge_runtime.npu.driver.card import Card
-from ge_runtime.npu.driver.driver import AippKind, Driver, ImageBatch
+from ge_runtime.npu.driver.driver import AippKind, ImageBatch
 from ge_runtime.npu.driver.om_model import Dims, ModelFile, OmGear, Stage
+from ge_runtime.npu.driver.pyacl import PyAclDriver
 from ge_runtime.specs import DType
 
 
@@ -169,7 +170,9 @@ class ImageModel:
     """The parameters of dynamic AIPP; None without it."""
 
 
-def image_model(stage: Stage, driver: Driver, declared: Mapping[str, DeclaredImages]) -> ImageModel:
+def image_model(
+    stage: Stage, driver: PyAclDriver, declared: Mapping[str, DeclaredImages]
+) -> ImageModel:
     """Return the model with its image inputs, checked against config.pbtxt.
 
     Args:
@@ -216,7 +219,7 @@ def _differences(
     declaration: DeclaredImages,
     kind: AippKind,
     stage: Stage,
-    driver: Driver,
+    driver: PyAclDriver,
     index: int,
 ) -> list[str]:
     field = f"'{name}': aipp.{name} of config.pbtxt"

@@ -282,10 +282,7 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
 
 
 def request(
-    channel: Channel,
-    message: Json,
-    check: Callable[[], None],
-    descriptors: Sequence[int] = (),
+    channel: Channel, message: Json, check: Callable[[], None], descriptors: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Send a control message and return the response.
 

@@ -142,9 +142,7 @@ class LogFile:
         handler = logging.StreamHandler(sys.stderr)
         handler.addFilter(self._before_a_record)
         logging.basicConfig(
-            handlers=[handler],
-            level=logging.INFO,
-            format="%(asctime)s %(levelname)s %(message)s",
+            handlers=[handler], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
 
     def rotate(self) -> None:

@@ -256,13 +256,7 @@ class RowPool:
     """The places of one tensor's rows. Not thread-safe."""
 
     def __init__(
-        self,
-        rows: int,
-        *,
-        reads: int,
-        lease_s: float,
-        spare_s: float,
-        new_key: Callable[[], bytes],
+        self, rows: int, *, reads: int, lease_s: float, spare_s: float, new_key: Callable[[], bytes]
     ) -> None:
         """Initialize a pool of free places.
 

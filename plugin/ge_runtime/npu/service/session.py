@@ -18,11 +18,7 @@ from ge_runtime.engines.base import Limited, Shapes
 from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
 from ge_runtime.npu.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
 from ge_runtime.npu.service.execution_loop import ServerExecutions
-from ge_runtime.npu.service.messages import (
-    VISIBLE_DEVICES_VARIABLES,
-    handles_of,
-    resident_of,
-)
+from ge_runtime.npu.service.messages import VISIBLE_DEVICES_VARIABLES, handles_of, resident_of
 from ge_runtime.npu.service.model_cache import CachedModel
 from ge_runtime.npu.service.protocol import (
     VERSION,
@@ -33,12 +29,7 @@ from ge_runtime.npu.service.protocol import (
     signature_as_json,
 )
 from ge_runtime.npu.service.resident import ResidentTensors
-from ge_runtime.npu.service.state import (
-    MOST_ENGINES,
-    ClientSession,
-    ModelReference,
-    ServiceState,
-)
+from ge_runtime.npu.service.state import MOST_ENGINES, ClientSession, ModelReference, ServiceState
 
 _log = logging.getLogger(__name__)
 

@@ -1,11 +1,15 @@
 """`ge-runtime compare` on the simulated card, which rounds FP16 as a card does."""
 
 import json
+import math
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from runtime.cli.test_build import GEARS, ON_CARD, environment  # noqa: F401
 from runtime.support.configs import ENCODER_CONFIG
@@ -15,8 +19,8 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.models.dumps import DumpConfig
 from ge_runtime import cli
 from ge_runtime.cli.compare import compare
-from ge_runtime.cli.compare.cut_graphs import CutGraph
-from ge_runtime.cli.compare.report import Comparison, Difference, First, Layer
+from ge_runtime.cli.compare.cut_graphs import CutGraph, first_exceeding, spread
+from ge_runtime.cli.compare.report import Comparison, Difference, First, Layer, difference
 from ge_runtime.errors import ArtifactFault
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -289,3 +293,118 @@ def test_an_unreadable_graph_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"not ONNX")
     with pytest.raises(ArtifactFault, match="not a readable ONNX file"):
         CutGraph(tmp_path / "model.onnx")
+
+
+INF, NAN = math.inf, math.nan
+
+
+def floats(*values):
+    return np.array(values, np.float32)
+
+
+def test_difference_of_floats():
+    found = difference(floats(3, 4.5), floats(3, 4))
+    assert found.relative == pytest.approx(0.1)
+    assert found.largest == 0.5
+    assert found.cosine == pytest.approx(27 / 5 / math.hypot(3, 4.5))
+    assert found.exceeds(0.09)
+    assert not found.exceeds(0.11)
+
+
+def test_equal_arrays_are_within_any_limit():
+    for equal in (floats(1, 2), floats(0, 0), floats(), floats(INF, -INF, NAN, 1)):
+        found = difference(equal, equal.copy())
+        assert (found.relative, found.largest, found.cosine) == (0, 0, pytest.approx(1))
+        assert not found.exceeds(0)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (floats(INF, 1), floats(70000, 1)),
+        (floats(NAN, 1), floats(2, 1)),
+        (floats(INF), floats(-INF)),
+        (floats(1), floats(0)),
+        (floats(1, 2), floats(1)),
+        (floats(1), np.array([1], np.float16)),
+    ],
+)
+def test_infinite_differences(found, expected):
+    assert difference(found, expected).relative == INF
+    assert difference(found, expected).exceeds(1e9)
+
+
+def test_difference_of_integers_and_booleans():
+    found = difference(np.array([1, 2, 3, 9]), np.array([1, 2, 3, 4]))
+    assert found.relative == 0.25
+    assert found.largest == 5
+    assert math.isnan(found.cosine)
+    found = difference(np.array([True, False]), np.array([True, True]))
+    assert found.relative == 0.5
+    assert math.isnan(found.largest)
+    assert difference(np.array([1]), np.array([1])).relative == 0
+
+
+class NameGraph:
+    """Tensors t0, t1, ...; `inputs` has the numbers of the inputs of each."""
+
+    def __init__(self, inputs):
+        self._inputs = {f"t{at}": [f"t{each}" for each in own] for at, own in enumerate(inputs)}
+
+    def before(self, name):
+        found = set()
+        rest = [*self._inputs[name]]
+        while rest:
+            each = rest.pop()
+            if each not in found:
+                found.add(each)
+                rest += self._inputs[each]
+        return sorted(found, key=lambda each: int(each[1:]))
+
+    def inputs_of(self, name):
+        return self._inputs[name]
+
+
+@st.composite
+def graphs(draw):
+    """A graph, its last tensor, and the tensors beyond the limit, which include the last."""
+    count = draw(st.integers(1, 40))
+    inputs = [
+        draw(st.lists(st.integers(0, place - 1), unique=True, max_size=3)) if place else []
+        for place in range(count)
+    ]
+    beyond = {f"t{place}" for place in draw(st.sets(st.integers(0, count - 1)))}
+    return NameGraph(inputs), f"t{count - 1}", beyond | {f"t{count - 1}"}
+
+
+@given(graphs(), st.integers(1, 9))
+def test_the_found_tensor_is_beyond_and_its_inputs_are_not(case, cuts):
+    graph, last, beyond = case
+    found = first_exceeding(graph, last, lambda names: {n: n in beyond for n in names}, cuts)
+    assert found in beyond
+    assert not beyond & {*graph.inputs_of(found)}
+    assert found == last or found in graph.before(last)
+
+
+@pytest.mark.parametrize("first", [0, 1, 499, 998, 999])
+def test_a_chain_needs_few_cuts(first):
+    graph = NameGraph([[]] + [[place] for place in range(999)])
+    calls = []
+
+    def measure(names):
+        calls.append(names)
+        return {name: int(name[1:]) >= first for name in names}
+
+    assert first_exceeding(graph, "t999", measure, 8) == f"t{first}"
+    assert len(calls) <= 5  # 9**4 > 999, and one call for the inputs
+    assert all(len(names) <= 8 for names in calls)
+
+
+@given(st.integers(-1, 50), st.integers(1, 60), st.integers(1, 9))
+def test_cuts_are_evenly_spaced(low, gap, most):
+    points = spread(low, low + gap, most)
+    assert len(points) == min(most, gap - 1)
+    assert len({*points}) == len(points)
+    ends = [low, *points, low + gap]
+    widths = [b - a for a, b in pairwise(ends)]
+    assert max(widths) - min(widths) <= 1

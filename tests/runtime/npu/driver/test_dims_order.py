@@ -1,6 +1,8 @@
 """The order in which gears of dims list the inputs, and its sources."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,3 +148,20 @@ def test_all_orders_are_looked_at_up_to_the_most_steps(tmp_path, monkeypatch):
 def test_models_without_gears_of_dims_have_no_order(tmp_path):
     tensor = ModelTensor("x", 0, 2, (-1, 4), 128)
     assert order_of(tmp_path, ModelDescription((tensor,), (), batches=(1, 8))) == ()
+
+
+def test_equal_files_with_other_records_have_other_shapes(tmp_path):
+    """The record next to a file has the order of the inputs in its gears."""
+    om = other_order(tmp_path, "1,8,1,2;1,8,1,8")
+    (tmp_path / "copy").mkdir()
+    other = Path(shutil.copy(om, tmp_path / "copy"))
+    place, engines = AscendBackend(0), []
+    for path, order in ((om, "b:-1,-1;a:-1,-1"), (other, "a:-1,-1;b:-1,-1")):
+        record = {"om_sha256": sha256_of(path), "flags": [f"--input_shape={order}"]}
+        path.with_name("model.om.json").write_text(json.dumps(record))
+        engines.append(place.open([Artifact(path, "om", "")], threads=1, outputs=()))
+    shapes = [{own["a"] for own in engine.shapes} for engine in engines]
+    assert shapes == [{(1, 2), (1, 8)}, {(1, 8)}]
+    for engine in engines:
+        engine.close()
+    place.close()

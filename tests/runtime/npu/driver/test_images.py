@@ -12,7 +12,6 @@ from ge_runtime import ArtifactFault, EngineFault, Runtime, RuntimeFault
 from ge_runtime.cli.build import shape_flags
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.npu.driver.atc import write_conf
-from ge_runtime.testing.conformance import check
 
 CROPPED = (
     f"{RGB}, rbuv_swap_switch=true, load_start_pos_w=3, load_start_pos_h=1, crop_size_w=6, "
@@ -100,23 +99,8 @@ def test_sides_may_have_gears(tmp_path):
     assert_same(built(tmp_path, config), config, images_of(4, 6, 3))
 
 
-@pytest.mark.brute_force
-def test_a_second_implementation_answers_the_same(tmp_path):
-    config = images_config(RGB, [-1, -1, 3], [3, -1, -1], AXES, batch=1)
-    report = check(
-        built(tmp_path, config), on_card(config), rounds=3, ranges={"image": (0, 256)}, tolerance=0
-    )
-    assert report.passed, str(report)
-
-
-@pytest.fixture
-def dynamic(tmp_path):
-    config = images_config(f"{CROPPED}, aipp_mode=dynamic", SOURCE, MADE)
-    return built(tmp_path, config, *MADE[1:]), config
-
-
-def test_parameters_are_set_once_for_each_load_of_the_model(dynamic, machine):
-    folder, config = dynamic
+def test_parameters_are_set_once_for_each_load_of_the_model(aipp_folder, machine):
+    folder, config = aipp_folder
     runtime = Runtime.open(folder, on_card(config), instance_name="images_0")
     images = images_of(*SOURCE)
 
@@ -132,8 +116,8 @@ def test_parameters_are_set_once_for_each_load_of_the_model(dynamic, machine):
     runtime.close()
 
 
-def test_one_file_may_have_other_parameters_in_each_model(dynamic):
-    folder, config = dynamic
+def test_one_file_may_have_other_parameters_in_each_model(aipp_folder):
+    folder, config = aipp_folder
     others = images_config(
         f"{CROPPED.replace('true', 'false')}, mean_chn=1, aipp_mode=dynamic", SOURCE, MADE
     )
@@ -173,9 +157,10 @@ def test_a_file_without_aipp_is_refused(tmp_path):
         answers_of(tmp_path, on_card(images_config(RGB, [6, 8, 3], MADE)), [])
 
 
-def test_undeclared_dynamic_images_are_refused(dynamic):
-    folder, config = dynamic
-    del config["parameters"]["aipp.image"]
+def test_undeclared_dynamic_images_are_refused(aipp_folder):
+    folder, config = aipp_folder
+    parameters = {key: own for key, own in config["parameters"].items() if key != "aipp.image"}
+    config = {**config, "parameters": parameters}
     with pytest.raises(ArtifactFault, match="found dynamic AIPP, expected static or none"):
         answers_of(folder, on_card(config), [])
 
@@ -199,13 +184,7 @@ def test_images_that_another_team_compiled_are_served_as_they_are(tmp_path):
         np.testing.assert_array_equal(own["made"], other["made"])
 
 
-@pytest.mark.parametrize(
-    ("text", "parameters", "reported"),
-    [
-        (RGB, AXES | {"gears.batch": "1, 4"}, "found gears of several axes, expected gears of"),
-    ],
-)
-def test_gears_that_images_exclude_are_reported(tmp_path, text, parameters, reported):
-    config = images_config(text, [-1, -1, 3], [3, -1, -1], parameters, batch=4)
-    with pytest.raises(ArtifactFault, match=reported):
+def test_gears_of_several_axes_are_refused_for_images(tmp_path):
+    config = images_config(RGB, [-1, -1, 3], [3, -1, -1], AXES | {"gears.batch": "1, 4"}, batch=4)
+    with pytest.raises(ArtifactFault, match="found gears of several axes, expected gears of"):
         built(tmp_path, config)

@@ -21,7 +21,6 @@ from ge_runtime.cli.inspect import inspect
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
-from ge_runtime.testing.conformance import check
 
 pytestmark = pytest.mark.brute_force
 
@@ -245,11 +244,6 @@ def test_ragged_batches_get_the_answers_of_the_onnx_engine(version_dir):
         runtime.close()
     for own, other in zip(answers["card"], answers["host"], strict=True):
         np.testing.assert_allclose(own["embedding"], other["embedding"], rtol=1e-5)
-
-
-def test_no_request_gets_an_answer_that_depends_on_its_company(version_dir):
-    ranges = {"input_ids": (0, len(TABLE))}
-    assert check(version_dir, configured(), ranges=ranges, rounds=3).passed
 
 
 def test_log_metrics_and_inspect_report_unplanned_memory(version_dir, caplog):

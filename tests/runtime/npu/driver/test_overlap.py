@@ -279,11 +279,6 @@ def test_sets_that_cannot_be_are_refused(parameters, found):
         RuntimeConfig.parse(on_card(encoder_config(parameters)), cores=1)
 
 
-def test_the_cpu_has_no_sets():
-    with pytest.raises(ConfigFault, match="found 2 for engine auto on cpu, expected 1, or"):
-        RuntimeConfig.parse(encoder_config({"io_buffers": "2"}), cores=1)
-
-
 def test_sessions_of_ge_have_none(tmp_path):
     place = AscendBackend(0, buffers=1, workspace_bytes=2**20)
     with pytest.raises(PlanFault, match="found io_buffers, expected none"):

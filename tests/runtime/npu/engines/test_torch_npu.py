@@ -30,7 +30,6 @@ from ge_runtime.errors import (
 from ge_runtime.npu.driver.card import PROCESS_CARDS
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
 from ge_runtime.npu.engines.torch_npu import TorchNpuBackend
-from ge_runtime.testing.conformance import check
 
 pytest.importorskip("torch", reason="the torch engine needs torch")
 
@@ -105,11 +104,13 @@ def right(engine, rows, tokens):
 
 
 def test_each_set_of_shapes_is_compiled_once(encoder, state):
-    # More than torch.compile recompiles one function for.
-    for _ in range(2):
-        assert all(right(encoder, rows, 4) for rows in range(1, 13))
+    import torch._dynamo.config
+
+    with torch._dynamo.config.patch(recompile_limit=1):  # for each function
+        for _ in range(2):
+            assert all(right(encoder, rows, 4) for rows in (1, 2, 3))
     # The compiler is given the weights, too.
-    assert [shapes[0] for shapes in state.compiled] == [(rows, 4) for rows in range(1, 13)]
+    assert [shapes[0] for shapes in state.compiled] == [(1, 4), (2, 4), (3, 4)]
 
 
 def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir, backend):
@@ -124,8 +125,8 @@ def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir,
 def test_npugraph_ex_captures_each_set_of_shapes_once(version_dir, backend, state, capture):
     engine = open_at(backend(compiler=capture), version_dir(ENCODER, "torch") / "model.pt2")
     for _ in range(2):
-        assert all(right(engine, rows, 4) for rows in (1, 2, 8))
-    assert [shapes[0] for shapes in state.captured] == [(rows, 4) for rows in (1, 2, 8)]
+        assert all(right(engine, rows, 4) for rows in (1, 8))
+    assert [shapes[0] for shapes in state.captured] == [(rows, 4) for rows in (1, 8)]
     assert state.compiled == []
     assert "also for each capture" in engine.unplanned[0]
 
@@ -251,21 +252,13 @@ def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, backend):
 
 # -- the runtime on it --------------------------------------------------------------------------
 
-GEARED = {"gears.batch": "1, 4, 8", "gears.tokens": "8, 32"}
+GEARED = {"gears.batch": "8", "gears.tokens": "32"}
 CARD = {"devices": "npu:0", "cost": "launch_us=100, element_ns=10, element2_ns=0"}
 
 
 def runtime_of(folder, parameters):
     config = encoder_config({**CARD, **parameters})
     return closing(Runtime.open(folder, config, instance_name="encoder_0"))
-
-
-def test_no_answer_depends_on_its_company(version_dir):
-    # Two sets of shapes: the compilation of each takes half a second, and there are two models.
-    config = encoder_config({**CARD, "gears.batch": "2, 8", "gears.tokens": "32"})
-    folder = version_dir(ENCODER, "torch")
-    report = check(folder, config, ranges={"input_ids": (0, 16)}, rounds=3)
-    assert report.passed, str(report)
 
 
 def test_unplanned_work_is_reported_with_the_plan(version_dir, encoder):
@@ -285,9 +278,9 @@ def test_unplanned_work_is_reported_with_the_plan(version_dir, encoder):
 
 
 def test_the_parameter_chooses_captures_for_the_gears(version_dir, state, capture):
-    gears = {"gears.batch": "1, 4", "gears.tokens": "32", "load_check": "off"}
+    gears = {**GEARED, "load_check": "off"}
     with runtime_of(version_dir(ENCODER, "torch"), {**gears, "torch_compiler": capture}):
-        assert [shapes[0] for shapes in state.captured] == [(1, 32), (4, 32)]
+        assert [shapes[0] for shapes in state.captured] == [(8, 32)]
 
 
 @pytest.mark.parametrize(

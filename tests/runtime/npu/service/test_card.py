@@ -89,15 +89,6 @@ def test_stages_of_equal_content_are_on_the_card_once(card, tmp_path):
         runtime.close()
 
 
-def test_killed_service_gives_the_card_back_and_the_next_one_has_it(card, compiled):
-    runtime = Runtime.open(compiled, CONFIG, instance_name="encoder_0")
-    card.kill(runtime, device="npu:0")
-    until(runtime.is_ready, "the next service")
-    (answer,) = runtime.infer([request(5, 6)])
-    np.testing.assert_allclose(answer["embedding"], encode([[5, 6]]), rtol=1e-3)
-    runtime.close()
-
-
 def test_lost_card_is_had_back_with_a_new_service(card, compiled, monkeypatch):
     monkeypatch.setenv("ASCEND_SIMULATOR_FAULTS", "device_lost@400")
     runtime = Runtime.open(compiled, CONFIG, instance_name="encoder_0")

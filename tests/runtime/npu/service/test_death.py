@@ -1,4 +1,4 @@
-"""Processes that die or hang, for real: what stays behind, and what comes back."""
+"""Processes that die, hang or fork, for real: what stays behind, and what comes back."""
 
 import contextlib
 import gc
@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from support.waiting import until
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault, ServiceFault
-from ge_runtime.npu.service import launcher, reconnecting_client
+from ge_runtime.npu.service import connection, launcher, reconnecting_client
 from ge_runtime.npu.service.backend import ServiceBackend
 from ge_runtime.npu.service.connection import Heartbeat
 from ge_runtime.npu.service.launcher import RuntimeFolder
@@ -102,23 +103,6 @@ def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime
     np.testing.assert_array_equal(after["embedding"], before["embedding"])
     np.testing.assert_allclose(after["embedding"], encode([[3, 4]]), rtol=1e-5)
     assert {entry for entry in services.names() if entry.endswith(".sock")} == {"cpu.sock"}
-
-
-def test_answers_outlive_the_service_that_made_them(services, runtime):
-    (answer,) = runtime.infer([request(5)])
-    services.kill(runtime)
-    np.testing.assert_allclose(answer["embedding"], encode([[5]]), rtol=1e-5)
-    until(runtime.is_ready, "the next service")
-
-
-def test_service_is_replaced_as_often_as_it_dies(services, runtime):
-    seen = set()
-    for _ in range(3):
-        seen.add(services.kill(runtime))
-        until(runtime.is_ready, "the next service")
-        (answer,) = runtime.infer([request(1)])
-        np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
-    assert len(seen) == 3
 
 
 def test_next_service_is_not_started_before_its_time(services, monkeypatch):
@@ -348,15 +332,6 @@ def test_a_fork_of_a_client_has_no_service(services, version_dir):
         assert client.said() == "the client goes on"
 
 
-def test_a_service_that_hangs_is_detected_while_idle(services, hang):
-    backend = ServiceBackend("cpu", "client", timeouts=QUICK)
-    pid = backend.pid
-    hang(pid)
-    wait_for_end(pid)
-    until(lambda: not backend.lost and backend.pid != pid, "the next service")
-    backend.close()
-
-
 def test_a_client_that_hangs_blocks_no_other(services, runtime, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
         client.service()
@@ -386,12 +361,6 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
     backend.close()
 
 
-def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
-    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(probe_s=0.01, hung_s=3600.0))
-    stop(backend.pid)
-    Beside(backend.close).result()
-
-
 def test_service_is_not_ended_for_what_is_wrong_here(services):
     backend = ServiceBackend("cpu", "client")
     with RuntimeFolder.open(services.path) as folder:
@@ -417,3 +386,56 @@ def test_a_service_restarts_after_its_folder_was_removed(services, runtime):
     (answer,) = runtime.infer([request(2)])
     np.testing.assert_allclose(answer["embedding"], encode([[2]]), rtol=1e-5)
     assert services.pid() not in (None, pid)
+
+
+@pytest.fixture
+def fork():
+    """A function that forks this process, as for a pool; the fork waits until the test is over."""
+    forked = []
+    reading, writing = os.pipe()
+
+    def fork():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is real
+            child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        forked.append(child)
+
+    yield fork
+    os.close(writing)
+    os.close(reading)
+    for child in forked:
+        os.waitpid(child, 0)
+
+
+def before(function, what):
+    """The function, before which something else is done."""
+
+    def both(*arguments):
+        what()
+        return function(*arguments)
+
+    return both
+
+
+def test_fork_while_the_service_starts_does_not_keep_its_lock(services, fork, monkeypatch):
+    monkeypatch.setattr(launcher, "_spawn", before(launcher._spawn, fork))
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(grace_s=0.01))
+    backend.close()
+    wait_for_end(backend.pid)
+    assert not services.is_locked()
+
+
+def test_a_fork_while_the_service_greets_does_not_hide_a_client_that_ended(
+    services, fork, monkeypatch
+):
+    other = ServiceBackend("cpu", "who keeps the service")
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "request", before(connection.request, fork))
+        backend = ServiceBackend("cpu", "client")
+    backend.close()
+    until(lambda: [one["name"] for one in services.stats()["clients"]] == ["who keeps the service"])
+    other.close()

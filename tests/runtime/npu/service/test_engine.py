@@ -35,18 +35,6 @@ class TestEngineInTheService(EngineConformance):
         return open_engine
 
 
-class TestTorchEngineInTheService(EngineConformance):
-    @pytest.fixture
-    def opened(self, version_dir, backend):
-        pytest.importorskip("torch", reason="the torch engine needs torch")
-
-        def open_engine(graph, threads=1):
-            chosen = artifact(version_dir, graph, "torch")
-            return backend.open([chosen], threads=threads, outputs=["y"])
-
-        return open_engine
-
-
 @pytest.fixture
 def encoder(version_dir, backend):
     engine = backend.open([artifact(version_dir, ENCODER)], threads=1, outputs=["embedding"])

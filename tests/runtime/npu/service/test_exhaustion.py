@@ -1,4 +1,4 @@
-"""A machine without memory to share: reported at load, and everything is freed."""
+"""Memory that can be shared and memory that is kept: reported, and freed."""
 
 import resource
 from contextlib import contextmanager
@@ -64,4 +64,22 @@ def test_dev_shm_is_not_used(services, version_dir):
     maps = Path(f"/proc/{services.pid()}/maps").read_text()
     assert "/memfd:ge_runtime" in maps
     assert "/dev/shm/" not in maps
+    runtime.close()
+
+
+@pytest.mark.brute_force
+def test_answers_beyond_the_planned_slots_allocate_nothing_that_is_shared(services, version_dir):
+    runtime = Runtime.open(version_dir(ENCODER), CONFIG, instance_name="encoder_0")
+    planned = services.stats()["memory"]["arenas"]
+    kept = []
+    for token in range(8):
+        ids = np.full((8, 32), token)
+        lengths = np.full((8, 1), 32, np.int32)
+        kept += runtime.infer([{"input_ids": ids, "lengths": lengths}])
+    assert runtime.counts().answers_spilled == 5
+    assert runtime.gauges()["allocations_after_freeze"] == 0
+    assert services.stats()["memory"]["arenas"] == planned
+    for token, answer in enumerate(kept):
+        expected = encode([[token] * 32] * 8)
+        np.testing.assert_allclose(answer["embedding"], expected, rtol=1e-5)
     runtime.close()

@@ -33,44 +33,10 @@ def in_order(queue, took_s=1.0):
     return "".join(order)
 
 
-def test_ticket_runs_at_once_where_there_is_room():
-    queue = FairQueue(2)
-    first, second, third = offered(queue, QueueEntry("a"), QueueEntry("b"), QueueEntry("c"))
-    assert [entry.state for entry in (first, second, third)] == [
-        State.RUNNING,
-        State.RUNNING,
-        State.WAITING,
-    ]
-    assert queue.finish(first, 1.0, 1.0) == [third]
-    assert (third.state, third.waited_s, first.waited_s) == (State.RUNNING, 1.0, 0.0)
-
-
 def test_clients_alternate_even_if_one_has_more_executions():
     queue = FairQueue(1)
     offered(queue, *(QueueEntry("a") for _ in range(6)), *(QueueEntry("b") for _ in range(3)))
     assert in_order(queue) == "ababab" + "aaa"
-
-
-def test_client_of_long_executions_gets_fewer_of_them():
-    queue, order, now = FairQueue(1), [], 0.0
-    took = {"a": 3.0, "b": 1.0}
-    offered(queue, *(QueueEntry(client) for client in "ab" * 8))
-    for _ in range(8):
-        (running,) = queue.running
-        order.append(running.client)
-        now += took[running.client]
-        queue.finish(running, took[running.client], now)
-    assert "".join(order) == "abbbabbb"
-
-
-def test_twice_the_weight_is_twice_the_share():
-    queue = FairQueue(1)
-    offered(
-        queue,
-        *(QueueEntry("a", weight=2.0) for _ in range(12)),
-        *(QueueEntry("b") for _ in range(12)),
-    )
-    assert sorted(in_order(queue)[:9]) == ["a"] * 6 + ["b"] * 3
 
 
 def test_an_absent_client_gets_no_credit():
@@ -134,21 +100,6 @@ def test_execution_that_needs_much_waits_until_the_device_has_drained_and_is_not
     assert (large.state, late.state, queue.free) == (State.WAITING, State.WAITING, 1)
     assert queue.finish(small, 1.0, 1.0) == [large]
     assert queue.finish(large, 1.0, 2.0) == [late]
-
-
-def test_more_units_than_there_are_is_all_of_them():
-    queue = FairQueue(2)
-    (entry,) = offered(queue, QueueEntry("a", units=64))
-    assert (entry.state, entry.units, queue.free) == (State.RUNNING, 2, 0)
-
-
-def test_of_one_key_one_runs_and_others_go_on():
-    queue = FairQueue(3)
-    first, second, other = offered(
-        queue, QueueEntry("a", exclusive="m"), QueueEntry("b", exclusive="m"), QueueEntry("c")
-    )
-    assert (second.state, other.state) == (State.WAITING, State.RUNNING)
-    assert queue.finish(first, 1.0, 1.0) == [second]
 
 
 def test_deadline_ends_waiting_and_makes_room_for_others():

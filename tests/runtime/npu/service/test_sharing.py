@@ -95,14 +95,6 @@ def test_execution_whose_deadline_passes_while_it_waits_is_expired(services, ope
         opened.backends[second].close()
 
 
-def test_deadline_that_has_passed_already_is_no_execution(held, opened):
-    device, _ = held
-    engine = opened()
-    with engine.waiting(lambda: -1.0, lambda: False), pytest.raises(Expired):
-        run(engine, 1.0)
-    assert device.begun == []
-
-
 def test_an_execution_is_cancelled_while_it_waits(held, opened):
     device, server = held
     first, second, third = (opened(name) for name in ("first", "second", "third"))
@@ -135,21 +127,6 @@ def test_client_that_leaves_while_it_waits_is_dropped_from_the_queue(held, opene
     assert [one.result() for one in running] == [0.0, 2.0]
     assert 9.0 not in device.begun
     until(lambda: len(server.state.clients()) == 2, "its things to come back")
-
-
-def test_higher_priority_goes_before_those_that_wait(held, opened):
-    device, server = held
-    running = fill(device, [opened("first"), opened("second")])
-    low, high = opened("low"), opened("high", priority=1)
-    waiting = [Beside(run, low, 10.0)]
-    until(lambda: server.state.scheduler.stats().waiting == 1, "the first wait")
-    waiting.append(Beside(run, high, 20.0))
-    until(lambda: server.state.scheduler.stats().waiting == 2, "the second wait")
-    device.ends.release()
-    device.until_begun(3)
-    assert device.begun[2] == 20.0
-    device.let_go()
-    assert [one.result() for one in (*running, *waiting)] == [0.0, 2.0, 20.0, 40.0]
 
 
 @pytest.mark.parametrize("fault", [EngineFault("node 7 failed"), OutOfMemory("no 12 bytes left")])

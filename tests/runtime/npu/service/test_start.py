@@ -1,4 +1,4 @@
-"""The start of a device service, and its end without clients."""
+"""The start of a device service, its folder, and its end without clients."""
 
 import contextlib
 import fcntl
@@ -20,7 +20,7 @@ from support.waiting import until
 from ge_runtime.errors import ServiceFault
 from ge_runtime.npu.service import launcher, protocol
 from ge_runtime.npu.service.backend import ServiceBackend
-from ge_runtime.npu.service.launcher import RuntimeFolder
+from ge_runtime.npu.service.launcher import RuntimeFolder, runtime_folder
 from ge_runtime.npu.service.protocol import Timeouts
 
 pytestmark = pytest.mark.brute_force
@@ -48,14 +48,6 @@ def test_four_clients_that_start_at_once_share_one_service(services, version_dir
     assert services.stats()["models"] == []
 
 
-def test_threads_of_one_process_that_start_at_once_share_one_service(services):
-    with ThreadPoolExecutor(8) as pool:
-        backends = list(pool.map(lambda number: ServiceBackend("cpu", f"{number}"), range(8)))
-    assert {backend.pid for backend in backends} == {services.pid()}
-    for backend in backends:
-        backend.close()
-
-
 def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(services):
     backend = ServiceBackend("cpu", "only", timeouts=Timeouts(grace_s=0.05))
     pid = backend.pid
@@ -69,17 +61,6 @@ def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(servi
     log = (services.path / "cpu.log").read_text()
     assert "only (pid" in log
     assert "the service ends: it has had no clients for a while" in log
-
-
-def test_next_client_starts_the_next_service(services):
-    pids = []
-    for _ in range(2):
-        backend = ServiceBackend("cpu", "client", timeouts=Timeouts(grace_s=0.01))
-        pids.append(backend.pid)
-        backend.close()
-        wait_for_end(backend.pid)
-    assert pids[0] != pids[1]
-    assert "cpu.log.old" in services.names()
 
 
 def test_clients_that_come_and_go_while_services_end_are_all_served(services):
@@ -141,13 +122,6 @@ def test_a_folder_in_place_of_a_file_is_reported_with_its_path(services):
 def test_a_package_that_the_service_lacks_is_reported(services, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ServiceFault, match="No module named"):
-        ServiceBackend("cpu", "client")
-
-
-def test_folder_that_others_may_enter_is_not_used(services):
-    services.path.mkdir()
-    services.path.chmod(0o755)
-    with pytest.raises(ServiceFault, match="expected one of user"):
         ServiceBackend("cpu", "client")
 
 
@@ -218,3 +192,58 @@ def test_log_that_has_grown_long_begins_again(services):
     assert "second (pid" in log.read_text()
     assert "first (pid" in (services.path / "cpu.log.old").read_text()
     backend.close()
+
+
+def test_folder_is_the_user_s_runtime_folder_or_in_tmp(tmp_path):
+    assert runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}, 7) == tmp_path / "ge_runtime"
+    for environment in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "/no/such/place"}):
+        assert str(runtime_folder(environment, 7)) == "/tmp/ge_runtime-7"
+
+
+def test_folder_is_made_for_the_user_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with RuntimeFolder.open() as folder:
+        assert folder.path == tmp_path / "ge_runtime"
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+    with RuntimeFolder.open() as again:
+        assert again.devices() == []
+
+
+@pytest.mark.parametrize("mode", [0o701, 0o710, 0o755, 0o777])
+def test_folder_that_others_may_enter_is_refused(tmp_path, mode):
+    path = tmp_path / "ge_runtime"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(ServiceFault, match=rf"with mode 0{mode:o}, expected one of user"):
+        RuntimeFolder.open(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_folder_of_another_user_is_refused(tmp_path):
+    path = tmp_path / "ge_runtime"
+    path.mkdir(0o700)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ServiceFault, match="found a folder of user 12345"):
+        RuntimeFolder.open(path)
+
+
+def test_link_to_a_folder_is_refused(tmp_path):
+    real = tmp_path / "real"
+    real.mkdir(0o700)
+    (tmp_path / "ge_runtime").symlink_to(real)
+    with pytest.raises(ServiceFault, match="expected a folder for the device service"):
+        RuntimeFolder.open(tmp_path / "ge_runtime")
+
+
+def test_file_in_the_folder_s_place_is_refused(tmp_path):
+    (tmp_path / "ge_runtime").write_text("")
+    with pytest.raises(ServiceFault, match="XDG_RUNTIME_DIR can name another place"):
+        RuntimeFolder.open(tmp_path / "ge_runtime")
+
+
+def test_address_is_short_however_long_the_path_is(tmp_path):
+    path = tmp_path / ("x" * 120)
+    path.mkdir()
+    with RuntimeFolder.open(path / "ge_runtime") as folder:
+        assert len(folder.address("npu:0")) < 50
+        assert folder.file("npu:0", "log") == path / "ge_runtime" / "npu-0.log"
