@@ -53,7 +53,7 @@ CHECKS: Final = (
         3,
         "Do workspace, weights and buffers need more than 64 bytes of alignment?",
         "no: malloc aligns its blocks to 64 bytes, and a slot aligns its buffers within its block",
-        "slots would need the larger alignment, `ascend/stream_executor.py`",
+        "slots would need the larger alignment, `npu/driver/stream_executor.py`",
         model_probes.memory_alignment,
         risk="an unusable address raises an exception of the AI core and ends the context",
     ),
