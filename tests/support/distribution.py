@@ -52,9 +52,9 @@ _LONGEST = {
         *("runtime/cli/test_probe_device", "runtime/npu/driver/test_om_engine"),
     ),
     25: (
-        *("contract/test_model_api", "contract/test_perf"),
+        *("contract/test_model_api"),
         *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
-        *("factory/test_ocr_pages", "performance/test_ragged", "server/backends/test_checklist"),
+        *("factory/test_ocr_pages", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
         "simulator/test_real_models",
     ),
@@ -72,7 +72,7 @@ _LONGEST = {
     15: (
         *("contract/test_python_backends", "contract/test_configurations"),
         *("contract/test_grpc_options", "contract/test_namespaces", "contract/test_schedulers"),
-        *("contract/test_opentelemetry", "contract/test_ragged_server", "recorded/test_grpc"),
+        *("contract/test_opentelemetry", "recorded/test_grpc"),
         *("recorded/test_http", "runtime/cli/test_init", "runtime/npu/driver/test_real_models"),
         *("runtime/npu/service/test_engine", "runtime/npu/service/test_start"),
         *("server/backends/process/test_death", "server/testing/test_installed"),
