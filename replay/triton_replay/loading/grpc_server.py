@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -74,45 +75,33 @@ class GrpcServer:
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelMetadataRequest(name=model, version=version)
-        return self._query(loop, "ModelMetadata", request, messages.ModelMetadataResponse)
+        return self._query(loop, "ModelMetadata", name=model, version=version)
 
     def config(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelConfigRequest(name=model, version=version)
-        return self._query(loop, "ModelConfig", request, messages.ModelConfigResponse, "config")
+        query = self._query(loop, "ModelConfig", name=model, version=version)
+        return replace(query, read=lambda body: query.read(body).get("config", {}))
 
     def statistics(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelStatisticsRequest(name=model, version=version)
-        return self._query(loop, "ModelStatistics", request, messages.ModelStatisticsResponse)
+        return self._query(loop, "ModelStatistics", name=model, version=version)
 
     def register(self, loop: Loop, region: str, size: int) -> Query:
-        request = messages.SystemSharedMemoryRegisterRequest(
-            name=region, key=f"/{region}", offset=0, byte_size=size
-        )
-        kind = messages.SystemSharedMemoryRegisterResponse
-        return self._query(loop, "SystemSharedMemoryRegister", request, kind)
+        fields: dict[str, Any] = {"key": f"/{region}", "offset": 0, "byte_size": size}
+        return self._query(loop, "SystemSharedMemoryRegister", name=region, **fields)
 
     def unregister(self, loop: Loop, region: str) -> Query:
-        request = messages.SystemSharedMemoryUnregisterRequest(name=region)
-        kind = messages.SystemSharedMemoryUnregisterResponse
-        return self._query(loop, "SystemSharedMemoryUnregister", request, kind)
+        return self._query(loop, "SystemSharedMemoryUnregister", name=region)
 
-    def _query(
-        self,
-        loop: Loop,
-        method: str,
-        request: Any,  # noqa: ANN401  protobuf's classes are made at run time
-        kind: Any,  # noqa: ANN401
-        field: str = "",
-    ) -> Query:
+    def _query(self, loop: Loop, method: str, **fields: Any) -> Query:  # noqa: ANN401  of messages
+        request = getattr(messages, f"{method}Request")(**fields)
+        kind = getattr(messages, f"{method}Response")
+
         def read(body: bytes) -> Any:  # noqa: ANN401  as in JSON
             try:
                 message = kind.FromString(body[PREFIX:])
             except DecodeError as error:
                 text = f"the response is not a {kind.DESCRIPTOR.name}: {error}"
                 raise ValueError(text) from error
-            found = MessageToDict(message, preserving_proto_field_name=True)
-            return found.get(field, {}) if field else found
+            return MessageToDict(message, preserving_proto_field_name=True)
 
         where = (self._resolved, loop.poll, loop.by_number)
         connection = GrpcConnection(*where, f"{SERVICE}/{method}", self._headers, slots=1)

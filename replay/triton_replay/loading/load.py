@@ -27,7 +27,7 @@ from triton_replay.loading.levels import (
 )
 from triton_replay.loading.loop import Loop, NextRequest, Record
 from triton_replay.loading.measuring import Meter, Plan, Readings
-from triton_replay.loading.queries import InSequence, Regions, Server, describe, regions
+from triton_replay.loading.queries import InSequence, Regions, Server, describe
 from triton_replay.loading.statistics import Scraper, of_one_request
 from triton_replay.loading.tensors import Model, Region, RequestData, batches, model_of
 from triton_replay.loading.windows import Measurement, Window
@@ -159,7 +159,7 @@ class Load:
                 raise ReplayError(text)
             if options.responses or model.is_decoupled:
                 loop.record.responses = []
-            made = stack.enter_context(regions(loop, self._server))
+            made = stack.enter_context(contextlib.closing(Regions(loop, self._server)))
             self._make_requests(model, made)
             # Pauses of the collector would count as latency. The load creates no cycles.
             gc.disable()
