@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -30,6 +30,7 @@ COMPRESSIONS: Final[Mapping[str, Callable[[bytes], bytes] | None]] = {
 """Compression functions by their names in gRPC."""
 
 
+@dataclass(eq=False)
 class GrpcServer:
     """A server that a load uses over gRPC. Implements `queries.Server`.
 
@@ -43,26 +44,27 @@ class GrpcServer:
         ServerUnreachable: No server listens at the address.
     """
 
-    def __init__(
-        self, address: Address, headers: Headers, *, streaming: bool, compression: str
-    ) -> None:
-        self._headers = headers
-        self._resolved = resolve(address, "-u")
-        self._streaming = streaming
-        self._compression = compression
+    address: Address
+    headers: Headers
+    _: KW_ONLY
+    streaming: bool
+    compression: str
+
+    def __post_init__(self) -> None:
+        self._resolved = resolve(self.address, "-u")
         self._many = False
 
     def connect(self, loop: Loop) -> Connection:
-        method = "ModelStreamInfer" if self._streaming else "ModelInfer"
-        encoding = (("grpc-encoding", self._compression),) if self._compression != "none" else ()
+        method = "ModelStreamInfer" if self.streaming else "ModelInfer"
+        encoding = (("grpc-encoding", self.compression),) if self.compression != "none" else ()
         return GrpcConnection(
             self._resolved,
             loop.poll,
             loop.by_number,
             f"{SERVICE}/{method}",
-            (*self._headers, *encoding),
+            (*self.headers, *encoding),
             SHARED,
-            streaming=self._streaming,
+            streaming=self.streaming,
             many=self._many,
         )
 
@@ -71,7 +73,7 @@ class GrpcServer:
     ) -> Requests:
         self._many = model.is_decoupled
         return GrpcRequests(
-            model, parameters, outputs, marks_last=self._many, compression=self._compression
+            model, parameters, outputs, marks_last=self._many, compression=self.compression
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
@@ -104,7 +106,7 @@ class GrpcServer:
             return MessageToDict(message, preserving_proto_field_name=True)
 
         where = (self._resolved, loop.poll, loop.by_number)
-        connection = GrpcConnection(*where, f"{SERVICE}/{method}", self._headers, slots=1)
+        connection = GrpcConnection(*where, f"{SERVICE}/{method}", self.headers, slots=1)
         return Query(connection, framed([request]), read)
 
 

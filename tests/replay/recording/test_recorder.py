@@ -89,7 +89,7 @@ def test_a_failing_disk_ends_the_recording_and_not_the_traffic(tmp_path):
     def full(records):
         raise CaptureIncomplete("a.trc: No space left on device")
 
-    recorder._writer.write = full
+    recorder.writer.write = full
     exchange(recorder, 1)
     recorder.write_waiting()
     exchange(recorder, 2)
