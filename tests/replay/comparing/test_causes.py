@@ -400,6 +400,11 @@ FAULTS = {
         "form of the inputs is binary",
     ),
     "JSON": (when(lambda r: r.protocol == "JSON", one_more), "off by one", "form .* is JSON"),
+    "not JSON": (
+        when(lambda r: r.protocol != "JSON", one_more),
+        "off by one",
+        "form of the inputs is not JSON",
+    ),
     "gzip": (when(lambda r: r.zipped, scaled), VALUES, "header content-encoding is gzip"),
     "connection": (when(lambda r: r.connection == 2, scaled), VALUES, "connection is 2"),
     "connection start": (
@@ -477,6 +482,11 @@ FAULTS = {
         VALUES,
         "rows is 4 or more",
     ),
+    "many outliers": (
+        when(lambda r: (r.rows >= 4) != (r.chance < 0.12), scaled),
+        VALUES,
+        "more often where rows is 4 or more",
+    ),
     "at times": (
         when(lambda r: r.protocol == "gRPC" and r.chance < 0.6, scaled),
         VALUES,
@@ -540,7 +550,7 @@ ALL = {name: (fault, [(kind, text)]) for name, (fault, kind, text) in FAULTS.ite
 
 def named(text):
     """Return the condition without its counts and without equal ones."""
-    text = re.sub(r"^(only|more often) where (.*): .*?$", r"\2", text)
+    text = re.sub(r"^(?:only where |(more often where ))(.*): .*?$", r"\1\2", text)
     return re.sub(r" \(or .*?\)", "", text)
 
 
@@ -642,6 +652,10 @@ def test_the_requests_to_reproduce_a_difference_are_sufficient(shared, name):
     sent = [replace(one, position=number) for one, number in zip(sent, numbers, strict=True)]
     assert fault(sent[numbers.index(group.smallest.number)]) is not None
     assert len(numbers) < COUNT / 2
+    if name == "idle":
+        assert group.smallest.number - 1 in numbers
+    if name == "connection start":
+        assert len({shared.asked[number].connection for number in numbers}) == 1
 
 
 def test_equal_servers_with_traffic_for_25_models_have_no_group():
