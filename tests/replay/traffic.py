@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,3 +73,22 @@ def write_capture(
     writer.write([Closing(0, "stopped", {})])
     writer.close()
     return path
+
+
+class Records(list):
+    """A sink that collects records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[str] = []
+
+    put = list.append
+
+    def count(self, reason: str) -> None:
+        self.counted.append(reason)
+
+
+def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """Return data in pieces, cut at these places modulo its size."""
+    places = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    return [data[first:last] for first, last in itertools.pairwise(places) if first < last]
