@@ -67,14 +67,6 @@ def test_show_gives_json_lines(capture, capsys):
     assert rows[3]["response"] is None
 
 
-def test_show_reports_damage_and_prints_the_rest(capture, capsys):
-    capture.write_bytes(capture.read_bytes()[:-3])
-    assert main(["show", str(capture)]) == 0
-    out, err = capsys.readouterr()
-    assert "4 requests" in out
-    assert "ends within a record" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "reported"),
     [
