@@ -29,7 +29,6 @@ from triton_replay.shadowing import Shadow
 from triton_replay.wire.grpc_messages import framed, messages
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-SECOND = 10**9
 
 
 class Handler(BaseHTTPRequestHandler):

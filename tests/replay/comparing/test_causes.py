@@ -216,19 +216,6 @@ def response(one, answer):
     return Response(number, end, end, 200, (), len(body), body, ended, trailers=trailers)
 
 
-def captures(asked, fault, model="m"):
-    """Return the right responses and those of a fault, as captures."""
-    requests = [request(one, model) for one in asked]
-    right = [response(one, one.answer) for one in asked]
-    changed = (fault(one) for one in asked)
-    wrong = [
-        # Effects are no causes: wrong responses are slow.
-        old if answer is None else response(replace(one, took=one.took + 300 * MS), answer)
-        for one, old, answer in zip(asked, right, changed, strict=True)
-    ]
-    return [capture(map(Exchange, requests, side)) for side in (right, wrong)]
-
-
 def capture(exchanges):
     return Capture("c", Opening("s:1", "2026", "0", {}), tuple(exchanges), None, None)
 
