@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from replay.serving import serving
-from replay.traffic import MS, inputs, request, response, write_capture
+from replay.traffic import MS, inputs, request, response, write_capture, write_records
 from support.replaying import command, environment
 from support.servers import free_ports
 from support.waiting import until
@@ -157,11 +157,9 @@ def test_a_missing_grpc_server_is_reported_with_the_option(tmp_path, capsys):
 
 @pytest.mark.brute_force
 def test_an_interrupted_replay_keeps_its_responses_and_reports_it(tmp_path):
-    path, out = tmp_path / "long.trc", tmp_path / "out.trc"
-    with contextlib.closing(CaptureWriter.create(path)) as writer:
-        first = request(0, VALUES[0])
-        last = dataclasses.replace(request(1, VALUES[1]), connection=1, at=3600 * 1000 * MS)
-        writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {}), first, last])
+    last = dataclasses.replace(request(1, VALUES[1]), connection=1, at=3600 * 1000 * MS)
+    path = write_records(tmp_path / "long.trc", request(0, VALUES[0]), last)
+    out = tmp_path / "out.trc"
     with serving() as server:
         words = ("replay", path, f"--server={server}", f"--output={out}")
         process = subprocess.Popen(
@@ -186,16 +184,9 @@ def answered(path):
 
 
 def test_a_capture_cannot_control_the_terminal(tmp_path, capsys):
-    path = tmp_path / "colored.trc"
-    writer = CaptureWriter.create(path)
-    writer.write(
-        [
-            Opening("\x1b]0;title\x07", "now", "0", {}),
-            dataclasses.replace(request(1, VALUES[0]), target="/v2\x1b[2J\x9b31m"),
-            Closing(9, "\x1b[31mred", {"\x1bc": 3}),
-        ]
-    )
-    writer.close()
+    sent = dataclasses.replace(request(1, VALUES[0]), target="/v2\x1b[2J\x9b31m")
+    closing = Closing(9, "\x1b[31mred", {"\x1bc": 3})
+    path = write_records(tmp_path / "a.trc", sent, closing, server="\x1b]0;title\x07")
     assert main(["show", str(path)]) == 0
     printed = "".join(capsys.readouterr())
     assert not any(ord(character) in {7, 0x1B, 0x9B} for character in printed)

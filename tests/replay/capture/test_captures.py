@@ -161,12 +161,6 @@ def test_a_capture_of_a_killed_recorder_reports_it(tmp_path):
     assert f"ends within a record at byte {len(whole)}; the 1 requests" in capture.complaint
 
 
-def test_a_capture_is_never_overwritten(tmp_path):
-    path = write(tmp_path / "a.trc", OPENING)
-    with pytest.raises(CaptureUnreadable, match="exists, and captures are not overwritten"):
-        CaptureWriter.create(path)
-
-
 def numbers(capture):
     return [exchange.request.number for exchange in capture.exchanges]
 

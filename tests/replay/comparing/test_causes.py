@@ -1,17 +1,17 @@
 """Seeded faults: each is found once, with its kind and its condition, and nothing else is named."""
 
-import contextlib
 import gzip
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from replay.traffic import MS
+from replay.traffic import MS, write_records
 
 from triton_replay.__main__ import main
-from triton_replay.capture.files import Capture, CaptureWriter, Exchange, read_capture
+from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
 from triton_replay.comparing import conditions, groups
 from triton_replay.comparing.comparison import compare_captures
@@ -690,11 +690,8 @@ def test_the_smallest_request_of_a_sequence_is_written_with_the_earlier_ones(tmp
     asked = traffic(3)[:120]
     paths = [tmp_path / "a.trc", tmp_path / "b.trc"]
     for path, faulty in zip(paths, (False, True), strict=True):
-        with contextlib.closing(CaptureWriter.create(path)) as writer:
-            writer.write([capture(()).opening])
-            for one in answer_in_order(asked, faulty):
-                writer.write([one.request, one.response])
-            writer.write([Closing(0, "stopped", {})])
+        pairs = ((one.request, one.response) for one in answer_in_order(asked, faulty))
+        write_records(path, *itertools.chain(*pairs), Closing(0, "stopped", {}))
     assert main(["compare", *map(str, paths), f"--smallest={tmp_path / 'small'}"]) == 1
     small = read_capture(tmp_path / "small" / "group-1.trc").exchanges
     numbers = [one.request.number for one in small]
