@@ -47,6 +47,7 @@ READING = {
     "compare A": "compare {} {whole}",
     "compare B": "compare {whole} {}",
     "export": "export {} --output={folder}/out",
+    "export --pytest": "export {} --output={folder}/out --pytest",
 }
 
 
@@ -70,6 +71,7 @@ def reading(request, tmp_path, whole):
     ("content", "reported"),
     [
         (None, "No such file or directory"),
+        (b"", "empty, or truncated before its first record"),
         (MAGIC + b"\1\0\0\0" + bytes(9), "the first record is not readable"),
         (NEWER, "found capture version 2, expected 1"),
     ],
