@@ -30,14 +30,15 @@ from benchmarks.attack import (
     clients,
     conditions,
     handles,
-    loop_callbacks,
+    keep,
     mutators,
     neighbours,
+    programs,
+    reduced,
 )
 from benchmarks.attack.floods import FLOODS, flood
 from benchmarks.attack.ground import ALL_BUT_ASGI, SIDES, Ground, models, started
 from benchmarks.attack.mutators import endurance, smuggling
-from benchmarks.attack.reducing import keep, reduced
 from benchmarks.attack.watching import HEADINGS, Facts, Noticed, Row, bystander, facts, table
 from benchmarks.instruments import print_machine_facts
 from tests.support.servers import Flag, Server, ServerFailed
@@ -46,7 +47,7 @@ from tools import oracle
 SETTLED_S = 15.0
 MOST_MIB = 1_000.0
 """Memory growth up to this counts as cached, not as leaked."""
-MEASURED = ("-m", "benchmarks.attack.loop_callbacks")
+MEASURED = ("-m", "benchmarks.attack.programs", "callbacks")
 RESULTS = ROOT / ".cache" / "campaign.json"
 
 
@@ -200,7 +201,7 @@ def attacked(attack: Attack, ground: Ground) -> Row:
         "requests with an error response": bool(noticed.refused) and not attack.may_lose,
         "a traceback in the log": "Traceback (most recent" in server.log[logged:]
         and not attack.may_trace,
-        f"callbacks of the loop: {_long_callbacks(server.log[logged:])}": loop_callbacks.MARK
+        f"callbacks of the loop: {_long_callbacks(server.log[logged:])}": programs.MARK
         in server.log[logged:],
         "more memory than before": grown.mib > MOST_MIB,
         "more descriptors than before": grown.descriptors > 4 and not attack.may_lose,
@@ -211,7 +212,7 @@ def attacked(attack: Attack, ground: Ground) -> Row:
 
 def _long_callbacks(log: str) -> str:
     """Return the first of the reported callbacks, and their number."""
-    lines = [line for line in log.splitlines() if line.startswith(loop_callbacks.MARK)]
+    lines = [line for line in log.splitlines() if line.startswith(programs.MARK)]
     return f"{len(lines)}, such as {lines[0][:200]}" if lines else ""
 
 
@@ -264,7 +265,7 @@ def _serving(
     """Start a server for this attack alone."""
     more: dict[str, Any] = {}
     if attack.run is clock_jumps:
-        more["program"] = ("-m", "benchmarks.attack.jumping_clock")
+        more["program"] = ("-m", "benchmarks.attack.programs", "clock")
     elif options.callbacks and side != "triton":
         more["program"] = MEASURED
     with attack.given() as given, started(side, folder, **attack.flags, **given, **more) as server:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from contract.wire import ConnectionEnded, read_reply
 
+from benchmarks.attack import Defect
 from benchmarks.attack.ground import Ground, connect
-from benchmarks.attack.reducing import Defect
 from benchmarks.attack.watching import family
 
 _SLOW = 60

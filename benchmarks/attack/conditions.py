@@ -23,17 +23,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 from contract.wire import read_reply
 from support.browser import open_browser
 from support.http2 import ConnectionEnded, RawConnection, message
 
+from benchmarks.attack import expect
 from benchmarks.attack.clients import binary_input, inference
-from benchmarks.attack.ground import SERVICE, Ground, connect, models
+from benchmarks.attack.ground import IMAGE, SERVICE, Ground, connect, models
 from benchmarks.attack.mutators import mutated_requests
-from benchmarks.attack.reducing import expect
 from benchmarks.attack.restarts import Load, as_sent, service
-from benchmarks.service import SIDE
 from tests.support.servers import Flag
 
 Flags = dict[str, Flag]
@@ -315,7 +313,7 @@ def _recovered(ground: Ground, counts: Counter[str]) -> str:
 
 def device_service_killed(ground: Ground) -> str:
     """Repeated SIGKILL for the device service of a busy model."""
-    image = as_sent({"image": np.ones((1, 3, SIDE, SIDE), np.float32)})
+    image = as_sent(IMAGE)
     load = Load(ground.server.http, "image_service", image)
     killed = 0
     with load.running():

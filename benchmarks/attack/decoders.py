@@ -38,7 +38,7 @@ from support.http2 import settings as http2_settings
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from benchmarks.attack.reducing import Defect, expect
+from benchmarks.attack import Defect, expect
 from ge_runtime.errors import RequestFault
 from ge_runtime.npu.service import protocol
 from ge_runtime.npu.service.messages import resident_of

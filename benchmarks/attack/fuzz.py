@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.attack import ROOT
-from benchmarks.attack.reducing import keep, reduced
+from benchmarks.attack import ROOT, keep, reduced
 
 CORPUS = ROOT / ".cache" / "fuzz"
 _SECONDS = 60

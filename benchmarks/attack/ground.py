@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import socket
@@ -11,10 +12,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 from contract.probes import write_probes
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 from benchmarks.attack import ROOT
+from model_factory.onnx_graph import GraphWriter
 from tests.support.servers import Flag, Server, start_reference_server, start_tritonserver
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -104,13 +110,56 @@ def models() -> Iterator[Path]:
         yield folder
 
 
+# -- a model in a device service
+
+IMAGE = {"image": np.ones((1, 3, 224, 224), np.float32)}
+"""The inputs of a request to `image_service`."""
+
+
+@contextlib.contextmanager
+def service_folder() -> Iterator[None]:
+    """Use a temporary runtime folder for device services until the block ends."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, XDG_RUNTIME_DIR=folder),
+    ):
+        yield
+
+
+def write_image_service(folder: Path) -> None:
+    """Add `image_service`, which executes in a device service, to a repository."""
+    dims = list(IMAGE["image"].shape[1:])
+    graph = GraphWriter()
+    given = graph.input("image", np.float32, ["batch", *dims])
+    means = graph.output("answer", np.float32, ["batch", 3, 1, 1])
+    graph.node("ReduceMean", given, name=means, axes=[2, 3], keepdims=1)
+    version = folder / "image_service" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(graph.model("image", "").SerializeToString())
+    shutil.copy(ROOT / "model_repository" / "text_encoder" / "1" / "model.py", version)
+    config = ModelConfig(
+        name="image_service",
+        backend="python",
+        max_batch_size=8,
+        input=[ModelInput(name="image", data_type="TYPE_FP32", dims=dims)],
+        output=[ModelOutput(name="answer", data_type="TYPE_FP32", dims=[3, 1, 1])],
+    )
+    cost = "launch_us=100, element_ns=100, element2_ns=0"
+    for key, value in {"cost": cost, "intra_op_threads": "1", "placement": "service"}.items():
+        config.parameters[key].string_value = value
+    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
+
+
+# -- starting
+
+
 @contextlib.contextmanager
 def started(side: str, folder: Path, **flags: Flag) -> Iterator[Server]:
     """Start a server of this side on these models, with more flags."""
     if side == "triton":
         starting = start_tritonserver(folder, **flags)
     elif side == "asgi":
-        program = ("-m", "benchmarks.attack.asgi_server")
+        program = ("-m", "benchmarks.attack.programs", "asgi")
         flags = {"program": program, **flags, "allow_metrics": False}
         starting = start_reference_server(folder, **flags)
     else:

@@ -26,11 +26,9 @@ from runtime.support.graphs import ENCODER, encode, write
 from runtime.support.resident import SCORES, giver, taker, write_scores
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from benchmarks.attack.ground import Ground, models
-from benchmarks.attack.reducing import Defect
+from benchmarks.attack import ROOT, Defect
+from benchmarks.attack.ground import Ground, models, service_folder
 from benchmarks.attack.restarts import Load, service
-from benchmarks.instruments import ROOT
-from benchmarks.service import service_folder
 from ge_runtime.npu.service.channel import Channel, PeerGone
 from ge_runtime.npu.service.protocol import VERSION
 

@@ -31,8 +31,8 @@ from support.http2 import (
 )
 from support.mutations import mutated
 
+from benchmarks.attack import Defect
 from benchmarks.attack.ground import SERVICE, Ground, connect
-from benchmarks.attack.reducing import Defect
 from benchmarks.attack.watching import Facts, facts
 
 STATUSES = frozenset((200, 400, 404, 405, 415, 431, 500, 501, 503))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import socket
 import struct
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,15 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from contract.wire import ConnectionEnded, read_reply
 from support.mutations import mutated
 
+from benchmarks.attack import Defect
 from benchmarks.attack.clients import inference
-from benchmarks.attack.ground import Ground, connect, models
-from benchmarks.attack.reducing import Defect
+from benchmarks.attack.ground import (
+    IMAGE,
+    Ground,
+    connect,
+    models,
+    service_folder,
+    write_image_service,
+)
 from benchmarks.attack.restarts import Load, as_sent, service
-from benchmarks.service import SIDE, service_folder, write
 from ge_runtime.npu.service.channel import Channel, PeerGone
 from ge_runtime.npu.service.protocol import (
     HEADER_BYTES,
@@ -202,9 +205,8 @@ _SETTLED_S = 20.0
 @contextlib.contextmanager
 def with_service() -> Iterator[Path]:
     """A repository with a model that executes in a device service of its own."""
-    with models() as folder, service_folder(), tempfile.TemporaryDirectory() as scratch:
-        write(folder, "image", Path(scratch))
-        shutil.rmtree(folder / "image_local")
+    with models() as folder, service_folder():
+        write_image_service(folder)
         yield folder
 
 
@@ -212,8 +214,7 @@ def service_clients_rude(ground: Ground) -> str:
     """Junk, floods, silent clients and unsafe memory for the device service of a busy model."""
     pid = service()
     before = _held_by(pid)
-    image = as_sent({"image": np.ones((1, 3, SIDE, SIDE), np.float32)})
-    bystander = Load(ground.server.http, "image_service", image)
+    bystander = Load(ground.server.http, "image_service", as_sent(IMAGE))
     counts = Counter[str]()
     with contextlib.ExitStack() as kept, bystander.running():
         rude = _Rude(ground, kept)

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import http.client
 import os
-import shutil
 import signal
 import statistics
 import tempfile
@@ -30,9 +29,9 @@ from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import np_to_triton_dtype
 
+from benchmarks.attack.ground import IMAGE, service_folder, write_image_service
 from benchmarks.instruments import print_machine_facts, print_table
 from benchmarks.rows import MICRO, copy_add_sub
-from benchmarks.service import service_folder, write
 from tests.support.servers import Server, start_reference_server, start_tritonserver
 from tools import oracle
 
@@ -77,8 +76,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="restarts-") as directory, service_folder():
         hosted, served = Path(directory, "hosted"), Path(directory, "served")
         copy_add_sub(hosted, in_process=True)
-        case = write(served, "image", Path(directory))
-        shutil.rmtree(served / "image_local")
+        write_image_service(served)
         if "process" in options.of:
             with start_reference_server(hosted) as server:
                 rows.append(
@@ -86,7 +84,7 @@ def main() -> None:
                 )
         if "service" in options.of:
             with start_reference_server(served) as server:
-                image = as_sent(case.batches[0][0])
+                image = as_sent(IMAGE)
                 rows.append(row("device service", server, "image_service", image, service, kills))
         if "triton" in options.of and oracle.is_installed():
             with start_tritonserver(MICRO) as server:

@@ -65,8 +65,13 @@ def look_for_server(server: Address, option: str) -> None:
     Raises:
         ServerUnreachable: No connection is possible.
     """
+    connected(server, option).close()
+
+
+def connected(server: Address, option: str) -> socket.socket:
+    """Connect to a server; see `look_for_server`."""
     try:
-        socket.create_connection(server, CONNECT_SECONDS).close()
+        return socket.create_connection(server, CONNECT_SECONDS)
     except OSError as error:
         text = f"{option} {server}: no server listens there: {error.strerror or error}"
         raise ServerUnreachable(text) from error

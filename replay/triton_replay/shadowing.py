@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from triton_replay.addresses import Server
@@ -54,6 +54,7 @@ class _Pair:
     """True if a record of the request was dropped."""
 
 
+@dataclass(eq=False)
 class Shadow:
     """Sends requests to B and compares the responses. A sink of a proxy's taps.
 
@@ -73,31 +74,20 @@ class Shadow:
         memory: Largest total size of requests and responses in progress, in bytes.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        differ: Differ,
-        keeps: Callable[[Request], bool],
-        put_a: Callable[[Traffic], None],
-        put_b: Callable[[Traffic], None],
-        *,
-        on_difference: Callable[[Difference], None],
-        headers: Headers,
-        timeout: float,
-        clock: Callable[[], int],
-        in_flight: int,
-        memory: int,
-    ) -> None:
-        self._server = server
-        self._differ = differ
-        self._keeps = keeps
-        self._put_a, self._put_b = put_a, put_b
-        self._on_difference = on_difference
-        self._headers = headers
-        self._timeout = timeout
-        self._clock = clock
-        self._in_flight = in_flight
-        self._memory = memory
+    server: Server
+    differ: Differ
+    keeps: Callable[[Request], bool]
+    put_a: Callable[[Traffic], None]
+    put_b: Callable[[Traffic], None]
+    _: KW_ONLY
+    on_difference: Callable[[Difference], None]
+    headers: Headers
+    timeout: float
+    clock: Callable[[], int]
+    in_flight: int
+    memory: int
+
+    def __post_init__(self) -> None:
         self.compared: Counter[str] = Counter()
         """Compared requests by model."""
         self.differing: Counter[str] = Counter()
@@ -128,7 +118,7 @@ class Shadow:
     def put(self, record: Traffic) -> None:
         """Accept a record without waiting; drop and count it if the memory is used."""
         size = len(record.body) + _OVERHEAD
-        if self._bytes_put - self._bytes_freed + size > self._memory:
+        if self._bytes_put - self._bytes_freed + size > self.memory:
             is_request = isinstance(record, Request)
             self._loop.call_soon_threadsafe(self._lose, record.number, is_request)
             return
@@ -154,7 +144,7 @@ class Shadow:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._queue: asyncio.Queue[_Pair] = asyncio.Queue()
-        workers = [asyncio.ensure_future(self._work()) for _ in range(self._in_flight)]
+        workers = [asyncio.ensure_future(self._work()) for _ in range(self.in_flight)]
         self._ready.set()
         await self._stopping.wait()
         with contextlib.suppress(asyncio.TimeoutError):
@@ -205,7 +195,7 @@ class Shadow:
         self._queue.put_nowait(pair)
 
     def _why_not(self, request: Request, sequence: tuple[str, str] | None) -> str:
-        if not self._keeps(request):
+        if not self.keeps(request):
             return "requests that were not selected"
         if changes_the_server(request):
             return "requests that change the server"
@@ -229,8 +219,8 @@ class Shadow:
 
     async def _work(self) -> None:
         with contextlib.ExitStack() as stack:
-            shared = (self._headers, self._timeout, self._clock, stack, self.unanswered)
-            clients = Clients(self._server, *shared)
+            shared = (self.headers, self.timeout, self.clock, stack, self.unanswered)
+            clients = Clients(self.server, *shared)
             while True:
                 pair = await self._queue.get()
                 try:
@@ -258,7 +248,7 @@ class Shadow:
         size = sum(len(answer.body) for answer in answers if answer is not None)
         pair.size += size
         self._bytes_freed -= size  # kept until A has answered
-        end = exchange.response.end if exchange.response else self._clock()
+        end = exchange.response.end if exchange.response else self.clock()
         sent = max(end - latency, 0)
         return replace(exchange, request=replace(exchange.request, at=sent, end=sent))
 
@@ -271,7 +261,7 @@ class Shadow:
             return
         a = Exchange(pair.request, pair.a, tuple(pair.messages))
         try:
-            differences = self._differ(a, pair.b)
+            differences = self.differ(a, pair.b)
         except Exception as error:  # a defect: the thread must go on
             self.counts[f"requests that could not be compared: {error!r}"] += 1
             return
@@ -286,9 +276,9 @@ class Shadow:
             if key not in self.kinds:
                 if len(self.kinds) >= _MOST:
                     continue
-                self._on_difference(one)
+                self.on_difference(one)
             self.kinds[key] += 1
-        for put, exchange in ((self._put_a, a), (self._put_b, pair.b)):
+        for put, exchange in ((self.put_a, a), (self.put_b, pair.b)):
             for record in (exchange.request, *exchange.messages, exchange.response):
                 if record is not None:
                     put(record)

@@ -8,8 +8,8 @@ import random
 import pytest
 from support.mutations import mutated
 
+from benchmarks.attack import kept
 from benchmarks.attack.decoders import TARGETS, Defect, expect, seeds
-from benchmarks.attack.reducing import kept
 
 EACH = 200
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.attack import mutators
+from benchmarks.attack import kept, mutators
 from benchmarks.attack.__main__ import ATTACKS, attacked, replayed
 from benchmarks.attack.ground import Ground, repository
 from benchmarks.attack.mutators import CANARY, HIDDEN, forms, slopes, smuggling
-from benchmarks.attack.reducing import kept
 from benchmarks.attack.watching import Facts, facts
 from tests.support.servers import start_reference_server
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from triton_replay.addresses import Address
 
 #: Metadata of a model and the answer to an inference in one, so that any question is answered.
 ANSWER = (
@@ -73,3 +76,26 @@ def serving(answers: int | None = None, tls: ssl.SSLContext | None = None) -> It
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[tuple[asyncio.Server, Address]]:
+    """Call `serve` for each connection. Yield the server and its address."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    try:
+        yield server, Address(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)

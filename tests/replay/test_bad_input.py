@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from replay.serving import serving
-from replay.traffic import MS, inputs, request, response, write_capture
+from replay.traffic import MS, inputs, request, response, write_capture, write_records
 from support.replaying import command, environment
 from support.servers import free_ports
 from support.waiting import until
@@ -43,7 +43,6 @@ def cut(tmp_path, whole):
 #: Each command that reads a capture; `{}` stands for it.
 READING = {
     "show": "show {}",
-    "show --json": "show {} --json",
     "replay": "replay {} --server={server} --output={folder}/out.trc --speed=max",
     "compare A": "compare {} {whole}",
     "compare B": "compare {whole} {}",
@@ -73,9 +72,7 @@ def reading(request, tmp_path, whole):
     [
         (None, "No such file or directory"),
         (b"", "empty, or truncated before its first record"),
-        (MAGIC[:5], "empty, or truncated before its first record"),
         (MAGIC + b"\1\0\0\0" + bytes(9), "the first record is not readable"),
-        (b"PK\3\4 and more", "not a capture: found b'PK"),
         (NEWER, "found capture version 2, expected 1"),
     ],
 )
@@ -102,13 +99,6 @@ def test_the_records_before_a_truncation_are_used(reading, cut, capsys):
     # The comparison has not compared what is lost, so it does not say that all is well.
     assert code == (5 if name.startswith("compare") else 0)
     assert cut.stat().st_size == size
-
-
-def test_a_comparison_reports_missing_requests(whole, cut, capsys):
-    count = len(VALUES) - len(read_capture(cut).exchanges)
-    assert main(["compare", str(whole), str(cut)]) == 5
-    reported = f"{cut}: lacks {count} of the {len(VALUES)} requests in {whole}, which were not"
-    assert reported in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -169,11 +159,9 @@ def test_a_missing_grpc_server_is_reported_with_the_option(tmp_path, capsys):
 
 @pytest.mark.brute_force
 def test_an_interrupted_replay_keeps_its_responses_and_reports_it(tmp_path):
-    path, out = tmp_path / "long.trc", tmp_path / "out.trc"
-    with contextlib.closing(CaptureWriter.create(path)) as writer:
-        first = request(0, VALUES[0])
-        last = dataclasses.replace(request(1, VALUES[1]), connection=1, at=3600 * 1000 * MS)
-        writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {}), first, last])
+    last = dataclasses.replace(request(1, VALUES[1]), connection=1, at=3600 * 1000 * MS)
+    path = write_records(tmp_path / "long.trc", request(0, VALUES[0]), last)
+    out = tmp_path / "out.trc"
     with serving() as server:
         words = ("replay", path, f"--server={server}", f"--output={out}")
         process = subprocess.Popen(
@@ -198,16 +186,9 @@ def answered(path):
 
 
 def test_a_capture_cannot_control_the_terminal(tmp_path, capsys):
-    path = tmp_path / "colored.trc"
-    writer = CaptureWriter.create(path)
-    writer.write(
-        [
-            Opening("\x1b]0;title\x07", "now", "0", {}),
-            dataclasses.replace(request(1, VALUES[0]), target="/v2\x1b[2J\x9b31m"),
-            Closing(9, "\x1b[31mred", {"\x1bc": 3}),
-        ]
-    )
-    writer.close()
+    sent = dataclasses.replace(request(1, VALUES[0]), target="/v2\x1b[2J\x9b31m")
+    closing = Closing(9, "\x1b[31mred", {"\x1bc": 3})
+    path = write_records(tmp_path / "a.trc", sent, closing, server="\x1b]0;title\x07")
     assert main(["show", str(path)]) == 0
     printed = "".join(capsys.readouterr())
     assert not any(ord(character) in {7, 0x1B, 0x9B} for character in printed)

@@ -3,10 +3,10 @@
 import argparse
 
 import pytest
-from replay.traffic import MS, inputs, request, response
+from replay.traffic import MS, inputs, request, response, write_records
 
 from triton_replay.__main__ import main
-from triton_replay.capture.files import Capture, CaptureWriter, Exchange, read_capture
+from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
 from triton_replay.commands.filtering import add_filter_options, filter_of
 from triton_replay.errors import ReplayError
@@ -113,12 +113,8 @@ def test_requests_without_a_response_are_selected_by_their_own_fields():
 
 
 def test_a_filter_that_selects_nothing_names_the_models(tmp_path, capsys):
-    path = tmp_path / "a.trc"
-    writer = CaptureWriter.create(path)
-    for one in exchanges()[:5]:
-        writer.write([Opening("s:1", "now", "0", {})] if not one.request.number else [])
-        writer.write([one.request, one.response])
-    writer.close()
+    records = (each for one in exchanges()[:5] for each in (one.request, one.response))
+    path = write_records(tmp_path / "a.trc", *records)
     assert len(read_capture(path).exchanges) == 5
     assert main(["show", str(path), "--model=x"]) == 2
     assert "select none of 5 requests; its models are m, n" in capsys.readouterr().err

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from replay.serving import serving
-from replay.traffic import MS, inputs, request, write_capture
+from replay.traffic import MS, inputs, request, write_capture, write_records
 from support.replaying import command, environment, recording
 
 from triton_replay.__main__ import main
-from triton_replay.capture.files import CaptureWriter, read_capture
-from triton_replay.capture.records import Opening
+from triton_replay.capture.files import read_capture
 
 FULL = Path("/dev/full")
 VALUES = inputs(40)
@@ -96,12 +95,10 @@ def test_a_capture_without_space_for_its_first_record_is_removed(tmp_path, capsy
 
 @pytest.mark.brute_force
 def test_a_replay_ends_when_the_disk_is_full(tmp_path, capsys):
-    path, out = tmp_path / "long.trc", tmp_path / "out.trc"
-    with contextlib.closing(CaptureWriter.create(path)) as writer:
-        soon = [request(number, x) for number, x in enumerate(VALUES)]
-        # It would be sent in an hour.
-        late = dataclasses.replace(request(99, VALUES[0]), connection=1, at=3600 * 1000 * MS)
-        writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {}), *soon, late])
+    soon = [request(number, x) for number, x in enumerate(VALUES)]
+    # It would be sent in an hour.
+    late = dataclasses.replace(request(99, VALUES[0]), connection=1, at=3600 * 1000 * MS)
+    path, out = write_records(tmp_path / "long.trc", *soon, late), tmp_path / "out.trc"
     with serving() as server, room(5_000):
         assert main(["replay", str(path), f"--server={server}", f"--output={out}"]) == 5
     assert f"{out}: File too large; " in capsys.readouterr().err

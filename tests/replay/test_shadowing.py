@@ -29,7 +29,6 @@ from triton_replay.shadowing import Shadow
 from triton_replay.wire.grpc_messages import framed, messages
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-SECOND = 10**9
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -206,14 +205,14 @@ def test_a_sequence_is_not_continued_after_a_lost_record(b):
 
 def test_a_defect_is_counted_and_the_next_request_compared(b):
     with shadow(b) as sent:
-        differ = sent.shadow._differ
+        differ = sent.shadow.differ
 
         def broken(a, b):
             if not a.request.number:
                 raise KeyError("shape")
             return differ(a, b)
 
-        sent.shadow._differ = broken
+        sent.shadow.differ = broken
         sent.exchange(0)
         sent.exchange(1)
     assert sent.shadow.compared == {"m": 1}

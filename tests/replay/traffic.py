@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from triton_replay.capture.files import CaptureWriter
-from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.capture.records import Closing, Opening, Record, Request, Response
 
 MS = 1_000_000
 #: For a request's number and its input the answer's output, or a response.
@@ -59,16 +61,39 @@ def events(number: int, *values: float) -> Response:
     return Response(number, number, number, 200, headers, len(body), body)
 
 
+def write_records(path: Path, *records: Record, server: str = "s:1", **settings: object) -> Path:
+    """Write a capture of these records, after an opening."""
+    with contextlib.closing(CaptureWriter.create(path)) as writer:
+        writer.write([Opening(server, "2026-01-01T00:00:00", "0", settings), *records])
+    return path
+
+
 def write_capture(
     path: Path, answering: Answering, values: Sequence[np.ndarray], **settings: str
 ) -> Path:
     """Write a capture of these inputs, with responses from `answering`."""
-    writer = CaptureWriter.create(path)
-    writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", settings)])
+    records: list[Record] = []
     for number, x in enumerate(values):
         found = answering(number, x)
         answer = response(number, found) if isinstance(found, np.ndarray) else found
-        writer.write([request(number, x), answer])
-    writer.write([Closing(0, "stopped", {})])
-    writer.close()
-    return path
+        records += [request(number, x), answer]
+    return write_records(path, *records, Closing(0, "stopped", {}), **settings)
+
+
+class Records(list):
+    """A sink that collects records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[str] = []
+
+    put = list.append
+
+    def count(self, reason: str) -> None:
+        self.counted.append(reason)
+
+
+def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """Return data in pieces, cut at these places modulo its size."""
+    places = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    return [data[first:last] for first, last in itertools.pairwise(places) if first < last]

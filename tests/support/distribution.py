@@ -52,7 +52,7 @@ _LONGEST = {
         *("runtime/cli/test_probe_device", "runtime/npu/driver/test_om_engine"),
     ),
     25: (
-        *("contract/test_model_api", "contract/test_perf"),
+        *("contract/test_model_api"),
         *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
         *("factory/test_ocr_pages", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),

@@ -34,8 +34,20 @@ class Opening:
     """Settings that limit the content: `sample`, `seed`, `max_body`, `redact_headers`, ..."""
 
 
+class _WithBody:
+    """A record with a body."""
+
+    body_size: int
+    body: Body
+
+    @property
+    def whole(self) -> bool:
+        """True if the body is in the capture."""
+        return len(self.body) == self.body_size
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(_WithBody):
     """A request. Its response has the same `number`."""
 
     number: int
@@ -64,14 +76,9 @@ class Request:
         at, size, body = message.at, message.size, message.body
         return cls(number, connection, at, end, method, target, headers, size, body)
 
-    @property
-    def whole(self) -> bool:
-        """True if the body is in the capture."""
-        return len(self.body) == self.body_size
-
 
 @dataclass(frozen=True)
-class StreamMessage:
+class StreamMessage(_WithBody):
     """A message of a gRPC stream. The client's first message is the body of the Request."""
 
     number: int
@@ -84,14 +91,9 @@ class StreamMessage:
     """The message with gRPC's prefix of five bytes."""
     redacted: bool = False
 
-    @property
-    def whole(self) -> bool:
-        """True if the body is in the capture."""
-        return len(self.body) == self.body_size
-
 
 @dataclass(frozen=True)
-class Response:
+class Response(_WithBody):
     """The response to the request with the same `number`."""
 
     number: int
@@ -127,11 +129,6 @@ class Response:
     redacted: bool = False
     trailers: Headers = ()
     """Trailers of gRPC, with `grpc-status`."""
-
-    @property
-    def whole(self) -> bool:
-        """True if the body is in the capture."""
-        return len(self.body) == self.body_size
 
 
 @dataclass(frozen=True)

@@ -125,35 +125,31 @@ class _Cause:
         return self.condition is None and bool(self.equal.any())
 
 
+@dataclass(eq=False)
 class _Model:
     """The requests of one model.
 
     Args:
         name: The model.
-        compared: The requests of all models.
+        every: The requests of all models.
         indexes: Those of this model.
         varies: See `group`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        compared: Sequence[Compared],
-        indexes: Sequence[int],
-        varies: Varies | None,
-    ) -> None:
-        self._name = name
-        self._all = compared
-        self._indexes = indexes
-        self._varies = varies
-        self._compared = [compared[index] for index in indexes]
+    name: str
+    every: Sequence[Compared]
+    indexes: Sequence[int]
+    varies: Varies | None
+
+    def __post_init__(self) -> None:
+        self._compared = [self.every[index] for index in self.indexes]
         requests = [one.request for one in self._compared]
         self._contents = [content_of(one, most_values(len(requests))) for one in requests]
         self._runs = sequence_runs(self._contents)
         spans = [one.span for one in self._compared if one.span is not None]
         self._spans = spans if len(spans) == len(requests) else None
         keys = [one.key.hex() or str(row) for row, one in enumerate(self._contents)]
-        features = features_of(requests, self._contents, indexes, self._spans)
+        features = features_of(requests, self._contents, self.indexes, self._spans)
         self._requests = Requests(features, np.unique(keys, return_inverse=True)[1])
         levels = (
             min((_LEVELS.get(_family(each.kind), 0) for each in one.differences), default=_EQUAL)
@@ -245,7 +241,7 @@ class _Model:
         of_kind = [each for each in found[smallest] if each.kind == kind] or found[smallest]
         return Group(
             kind=kind,
-            model=self._name,
+            model=self.name,
             output=", ".join(sorted({output for _, output in cause.keys if output})),
             condition=condition,
             requests=tuple(self._compared[row].request.number for row in rows),
@@ -253,7 +249,7 @@ class _Model:
             smallest=self._compared[smallest].request,
             example=of_kind[0].detail,
             largest=max(each.size for differences in found.values() for each in differences),
-            reproduce=tuple(self._all[index].request.number for index in needed),
+            reproduce=tuple(self.every[index].request.number for index in needed),
         )
 
     def _repeated(self, rows: Sequence[int]) -> tuple[str, int, int]:
@@ -264,19 +260,19 @@ class _Model:
         """
         found = [one.varies for one in (self._compared[row] for row in rows) if one.varies]
         pairs = len(rows)
-        if self._varies is not None:
+        if self.varies is not None:
             equal: defaultdict[bytes, list[int]] = defaultdict(list)
             for row, content in enumerate(self._contents):
                 if content.key and not content.sequence:
-                    equal[content.key].append(self._indexes[row])
+                    equal[content.key].append(self.indexes[row])
             repeated = [
-                (self._indexes[row], other)
+                (self.indexes[row], other)
                 for row in rows
                 for other in equal[self._contents[row].key]
-                if other != self._indexes[row]
+                if other != self.indexes[row]
             ][:_MOST_PAIRS]
             pairs = len(repeated)
-            found = [server for server in (self._varies(*pair) for pair in repeated) if server]
+            found = [server for server in (self.varies(*pair) for pair in repeated) if server]
         if len(found) < 2 or len(found) < _FEW_PAIRS * pairs:
             return "", 0, pairs
         return Counter(found).most_common(1)[0][0], len(found), pairs
@@ -302,10 +298,10 @@ class _Model:
             start, end = self._spans[row]
             rows.update(at for at, (a, b) in enumerate(self._spans) if a <= end and b >= start)
             rows.add(max(row - 1, 0))
-        indexes = {self._indexes[each] for each in rows}
+        indexes = {self.indexes[each] for each in rows}
         connection = self._compared[row].request.connection
-        for index in range(self._indexes[row]) if needs & {CONNECTION, EARLIER} else ():
-            if EARLIER in needs or self._all[index].request.connection == connection:
+        for index in range(self.indexes[row]) if needs & {CONNECTION, EARLIER} else ():
+            if EARLIER in needs or self.every[index].request.connection == connection:
                 indexes.add(index)
         return sorted(indexes)
 

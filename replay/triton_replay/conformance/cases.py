@@ -33,6 +33,16 @@ class Case:
     request: Callable[[Subject], HttpRequest]
     check: Callable[[Subject, Reply], None]
 
+    def prepare(self, subject: Subject) -> tuple[str, Callable[[], None]]:
+        """Return a shell command that repeats the request, and a function that sends and checks it.
+
+        Raises:
+            NotApplicable: The case does not apply.
+        """
+        request = self.request(subject)
+        command = request.command(subject.server, subject.scheme)
+        return command, lambda: self.check(subject, subject.send(request))
+
 
 def get(target: str) -> Callable[[Subject], HttpRequest]:
     """Create GET requests; `{model}` is replaced by the path of the model."""

@@ -41,12 +41,19 @@ class GrpcCase:
     check: Callable[[Subject, Message], None] | None
     stream: bool = False
 
-    def command(self, subject: Subject) -> str:
-        """Describe the call, for reports."""
-        text = MessageToJson(self.message(subject), indent=None)
-        return f"inference.GRPCInferenceService/{self.method} at {subject.grpc}: {text}"
+    def prepare(self, subject: Subject) -> tuple[str, Callable[[], None]]:
+        """Describe the call, and return a function that makes and checks it.
 
-    def attempt(self, subject: Subject) -> None:
+        Raises:
+            NotApplicable: The case does not apply, or there is no address for gRPC.
+        """
+        if subject.grpc is None:
+            raise NotApplicable("no --grpc")
+        text = MessageToJson(self.message(subject), indent=None)
+        command = f"inference.GRPCInferenceService/{self.method} at {subject.grpc}: {text}"
+        return command, lambda: self._attempt(subject)
+
+    def _attempt(self, subject: Subject) -> None:
         """Make the call and check it. Raise Fails, or ServerUnreachable without a server."""
         assert subject.grpc is not None
         try:

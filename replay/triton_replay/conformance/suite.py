@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +59,8 @@ def run_suite(subject: Subject) -> list[Chapter]:
     Raises:
         ServerUnreachable: The server stopped listening.
     """
-    findings = list(_findings(subject))
+    cases: tuple[Case | GrpcCase, ...] = (*CASES, *GRPC_CASES)
+    findings = [_finding(subject, case) for case in cases]
     extensions = dict.fromkeys(one.extension for one in findings)
     return [
         _chapter(subject, extension, [one for one in findings if one.extension == extension])
@@ -68,49 +68,20 @@ def run_suite(subject: Subject) -> list[Chapter]:
     ]
 
 
-def _findings(subject: Subject) -> Iterator[Finding]:
-    for case in CASES:
-        yield _over_http(subject, case)
-    for call in GRPC_CASES:
-        yield _over_grpc(subject, call)
-
-
-def _over_http(subject: Subject, case: Case) -> Finding:
+def _finding(subject: Subject, case: Case | GrpcCase) -> Finding:
+    command = ""
     try:
-        request = case.request(subject)
-    except NotApplicable as error:
-        return Finding(case.extension, case.name, "not tried", str(error))
-    command = request.command(subject.server, subject.scheme)
-    try:
-        case.check(subject, subject.send(request))
+        command, attempt = case.prepare(subject)
+        attempt()
     except NotApplicable as error:
         return Finding(case.extension, case.name, "not tried", str(error))
     except ServerUnreachable as error:
-        raise _gone(error, case, command) from error
+        # The last request may be the cause.
+        text = f"{error}, since {case.extension}, {case.name}: {command}"
+        raise ServerUnreachable(text) from error
     except Exception as error:  # a server may send anything
         return Finding(case.extension, case.name, "fails", describe(error), command)
     return Finding(case.extension, case.name, "holds", request=command)
-
-
-def _over_grpc(subject: Subject, case: GrpcCase) -> Finding:
-    if subject.grpc is None:
-        return Finding(case.extension, case.name, "not tried", "no --grpc")
-    try:
-        command = case.command(subject)
-    except NotApplicable as error:
-        return Finding(case.extension, case.name, "not tried", str(error))
-    try:
-        case.attempt(subject)
-    except ServerUnreachable as error:
-        raise _gone(error, case, command) from error
-    except Exception as error:  # a server may send anything
-        return Finding(case.extension, case.name, "fails", describe(error), command)
-    return Finding(case.extension, case.name, "holds", request=command)
-
-
-def _gone(error: ServerUnreachable, case: Case | GrpcCase, command: str) -> ServerUnreachable:
-    """Return the error with the last request, which may be the cause."""
-    return ServerUnreachable(f"{error}, since {case.extension}, {case.name}: {command}")
 
 
 def _chapter(subject: Subject, extension: str, findings: list[Finding]) -> Chapter:

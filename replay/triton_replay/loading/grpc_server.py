@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -29,6 +30,7 @@ COMPRESSIONS: Final[Mapping[str, Callable[[bytes], bytes] | None]] = {
 """Compression functions by their names in gRPC."""
 
 
+@dataclass(eq=False)
 class GrpcServer:
     """A server that a load uses over gRPC. Implements `queries.Server`.
 
@@ -42,26 +44,27 @@ class GrpcServer:
         ServerUnreachable: No server listens at the address.
     """
 
-    def __init__(
-        self, address: Address, headers: Headers, *, streaming: bool, compression: str
-    ) -> None:
-        self._headers = headers
-        self._resolved = resolve(address, "-u")
-        self._streaming = streaming
-        self._compression = compression
+    address: Address
+    headers: Headers
+    _: KW_ONLY
+    streaming: bool
+    compression: str
+
+    def __post_init__(self) -> None:
+        self._resolved = resolve(self.address, "-u")
         self._many = False
 
     def connect(self, loop: Loop) -> Connection:
-        method = "ModelStreamInfer" if self._streaming else "ModelInfer"
-        encoding = (("grpc-encoding", self._compression),) if self._compression != "none" else ()
+        method = "ModelStreamInfer" if self.streaming else "ModelInfer"
+        encoding = (("grpc-encoding", self.compression),) if self.compression != "none" else ()
         return GrpcConnection(
             self._resolved,
             loop.poll,
             loop.by_number,
             f"{SERVICE}/{method}",
-            (*self._headers, *encoding),
+            (*self.headers, *encoding),
             SHARED,
-            streaming=self._streaming,
+            streaming=self.streaming,
             many=self._many,
         )
 
@@ -70,52 +73,40 @@ class GrpcServer:
     ) -> Requests:
         self._many = model.is_decoupled
         return GrpcRequests(
-            model, parameters, outputs, marks_last=self._many, compression=self._compression
+            model, parameters, outputs, marks_last=self._many, compression=self.compression
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelMetadataRequest(name=model, version=version)
-        return self._query(loop, "ModelMetadata", request, messages.ModelMetadataResponse)
+        return self._query(loop, "ModelMetadata", name=model, version=version)
 
     def config(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelConfigRequest(name=model, version=version)
-        return self._query(loop, "ModelConfig", request, messages.ModelConfigResponse, "config")
+        query = self._query(loop, "ModelConfig", name=model, version=version)
+        return replace(query, read=lambda body: query.read(body).get("config", {}))
 
     def statistics(self, loop: Loop, model: str, version: str) -> Query:
-        request = messages.ModelStatisticsRequest(name=model, version=version)
-        return self._query(loop, "ModelStatistics", request, messages.ModelStatisticsResponse)
+        return self._query(loop, "ModelStatistics", name=model, version=version)
 
     def register(self, loop: Loop, region: str, size: int) -> Query:
-        request = messages.SystemSharedMemoryRegisterRequest(
-            name=region, key=f"/{region}", offset=0, byte_size=size
-        )
-        kind = messages.SystemSharedMemoryRegisterResponse
-        return self._query(loop, "SystemSharedMemoryRegister", request, kind)
+        fields: dict[str, Any] = {"key": f"/{region}", "offset": 0, "byte_size": size}
+        return self._query(loop, "SystemSharedMemoryRegister", name=region, **fields)
 
     def unregister(self, loop: Loop, region: str) -> Query:
-        request = messages.SystemSharedMemoryUnregisterRequest(name=region)
-        kind = messages.SystemSharedMemoryUnregisterResponse
-        return self._query(loop, "SystemSharedMemoryUnregister", request, kind)
+        return self._query(loop, "SystemSharedMemoryUnregister", name=region)
 
-    def _query(
-        self,
-        loop: Loop,
-        method: str,
-        request: Any,  # noqa: ANN401  protobuf's classes are made at run time
-        kind: Any,  # noqa: ANN401
-        field: str = "",
-    ) -> Query:
+    def _query(self, loop: Loop, method: str, **fields: Any) -> Query:  # noqa: ANN401  of messages
+        request = getattr(messages, f"{method}Request")(**fields)
+        kind = getattr(messages, f"{method}Response")
+
         def read(body: bytes) -> Any:  # noqa: ANN401  as in JSON
             try:
                 message = kind.FromString(body[PREFIX:])
             except DecodeError as error:
                 text = f"the response is not a {kind.DESCRIPTOR.name}: {error}"
                 raise ValueError(text) from error
-            found = MessageToDict(message, preserving_proto_field_name=True)
-            return found.get(field, {}) if field else found
+            return MessageToDict(message, preserving_proto_field_name=True)
 
         where = (self._resolved, loop.poll, loop.by_number)
-        connection = GrpcConnection(*where, f"{SERVICE}/{method}", self._headers, slots=1)
+        connection = GrpcConnection(*where, f"{SERVICE}/{method}", self.headers, slots=1)
         return Query(connection, framed([request]), read)
 
 

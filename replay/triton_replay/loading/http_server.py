@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from triton_replay.addresses import Address
@@ -16,6 +17,7 @@ from triton_replay.wire.http_connection import HttpConnection
 from triton_replay.wire.sockets import Connection, resolve
 
 
+@dataclass(eq=False)
 class HttpServer:
     """A server that a load uses over HTTP. Implements `queries.Server`.
 
@@ -30,20 +32,15 @@ class HttpServer:
         ServerUnreachable: No server listens at the address.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        headers: Headers,
-        *,
-        binary_inputs: bool = True,
-        binary_outputs: bool = True,
-        option: str = "-u",
-    ) -> None:
-        self._address = address
-        self._headers = headers
-        self._binary_inputs = binary_inputs
-        self._binary_outputs = binary_outputs
-        self._resolved = resolve(address, option)
+    address: Address
+    headers: Headers
+    _: KW_ONLY
+    binary_inputs: bool = True
+    binary_outputs: bool = True
+    option: str = "-u"
+
+    def __post_init__(self) -> None:
+        self._resolved = resolve(self.address, self.option)
 
     def connect(self, loop: Loop) -> Connection:
         return HttpConnection(self._resolved, loop.poll, loop.by_number)
@@ -52,13 +49,13 @@ class HttpServer:
         self, model: Model, parameters: Mapping[str, Any], outputs: Mapping[str, Region]
     ) -> Requests:
         return HttpRequests(
-            self._address,
+            self.address,
             model,
-            self._headers,
+            self.headers,
             parameters,
             outputs,
-            binary_inputs=self._binary_inputs,
-            binary_outputs=self._binary_outputs,
+            binary_inputs=self.binary_inputs,
+            binary_outputs=self.binary_outputs,
         )
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
@@ -79,15 +76,15 @@ class HttpServer:
 
     def text(self, loop: Loop, target: str) -> Query:
         """Return the query for any page, whose answer is its text."""
-        request = message("GET", target, self._address, self._headers)
+        request = message("GET", target, self.address, self.headers)
         return Query(self.connect(loop), request, bytes.decode)
 
     def _get(self, loop: Loop, target: str) -> Query:
-        request = message("GET", target, self._address, self._headers)
+        request = message("GET", target, self.address, self.headers)
         return Query(self.connect(loop), request, _object)
 
     def _post(self, loop: Loop, target: str, body: bytes) -> Query:
-        request = message("POST", target, self._address, self._headers, body)
+        request = message("POST", target, self.address, self.headers, body)
         return Query(self.connect(loop), request, lambda _: None)
 
 

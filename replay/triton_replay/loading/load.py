@@ -27,7 +27,7 @@ from triton_replay.loading.levels import (
 )
 from triton_replay.loading.loop import Loop, NextRequest, Record
 from triton_replay.loading.measuring import Meter, Plan, Readings
-from triton_replay.loading.queries import InSequence, Regions, Server, describe, regions
+from triton_replay.loading.queries import InSequence, Regions, Server, describe
 from triton_replay.loading.statistics import Scraper, of_one_request
 from triton_replay.loading.tensors import Model, Region, RequestData, batches, model_of
 from triton_replay.loading.windows import Measurement, Window
@@ -110,6 +110,7 @@ class LoadReport:
         return of_one_request(self.model.name, one.server, composing)
 
 
+@dataclass(eq=False)
 class Load:
     """One run. `report` has the results so far even if `run` raises.
 
@@ -120,18 +121,13 @@ class Load:
         found: Called with each measurement.
     """
 
-    def __init__(
-        self,
-        options: LoadOptions,
-        report: LoadReport,
-        progress: Callable[[Level, Sequence[Window]], None],
-        found: Callable[[Measurement], None],
-    ) -> None:
-        self.report = report
-        self._options = options
-        self._progress = progress
-        self._found = found
-        self._server = options.server()
+    options: LoadOptions
+    report: LoadReport
+    progress: Callable[[Level, Sequence[Window]], None]
+    found: Callable[[Measurement], None]
+
+    def __post_init__(self) -> None:
+        self._server = self.options.server()
         self._next: NextRequest = _not_ready
         self._sequences: Sequences | None = None
 
@@ -142,7 +138,7 @@ class Load:
             ReplayError: The options do not fit the model, or no request succeeded.
             ServerUnreachable: The server does not respond.
         """
-        options = self._options
+        options = self.options
         with contextlib.ExitStack() as stack:
             loop = Loop(
                 self._server.connect,
@@ -159,7 +155,7 @@ class Load:
                 raise ReplayError(text)
             if options.responses or model.is_decoupled:
                 loop.record.responses = []
-            made = stack.enter_context(regions(loop, self._server))
+            made = stack.enter_context(contextlib.closing(Regions(loop, self._server)))
             self._make_requests(model, made)
             # Pauses of the collector would count as latency. The load creates no cycles.
             gc.disable()
@@ -167,7 +163,7 @@ class Load:
             self._measure(loop, model)
 
     def _measure(self, loop: Loop, model: Model) -> None:
-        options = self._options
+        options = self.options
         models = [(model.name, model.version), *model.steps, *options.composing]
         queries = [self._server.statistics(loop, *one) for one in dict.fromkeys(models)]
         readings = Readings(loop, queries)
@@ -178,20 +174,20 @@ class Load:
             scraper = Scraper(loop, server.text(loop, page), interval)
             self.report.scraper = scraper
         most = options.sequences if model.is_sequence else IN_FLIGHT
-        meter = Meter(loop, options.plan, readings, scraper, most, self._progress)
+        meter = Meter(loop, options.plan, readings, scraper, most, self.progress)
         levels = self._levels(meter)
         try:
             level = next(levels)
             while True:
                 one = meter.measure(level)
                 self.report.measurements.append(one)
-                self._found(one)
+                self.found(one)
                 level = levels.send(one.meets_threshold)
         except StopIteration:
             return
 
     def _levels(self, meter: Meter) -> Levels:
-        options = self._options
+        options = self.options
         if options.search is not None:
             search = options.search
             return search.binary() if options.is_binary_search else search.linear()
@@ -201,7 +197,7 @@ class Load:
         return shares_of(meter.capacity())
 
     def _make_requests(self, model: Model, made: Regions) -> None:
-        options = self._options
+        options = self.options
         batch = options.plan.batch
         streams = batches(model, read_streams(model, options.inputs), batch)
         outputs: Mapping[str, Region] = {}
@@ -219,7 +215,7 @@ class Load:
         self._next = lambda slot: _of_sequence(slot, makers)
 
     def _sequence_plan(self, streams: Sequence[Sequence[RequestData]]) -> SequencePlan:
-        options = self._options
+        options = self.options
         numbers = itertools.count()
         plan = SequencePlan(
             [[next(numbers) for _ in stream] for stream in streams],

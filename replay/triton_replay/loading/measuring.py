@@ -64,12 +64,14 @@ def _times(values: array[int]) -> Times:
     return np.frombuffer(values, np.int64)
 
 
+@dataclass(eq=False)
 class Readings:
     """Readings of the server's statistics. The load continues while they are queried."""
 
-    def __init__(self, loop: Loop, queries: Sequence[Query]) -> None:
-        self._loop = loop
-        self._queries = queries
+    loop: Loop
+    queries: Sequence[Query]
+
+    def __post_init__(self) -> None:
         self._found: dict[int, list[Any]] = {}
         self._count = 0
         self._pending = 0
@@ -80,9 +82,9 @@ class Readings:
         self._count += 1
         number = self._count
         self._found[number] = []
-        self._pending = len(self._queries)
-        for query in self._queries:
-            send_query(self._loop, query, lambda found: self._take(number, found))
+        self._pending = len(self.queries)
+        for query in self.queries:
+            send_query(self.loop, query, lambda found: self._take(number, found))
         return number
 
     def statistics(self, number: int) -> Statistics:
@@ -91,17 +93,18 @@ class Readings:
 
     def wait(self) -> None:
         """Wait until the last reading is complete, or for the loop's timeout."""
-        until = time.perf_counter_ns() + self._loop.timeout
+        until = time.perf_counter_ns() + self.loop.timeout
         while self._pending and time.perf_counter_ns() < until:
-            self._loop.run(until)
+            self.loop.run(until)
 
     def _take(self, number: int, found: object) -> None:
         self._found[number].append(found)
         self._pending -= 1
         if not self._pending:
-            self._loop.wake()
+            self.loop.wake()
 
 
+@dataclass(eq=False)
 class Meter:
     """Measures loads, one after the other.
 
@@ -114,21 +117,12 @@ class Meter:
         progress: Called with the windows of a load after each window.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        plan: Plan,
-        looks: Readings,
-        scraper: Scraper | None,
-        most: int,
-        progress: Callable[[Level, Sequence[Window]], None],
-    ) -> None:
-        self._loop = loop
-        self._plan = plan
-        self._readings = looks
-        self._scraper = scraper
-        self._most = most
-        self._progress = progress
+    loop: Loop
+    plan: Plan
+    readings: Readings
+    scraper: Scraper | None
+    most: int
+    progress: Callable[[Level, Sequence[Window]], None]
 
     def capacity(self) -> float:
         """Estimate the server's capacity in requests per second, with short windows.
@@ -136,21 +130,21 @@ class Meter:
         Raises:
             ReplayError: No request succeeded.
         """
-        best, trying = 0.0, doubling(self._most)
+        best, trying = 0.0, doubling(self.most)
         in_flight = next(trying)
         try:
             while True:
-                self._loop.keep(in_flight)
-                window = self._window(time.perf_counter_ns(), self._plan.interval // 5)
-                self._progress(Level(CONCURRENCY, in_flight), [window])
+                self.loop.keep(in_flight)
+                window = self._window(time.perf_counter_ns(), self.plan.interval // 5)
+                self.progress(Level(CONCURRENCY, in_flight), [window])
                 self._check_failures(window)
                 best = max(best, window.per_second)
                 in_flight = trying.send(window.per_second)
         except StopIteration:
-            self._loop.drain()
+            self.loop.drain()
         if not best:
             raise ReplayError(
-                f"no response within {self._plan.interval / 5e6:g} ms; "
+                f"no response within {self.plan.interval / 5e6:g} ms; "
                 "increase --measurement-interval"
             )
         return best
@@ -162,19 +156,19 @@ class Meter:
             ReplayError: No request succeeded.
             ServerUnreachable: The server does not respond.
         """
-        loop, plan = self._loop, self._plan
+        loop, plan = self.loop, self.plan
         late = loop.record.late
-        readings = [self._readings.start()]
-        self._readings.wait()
+        readings = [self.readings.start()]
+        self.readings.wait()
         start = time.perf_counter_ns()
         requests = plan.warm_up + plan.total if plan.total else _NEVER
         if level.mode == CONCURRENCY:
             loop.keep(int(level.value), requests)
         else:
-            loop.follow(itertools.islice(self._dues(level, start), requests), self._most)
+            loop.follow(itertools.islice(self._dues(level, start), requests), self.most)
         if plan.warm_up:
             loop.run(_NEVER, len(loop.record.ends) + plan.warm_up)
-            readings = [self._readings.start()]
+            readings = [self.readings.start()]
             start = time.perf_counter_ns()
         windows: list[Window] = []
         is_stable = False
@@ -182,14 +176,14 @@ class Meter:
             window = self._window(start, plan.interval)
             start = window.end
             windows.append(window)
-            readings.append(self._readings.start())
-            self._progress(level, windows)
+            readings.append(self.readings.start())
+            self.progress(level, windows)
             self._check_failures(window)
             is_stable = plan.stability.agree(windows) or bool(plan.total)
             enough = len(windows) >= plan.stability.trials or plan.stability.exceed(windows)
             if is_stable or enough:
                 break
-        self._readings.wait()
+        self.readings.wait()
         unsent = loop.stop()
         loop.drain()
         counting = windows[-AGREEING:]
@@ -207,13 +201,13 @@ class Meter:
         unsent: int,
         late: int,
     ) -> Measurement:
-        record, stability = self._loop.record, self._plan.stability
+        record, stability = self.loop.record, self.plan.stability
         first, last = windows[0].first, windows[-1].last
         latencies = np.concatenate([window.latencies for window in windows])
         if not len(latencies):
             raise ReplayError(
                 f"no successful request within {len(windows)} windows of "
-                f"{self._plan.interval / 1e6:g} ms; increase --measurement-interval"
+                f"{self.plan.interval / 1e6:g} ms; increase --measurement-interval"
             )
         succeeded = [index for index in range(first, last) if index not in record.failed]
         arrivals = record.responses and [record.responses[index] for index in succeeded]
@@ -225,7 +219,7 @@ class Meter:
         mean = [window.latency(stability.percent) for window in windows]
         return Measurement(
             level=level,
-            batch=self._plan.batch,
+            batch=self.plan.batch,
             windows=windows,
             is_stable=is_stable,
             meets_threshold=not stability.threshold or sum(mean) / len(mean) <= stability.threshold,
@@ -236,24 +230,24 @@ class Meter:
             ),
             responses=responses,
             streams=streams,
-            good=streams.good(self._plan.goals, latencies) if self._plan.goals else None,
+            good=streams.good(self.plan.goals, latencies) if self.plan.goals else None,
             unsent=unsent,
             late=record.late - late,
-            server=between(self._readings.statistics(before), self._readings.statistics(after)),
+            server=between(self.readings.statistics(before), self.readings.statistics(after)),
             metrics={}
-            if self._scraper is None
-            else self._scraper.summary(windows[0].start, windows[-1].end),
+            if self.scraper is None
+            else self.scraper.summary(windows[0].start, windows[-1].end),
         )
 
     def _dues(self, level: Level, start: int) -> Iterator[int]:
-        if self._plan.gaps:
-            return repeated(self._plan.gaps, start)
-        if self._plan.is_poisson:
+        if self.plan.gaps:
+            return repeated(self.plan.gaps, start)
+        if self.plan.is_poisson:
             return poisson(level.value, start, random.Random(_SEED))
         return evenly(level.value, start)
 
     def _window(self, start: int, interval: int) -> Window:
-        loop, plan = self._loop, self._plan
+        loop, plan = self.loop, self.plan
         record = loop.record
         first = len(record.ends)
         counted = plan.total or plan.count
@@ -270,15 +264,15 @@ class Meter:
         return Window(start, end, first, last, latencies, len(failed))
 
     def _run(self, until: int, ends: int) -> None:
-        loop, record = self._loop, self._loop.record
+        loop, record = self.loop, self.loop.record
         while time.perf_counter_ns() < until and len(record.ends) < ends:
-            stop = until if self._scraper is None else min(until, self._scraper.scrape())
+            stop = until if self.scraper is None else min(until, self.scraper.scrape())
             loop.run(stop, ends)
 
     def _check_failures(self, window: Window) -> None:
         """Raise ReplayError or ServerUnreachable if all requests of a window failed."""
         if window.failures and not len(window.latencies):
-            reason = self._loop.record.failed[window.last - 1]
+            reason = self.loop.record.failed[window.last - 1]
             # A server that exits may accept a connection and then close it.
             kind = ServerUnreachable if reason == CLOSED else ReplayError
             raise kind(f"all {window.failures} requests failed; the last one: {reason}")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -203,13 +203,3 @@ class Regions:
         except Failed as error:
             raise ReplayError(f"--shared-memory: registration failed: {error}") from error
         return Region(name, len(content))
-
-
-@contextlib.contextmanager
-def regions(loop: Loop, server: Server) -> Iterator[Regions]:
-    """Create regions that are removed after the block."""
-    made = Regions(loop, server)
-    try:
-        yield made
-    finally:
-        made.close()

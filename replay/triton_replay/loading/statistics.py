@@ -137,6 +137,7 @@ Sample = Mapping[str, Mapping[str, float]]
 """Values by metric and device."""
 
 
+@dataclass(eq=False)
 class Scraper:
     """Reads the metrics page at intervals while the load continues.
 
@@ -146,10 +147,11 @@ class Scraper:
         interval: Nanoseconds between two readings.
     """
 
-    def __init__(self, loop: Loop, query: Query, interval: int) -> None:
-        self._loop = loop
-        self._query = query
-        self._interval = interval
+    loop: Loop
+    query: Query
+    interval: int
+
+    def __post_init__(self) -> None:
         self._next = 0
         self._pending = False
         self._samples: list[tuple[int, Sample]] = []
@@ -160,10 +162,10 @@ class Scraper:
         """Request the page if it is due; return the time of the next request."""
         now = time.perf_counter_ns()
         if now >= self._next:
-            self._next = now + self._interval
+            self._next = now + self.interval
             if not self._pending:
                 self._pending = True
-                send_query(self._loop, self._query, self._take)
+                send_query(self.loop, self.query, self._take)
         return self._next
 
     def summary(self, start: int, end: int) -> dict[str, dict[str, float]]:

@@ -7,11 +7,11 @@ further message in either direction as a record of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from triton_replay.capture.records import Request, Response, StreamMessage
-from triton_replay.recording.http_tap import Sink
+from triton_replay.recording.http_tap import ConnectionTap
 from triton_replay.wire.bodies import Headers, header
 from triton_replay.wire.grpc_messages import STREAMING, MessageSplitter
 from triton_replay.wire.http2 import (
@@ -41,34 +41,14 @@ class _Call:
     received: MessageSplitter = field(default_factory=MessageSplitter)
 
 
-class GrpcTap:
-    """Records one connection.
+class GrpcTap(ConnectionTap):
+    """Records one connection over gRPC."""
 
-    Args:
-        connection: Number of the connection.
-        numbers: Yields the numbers of requests.
-        clock: Returns nanoseconds since the start of the recording.
-        sink: Receives the records.
-        max_body: Largest body in bytes that is kept; of a larger one only the size is.
-    """
-
-    def __init__(
-        self,
-        connection: int,
-        numbers: Iterator[int],
-        clock: Callable[[], int],
-        sink: Sink,
-        max_body: int,
-    ) -> None:
-        self._connection = connection
-        self._numbers = numbers
-        self._clock = clock
-        self._sink = sink
-        self._max_body = max_body
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._client = FrameReader(from_client=True)
         self._server = FrameReader(from_client=False)
         self._calls: dict[int, _Call] = {}
-        self._readable = True
 
     def sent(self, data: bytes) -> None:
         """Read bytes from the client."""
@@ -92,8 +72,7 @@ class GrpcTap:
             for event in reader.feed(data):
                 take(event)
         except NotHttp2:
-            self._readable = False
-            self._sink.count("connections that could not be read as gRPC")
+            self._unreadable("gRPC")
 
     def _of_client(self, event: Event) -> None:
         if isinstance(event, HeadersEvent) and event.stream not in self._calls:
@@ -114,15 +93,15 @@ class GrpcTap:
 
     def _begin(self, event: HeadersEvent) -> None:
         if not header(event.headers, "content-type").startswith("application/grpc"):
-            self._sink.count("requests over HTTP/2 that are not gRPC")
+            self.sink.count("requests over HTTP/2 that are not gRPC")
             return
-        now, target = self._clock(), header(event.headers, ":path")
-        request = Message(self._max_body, now)
+        now, target = self.clock(), header(event.headers, ":path")
+        request = Message(self.max_body, now)
         request.headers = [pair for pair in event.headers if not pair[0].startswith(":")]
         self._calls[event.stream] = _Call(
-            number=next(self._numbers),
+            number=next(self.numbers),
             request=request,
-            response=Message(self._max_body, now),
+            response=Message(self.max_body, now),
             target=target,
             streaming=target.endswith(STREAMING),
         )
@@ -140,7 +119,7 @@ class GrpcTap:
             else:
                 call.response.add(event.data)
         elif not call.response.status:
-            call.response.at = self._clock()
+            call.response.at = self.clock()
             call.response.status = int(header(event.headers, ":status") or 0)
             call.response.headers = [pair for pair in event.headers if pair[0] != ":status"]
         else:
@@ -155,22 +134,22 @@ class GrpcTap:
                 call.request.add(message)
                 self._put_request(call)
                 continue
-            kept = message if len(message) <= self._max_body else b""
-            record = StreamMessage(call.number, sent, self._clock(), len(message), kept)
-            self._sink.put(record)
+            kept = message if len(message) <= self.max_body else b""
+            record = StreamMessage(call.number, sent, self.clock(), len(message), kept)
+            self.sink.put(record)
 
     def _put_request(self, call: _Call) -> None:
         call.recorded = True
-        end, route = self._clock(), ("POST", call.target)
-        request = Request.of(call.number, self._connection, call.request, end, *route)
-        self._sink.put(replace(request, protocol="grpc"))
+        end, route = self.clock(), ("POST", call.target)
+        request = Request.of(call.number, self.connection, call.request, end, *route)
+        self.sink.put(replace(request, protocol="grpc"))
 
     def _end(self, stream: int, ended: str) -> None:
         call = self._calls.pop(stream)
         if not call.recorded:
-            self._sink.count("incomplete requests")
+            self.sink.count("incomplete requests")
             return
         if not call.response.status:
-            call.response.at = self._clock()
-        response = Response.of(call.number, call.response, self._clock(), ended)
-        self._sink.put(replace(response, trailers=call.trailers))
+            call.response.at = self.clock()
+        response = Response.of(call.number, call.response, self.clock(), ended)
+        self.sink.put(replace(response, trailers=call.trailers))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import httptools
@@ -26,8 +27,9 @@ class Sink(Protocol):
         """Count traffic that is not recorded."""
 
 
-class HttpTap:
-    """Records one connection.
+@dataclass(eq=False)
+class ConnectionTap:
+    """The recording of one connection.
 
     Args:
         connection: Number of the connection.
@@ -37,26 +39,32 @@ class HttpTap:
         max_body: Largest body in bytes that is kept; of a larger one only the size is.
     """
 
-    def __init__(
-        self,
-        connection: int,
-        numbers: Iterator[int],
-        clock: Callable[[], int],
-        sink: Sink,
-        max_body: int,
-    ) -> None:
-        self._connection = connection
-        self._numbers = numbers
-        self._clock = clock
-        self._sink = sink
-        self._max_body = max_body
+    connection: int
+    numbers: Iterator[int]
+    clock: Callable[[], int]
+    sink: Sink
+    max_body: int
+
+    def __post_init__(self) -> None:
+        self._readable = True
+
+    def _unreadable(self, protocol: str) -> None:
+        """Stop reading bytes that are not of the protocol."""
+        self._readable = False
+        self.sink.count(f"connections that could not be read as {protocol}")
+
+
+class HttpTap(ConnectionTap):
+    """Records one connection over HTTP/1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._unanswered: deque[int] = deque()
         """Numbers of requests without response, in order. The last one may be incomplete."""
         self._request: Message | None = None
         self._target = b""
         self._requests = httptools.HttpRequestParser(self)
-        self._responses = ResponseReader(clock, max_body, self._put_response)
-        self._readable = True
+        self._responses = ResponseReader(self.clock, self.max_body, self._put_response)
 
     def sent(self, data: bytes) -> None:
         """Read bytes from the client."""
@@ -72,13 +80,13 @@ class HttpTap:
             return
         self._readable = False
         if self._request is not None:
-            self._sink.count("incomplete requests")
+            self.sink.count("incomplete requests")
         message = self._responses.cut_off()
         if message is not None:
             whole = by == "server" and message.until_close
             self._put_response(message, "complete" if whole else by)
         while self._unanswered:
-            self._put_response(Message(self._max_body, self._clock()), by)
+            self._put_response(Message(self.max_body, self.clock()), by)
 
     def _read(self, feed: Callable[[bytes], None], data: bytes) -> None:
         if not self._readable:
@@ -86,20 +94,19 @@ class HttpTap:
         try:
             feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._readable = False
-            self._sink.count("connections that could not be read as HTTP/1")
+            self._unreadable("HTTP/1")
 
     def _put_response(self, message: Message, ended: str = "complete") -> None:
         if not self._unanswered:
             return  # a response without a request
-        self._sink.put(Response.of(self._unanswered.popleft(), message, self._clock(), ended))
+        self.sink.put(Response.of(self._unanswered.popleft(), message, self.clock(), ended))
 
     # Callbacks of httptools, for requests.
 
     def on_message_begin(self) -> None:
-        self._request = Message(self._max_body, self._clock())
+        self._request = Message(self.max_body, self.clock())
         self._target = b""
-        self._unanswered.append(next(self._numbers))
+        self._unanswered.append(next(self.numbers))
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -123,4 +130,4 @@ class HttpTap:
         method = self._requests.get_method().decode("latin-1")
         route = method, self._target.decode("latin-1")
         number = self._unanswered[-1]
-        self._sink.put(Request.of(number, self._connection, message, self._clock(), *route))
+        self.sink.put(Request.of(number, self.connection, message, self.clock(), *route))

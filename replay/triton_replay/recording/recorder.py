@@ -27,6 +27,7 @@ MAX_WAITING: Final = 256 * 2**20
 """Largest total size of queued bodies, in bytes."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Writes one capture. `put` and `count` must be called by one thread at a time.
 
@@ -40,23 +41,17 @@ class Recorder:
         on_end: Called on the writer thread with the reason if the recording ends early.
     """
 
-    def __init__(
-        self,
-        writer: CaptureWriter,
-        clock: Callable[[], int],
-        selection: Selection | None = None,
-        redaction: Redaction | None = None,
-        max_capture: int | None = None,
-        max_waiting: int = MAX_WAITING,
-        on_end: Callable[[str], None] = lambda reason: None,
-    ) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._selection = selection or Selection()
-        self._redaction = redaction or Redaction()
-        self._max_capture = max_capture
-        self._max_waiting = max_waiting
-        self._on_end = on_end
+    writer: CaptureWriter
+    clock: Callable[[], int]
+    selection: Selection | None = None
+    redaction: Redaction | None = None
+    max_capture: int | None = None
+    max_waiting: int = MAX_WAITING
+    on_end: Callable[[str], None] = lambda reason: None
+
+    def __post_init__(self) -> None:
+        self._selection = self.selection or Selection()
+        self._redaction = self.redaction or Redaction()
         self._waiting: deque[Traffic] = deque()
         # Each counter is written by one thread only, so no lock is needed.
         self._bytes_put = 0
@@ -73,7 +68,7 @@ class Recorder:
     @property
     def recorded(self) -> int:
         """Number of requests in the capture."""
-        return self._writer.requests
+        return self.writer.requests
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -82,7 +77,7 @@ class Recorder:
     def put(self, record: Traffic) -> None:
         """Queue a record without waiting; drop and count it if the queue is full."""
         size = len(record.body)
-        if self._bytes_put - self._bytes_taken + size > self._max_waiting:
+        if self._bytes_put - self._bytes_taken + size > self.max_waiting:
             self.count("records for which the disk was too slow")
             return
         self._bytes_put += size
@@ -106,15 +101,15 @@ class Recorder:
         self._thread.join()
         self.write_waiting()
         reason = self.ended or cut_short
-        closing = Closing(self._clock(), reason or "stopped", dict(self.counts), lateness or {})
+        closing = Closing(self.clock(), reason or "stopped", dict(self.counts), lateness or {})
         try:
-            self._writer.write([closing])
-            self._writer.sync()
+            self.writer.write([closing])
+            self.writer.sync()
         except CaptureIncomplete:
             if not reason:
                 raise
         finally:
-            self._writer.close()
+            self.writer.close()
         if reason:
             raise CaptureIncomplete(reason)
 
@@ -135,15 +130,15 @@ class Recorder:
             return
         try:
             for batch in self._within_limit(self._kept(records)):
-                self._writer.write(batch)
-                self._writer.sync()
+                self.writer.write(batch)
+                self.writer.sync()
         except CaptureIncomplete as error:
             self.ended = str(error)
         except Exception as error:
             # A defect in the recorder itself. The thread must report it before it ends.
             self.ended = f"the recorder failed: {error!r}"
         if self.ended:
-            self._on_end(self.ended)
+            self.on_end(self.ended)
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
@@ -170,17 +165,17 @@ class Recorder:
     def _within_limit(self, records: Iterator[Traffic]) -> Iterator[list[Record]]:
         """Yield the records in batches, so that slow redaction does not delay earlier ones."""
         batch: list[Record] = []
-        size, since = self._writer.size, self._clock()
+        size, since = self.writer.size, self.clock()
         for record in records:
-            if self._max_capture is not None:
+            if self.max_capture is not None:
                 size += 16 + sum(map(len, encode_record(record)))
-                if size > self._max_capture:
-                    self.ended = f"--max-capture of {self._max_capture} bytes is reached"
+                if size > self.max_capture:
+                    self.ended = f"--max-capture of {self.max_capture} bytes is reached"
                     break
             batch.append(record)
-            if self._clock() - since > INTERVAL * 1e9:
+            if self.clock() - since > INTERVAL * 1e9:
                 yield batch
-                batch, since = [], self._clock()
+                batch, since = [], self.clock()
         yield batch
 
 

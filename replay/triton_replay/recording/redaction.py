@@ -31,9 +31,9 @@ from triton_replay.wire.grpc_messages import (
     CONTENTS,
     framed,
     is_inference,
+    messages,
+    read_messages,
     read_requests,
-    read_responses,
-    read_stream_responses,
 )
 
 SECRET_NAMES: Final = (
@@ -230,10 +230,10 @@ def _redact_call(message: Traffic, names: Collection[str], limit: int) -> bytes 
         changed = [_tensors(one.inputs, one.raw_input_contents, names) for one in found]
     else:
         if isinstance(message, StreamMessage):
-            found = read_stream_responses(message.body, limit)
+            found = read_messages(messages.ModelStreamInferResponse, message.body, limit)
             answers = [one.infer_response for one in found]
         else:
-            answers = found = read_responses(message.body, limit)
+            answers = found = read_messages(messages.ModelInferResponse, message.body, limit)
         changed = [_tensors(one.outputs, one.raw_output_contents, names) for one in answers]
     return framed(found) if any(changed) else None
 

@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count
 
 from triton_replay.addresses import Server
@@ -50,6 +50,7 @@ def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
     return steps, left_out
 
 
+@dataclass(eq=False)
 class SideBySide:
     """Sends steps to A and B.
 
@@ -64,24 +65,19 @@ class SideBySide:
         names: Names of B that differ from those in the capture.
     """
 
-    def __init__(
-        self,
-        a: Server,
-        b: Server,
-        second: Server | None,
-        *,
-        headers: Headers,
-        timeout: float,
-        clock: Callable[[], int],
-        order: random.Random,
-        names: Names | None = None,
-    ) -> None:
-        self._servers = (a, b) if second is None else (a, b, second)
-        self._headers = headers
-        self._timeout = timeout
-        self._clock = clock
-        self._order = order
-        self._names = names or Names()
+    a: Server
+    b: Server
+    second: Server | None
+    _: KW_ONLY
+    headers: Headers
+    timeout: float
+    clock: Callable[[], int]
+    order: random.Random
+    names: Names | None = None
+
+    def __post_init__(self) -> None:
+        self._servers = (self.a, self.b) if self.second is None else (self.a, self.b, self.second)
+        self._names = self.names or Names()
         self.unanswered: tuple[Counter[str], ...] = tuple(Counter[str]() for _ in self._servers)
         """Asks without a complete response, by reason, for each server."""
 
@@ -99,7 +95,7 @@ class SideBySide:
 
         async def work() -> None:
             with contextlib.ExitStack() as stack:
-                shared = (self._headers, self._timeout, self._clock, stack)
+                shared = (self.headers, self.timeout, self.clock, stack)
                 both = zip(self._servers, self.unanswered, strict=True)
                 clients = [Clients(server, *shared, reasons) for server, reasons in both]
                 while (number := next(numbers)) < len(steps):
@@ -117,7 +113,7 @@ class SideBySide:
         # A second ask of the same server would change the state of its sequence.
         asks = 2 if len(clients) == 2 and not in_sequence(step.exchange.request) else 1
         order = [index for index in range(len(clients)) for _ in range(asks)]
-        self._order.shuffle(order)
+        self.order.shuffle(order)
         found: list[list[Asked]] = [[] for _ in clients]
         exchanges = [step.exchange] * len(clients)
         exchanges[1] = self._names.renamed(step.exchange)
@@ -129,6 +125,7 @@ class SideBySide:
         return a, b, a[1] if asks == 2 else None
 
 
+@dataclass(eq=False)
 class Clients:
     """The connections of one worker to one server.
 
@@ -141,20 +138,15 @@ class Clients:
         unanswered: Counts requests without a complete response, by reason.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        headers: Headers,
-        timeout: float,
-        clock: Callable[[], int],
-        stack: contextlib.ExitStack,
-        unanswered: Counter[str],
-    ) -> None:
-        self._server = server
-        self._shared = (headers, timeout)
-        self._clock = clock
-        self._stack = stack
-        self._unanswered = unanswered
+    server: Server
+    headers: Headers
+    timeout: float
+    clock: Callable[[], int]
+    stack: contextlib.ExitStack
+    unanswered: Counter[str]
+
+    def __post_init__(self) -> None:
+        self._shared = (self.headers, self.timeout)
         self._clients: dict[str, Client] = {}
         self._messages: list[StreamMessage] = []
 
@@ -164,13 +156,13 @@ class Clients:
             if protocol == "grpc":
                 put = self._messages.append
                 client = GrpcConnection(
-                    self._server.grpc, self._clock, put, *self._shared, None, self._server.grpc_tls
+                    self.server.grpc, self.clock, put, *self._shared, None, self.server.grpc_tls
                 )
             else:
                 client = HttpConnection(
-                    self._server.http, self._clock, *self._shared, self._server.tls
+                    self.server.http, self.clock, *self._shared, self.server.tls
                 )
-            self._stack.callback(client.close)
+            self.stack.callback(client.close)
             self._clients[protocol] = client
         return self._clients[protocol]
 
@@ -181,12 +173,12 @@ class Clients:
         response = None
         with contextlib.suppress(NotAnswered):
             await client.open()
-        sent = self._clock()
+        sent = self.clock()
         try:
             response = await client.send(exchange)
             end = response.end
         except NotAnswered as error:
-            response, end = error.response, self._clock()
-            self._unanswered[str(error)] += 1
+            response, end = error.response, self.clock()
+            self.unanswered[str(error)] += 1
         messages = tuple(self._messages)
         return replace(exchange, response=response, messages=messages), end - sent

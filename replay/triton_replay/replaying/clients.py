@@ -7,6 +7,7 @@ import math
 import re
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import httptools
@@ -48,6 +49,7 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+@dataclass(eq=False)
 class HttpConnection(asyncio.Protocol):
     """A connection that opens when it is first needed, and again after it was closed.
 
@@ -59,19 +61,13 @@ class HttpConnection(asyncio.Protocol):
         tls: Context of TLS, or None.
     """
 
-    def __init__(
-        self,
-        server: Address,
-        clock: Callable[[], int],
-        headers: Headers,
-        timeout: float,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._server = server
-        self._tls = tls
-        self._clock = clock
-        self._headers = headers
-        self._timeout = timeout
+    server: Address
+    clock: Callable[[], int]
+    headers: Headers
+    timeout: float
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Message] | None = None
         self._number = 0
@@ -84,19 +80,19 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         self._number = request.number
         self._answer = asyncio.get_running_loop().create_future()
-        head = request_head(request, self._server, self._headers)
+        head = request_head(request, self.server, self.headers)
         try:
             self._transport.writelines([head, request.body])
-            return self._response(await asyncio.wait_for(self._answer, self._timeout), "complete")
+            return self._response(await asyncio.wait_for(self._answer, self.timeout), "complete")
         except asyncio.TimeoutError as error:
             self.close()
-            nothing = _given_up(request, self._clock())
-            raise NotAnswered(f"no response within {self._timeout:g} s", nothing) from error
+            nothing = _given_up(request, self.clock())
+            raise NotAnswered(f"no response within {self.timeout:g} s", nothing) from error
         finally:
             self._answer = None
 
     def _response(self, message: Message, ended: str) -> Response:
-        return Response.of(self._number, message, self._clock(), ended)
+        return Response.of(self._number, message, self.clock(), ended)
 
     def close(self) -> None:
         """Close the connection."""
@@ -111,13 +107,13 @@ class HttpConnection(asyncio.Protocol):
         self._responses = self._reader()
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_connection(lambda: self, *self._server, ssl=self._tls)
+            transport, _ = await loop.create_connection(lambda: self, *self.server, ssl=self.tls)
         except OSError as error:
             raise NotAnswered(f"no connection: {error.strerror or error}") from error
         self._transport = transport
 
     def _reader(self) -> ResponseReader:
-        return ResponseReader(self._clock, _NO_LIMIT, self._done)
+        return ResponseReader(self.clock, _NO_LIMIT, self._done)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -172,6 +168,7 @@ _DEADLINE: Final = re.compile(r"(\d{1,8})([HMSmun])")
 _SECONDS: Final = {"H": 3600, "M": 60, "S": 1, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
+@dataclass(eq=False)
 class GrpcConnection:
     """A connection to the server for concurrent calls.
 
@@ -185,22 +182,16 @@ class GrpcConnection:
         tls: Context of TLS, or None.
     """
 
-    def __init__(
-        self,
-        server: Address,
-        clock: Callable[[], int],
-        put: Callable[[StreamMessage], None],
-        headers: Headers,
-        timeout: float,
-        speed: float | None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._clock = clock
-        self._put = put
-        self._headers = headers
-        self._timeout = timeout
-        self._speed = speed
-        self._channel = GrpcChannel(server, tls)
+    server: Address
+    clock: Callable[[], int]
+    put: Callable[[StreamMessage], None]
+    headers: Headers
+    timeout: float
+    speed: float | None
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        self._channel = GrpcChannel(self.server, self.tls)
 
     async def open(self) -> None:
         """Connect. Raise NotAnswered if that fails."""
@@ -220,19 +211,19 @@ class GrpcConnection:
             NotAnswered: No complete response arrived.
         """
         request = exchange.request
-        metadata = _metadata(request, self._headers)
+        metadata = _metadata(request, self.headers)
         deadline = _deadline(metadata)
         try:
-            limit = min(deadline, self._timeout)
+            limit = min(deadline, self.timeout)
             call = await asyncio.wait_for(self._call(exchange, metadata), limit)
         except asyncio.TimeoutError as error:
-            nothing = _given_up(request, self._clock())
-            if deadline <= self._timeout:
+            nothing = _given_up(request, self.clock())
+            if deadline <= self.timeout:
                 return nothing
-            raise NotAnswered(f"no response within {self._timeout:g} s", nothing) from error
+            raise NotAnswered(f"no response within {self.timeout:g} s", nothing) from error
         except CallFailed as error:
             raise NotAnswered(str(error)) from error
-        end = self._clock()
+        end = self.clock()
         return Response(
             number=request.number,
             at=end,
@@ -261,7 +252,7 @@ class GrpcConnection:
 
         def receive(data: bytes) -> None:
             for message in splitter.feed(data):
-                self._put(_message(request.number, False, self._clock(), message))
+                self.put(_message(request.number, False, self.clock(), message))
 
         active = await self._channel.start(request.target, metadata, receive)
         sending = asyncio.ensure_future(self._send_messages(exchange, active))
@@ -272,15 +263,15 @@ class GrpcConnection:
 
     async def _send_messages(self, exchange: Exchange, active: ActiveCall) -> None:
         """Send the client's messages of a stream, each at its recorded time after the first."""
-        start = self._clock()
+        start = self.clock()
         request = exchange.request
         later = [message for message in exchange.messages if message.sent]
         active.send(request.body, ends=not later)
         for left, message in enumerate(later, 1 - len(later)):
-            if self._speed is not None:
-                wait = (message.at - request.at) / self._speed - (self._clock() - start)
+            if self.speed is not None:
+                wait = (message.at - request.at) / self.speed - (self.clock() - start)
                 await asyncio.sleep(max(wait, 0) / 1e9)
-            self._put(_message(request.number, True, self._clock(), message.body))
+            self.put(_message(request.number, True, self.clock(), message.body))
             active.send(message.body, ends=not left)
 
 

@@ -13,7 +13,7 @@ import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from triton_replay.addresses import Server
@@ -46,6 +46,7 @@ class Outcome:
         return {"requests": len(self.delays), "late": late, "largest": largest}
 
 
+@dataclass(eq=False)
 class Player:
     """Executes one plan.
 
@@ -59,23 +60,17 @@ class Player:
         speed: Factor of the speed within a stream; None sends without pauses.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        server: Server,
-        clock: Callable[[], int],
-        put: Callable[[Traffic], None],
-        *,
-        headers: Headers = (),
-        timeout: float = 300,
-        speed: float | None = None,
-    ) -> None:
-        self._plan = plan
-        self._server = server
-        self._shared = (headers, timeout)
-        self._speed = speed
-        self._clock = clock
-        self._put = put
+    plan: Plan
+    server: Server
+    clock: Callable[[], int]
+    put: Callable[[Traffic], None]
+    _: KW_ONLY
+    headers: Headers = ()
+    timeout: float = 300
+    speed: float | None = None
+
+    def __post_init__(self) -> None:
+        self._shared = (self.headers, self.timeout)
         self._answered: list[asyncio.Future[int]] = []
         self._channels: dict[int, GrpcConnection] = {}
         """gRPC connections by number of the recorded connection; several lanes share one."""
@@ -84,21 +79,21 @@ class Player:
     async def play(self) -> Outcome:
         """Send all requests and wait for all responses."""
         loop = asyncio.get_running_loop()
-        self._answered = [loop.create_future() for _ in self._plan.steps]
+        self._answered = [loop.create_future() for _ in self.plan.steps]
         try:
-            await asyncio.gather(*map(self._play_lane, self._plan.lanes.values()))
+            await asyncio.gather(*map(self._play_lane, self.plan.lanes.values()))
         finally:
             for channel in self._channels.values():
                 channel.close()
         return self.outcome
 
     async def _play_lane(self, indexes: list[int]) -> None:
-        request = self._plan.steps[indexes[0]].exchange.request
+        request = self.plan.steps[indexes[0]].exchange.request
         if request.protocol == "grpc":
             await self._play_steps(indexes, self._channel(request.connection))
             return
-        server = self._server
-        connection = HttpConnection(server.http, self._clock, *self._shared, server.tls)
+        server = self.server
+        connection = HttpConnection(server.http, self.clock, *self._shared, server.tls)
         try:
             await self._play_steps(indexes, connection)
         finally:
@@ -106,16 +101,16 @@ class Player:
 
     def _channel(self, connection: int) -> GrpcConnection:
         if connection not in self._channels:
-            server = self._server
+            server = self.server
             self._channels[connection] = GrpcConnection(
-                *(server.grpc, self._clock, self._put, *self._shared, self._speed, server.grpc_tls)
+                *(server.grpc, self.clock, self.put, *self._shared, self.speed, server.grpc_tls)
             )
         return self._channels[connection]
 
     async def _play_steps(self, indexes: list[int], client: Client) -> None:
         free = 0
         for index in indexes:
-            step = self._plan.steps[index]
+            step = self.plan.steps[index]
             due = step.due if step.think is None else free + step.think
             for earlier in step.after:
                 free = max(free, await self._answered[earlier])
@@ -130,29 +125,29 @@ class Player:
             self._answered[index].set_result(free)
 
     async def _until(self, due: int) -> None:
-        wait = due - self._clock()
+        wait = due - self.clock()
         if wait > 0:
             await asyncio.sleep(wait / 1e9)
 
     async def _send(self, client: Client, step: Step, due: int, free: int) -> int:
         """Send a request whose lane is free since `free`; return the end of its response."""
         request = step.exchange.request
-        sent = at = self._clock()
+        sent = at = self.clock()
         if due and free <= due:
             # The lane was free, so a delay is caused by this process, not by the server.
             self.outcome.delays.append(sent - due)
         elif due:
             at = due
-        self._put(replace(request, at=at, end=sent))
+        self.put(replace(request, at=at, end=sent))
         try:
             response = await client.send(step.exchange)
             status = replace(step.exchange, response=response).status
             passed = response.ended == "client"
             self.outcome.statuses["deadline exceeded" if passed else status] += 1
         except NotAnswered as error:
-            end = self._clock()
+            end = self.clock()
             nothing = Response(request.number, end, end, 0, (), 0, ended="server")
             response = error.response or nothing
             self.outcome.unanswered[str(error)] += 1
-        self._put(response)
+        self.put(response)
         return response.end

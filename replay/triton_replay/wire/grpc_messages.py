@@ -124,16 +124,6 @@ def read_requests(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
     return read_messages(messages.ModelInferRequest, body, limit)
 
 
-def read_responses(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
-    """Parse the ModelInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return read_messages(messages.ModelInferResponse, body, limit)
-
-
-def read_stream_responses(body: Body, limit: int = MAX_UNPACKED) -> list[Any]:
-    """Parse the ModelStreamInferResponses of a body. Raise NotUnderstood if they are invalid."""
-    return read_messages(messages.ModelStreamInferResponse, body, limit)
-
-
 def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, bool]:
     """Parse one response of a stream.
 
@@ -234,7 +224,7 @@ def answer_of_call(body: Body) -> list[Answer]:
     Raises:
         NotUnderstood: The body is not valid.
     """
-    return [_answer(response) for response in read_responses(body)]
+    return [_answer(response) for response in read_messages(messages.ModelInferResponse, body)]
 
 
 def answer_of_message(body: Body) -> Answer:
@@ -243,10 +233,10 @@ def answer_of_message(body: Body) -> Answer:
     Raises:
         NotUnderstood: The body is not one valid message.
     """
-    messages = read_stream_responses(body)
-    if len(messages) != 1:
-        raise NotUnderstood(f"found {len(messages)} messages, expected one")
-    message = messages[0]
+    found = read_messages(messages.ModelStreamInferResponse, body)
+    if len(found) != 1:
+        raise NotUnderstood(f"found {len(found)} messages, expected one")
+    message = found[0]
     answer = _answer(message.infer_response)
     if message.error_message:
         return Answer(answer.tensors, {**answer.fields, "error": message.error_message})

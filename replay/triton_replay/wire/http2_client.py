@@ -151,11 +151,7 @@ class Http2Client(Generic[C]):
     # -- receiving
 
     def _receive(self, data: bytes) -> None:
-        """Process bytes of the server.
-
-        Raises:
-            NotHttp2: The bytes are invalid.
-        """
+        """Process bytes of the server. Raise NotHttp2 if the bytes are invalid."""
         try:
             self._frames(data)
         except (HPACKError, struct.error) as error:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, connected
 from triton_replay.errors import ReplayError, ServerUnreachable
 
 if TYPE_CHECKING:
@@ -129,13 +129,8 @@ def resolve(address: Address, option: str) -> Resolved:
     Raises:
         ServerUnreachable: No connection is possible.
     """
-    try:
-        with socket.create_connection(address, timeout=10) as found:
-            return Resolved(address, found.family, found.getpeername())
-    except OSError as error:
-        raise ServerUnreachable(
-            f"{option} {address}: no server listens there: {error.strerror or error}"
-        ) from error
+    with connected(address, option) as found:
+        return Resolved(address, found.family, found.getpeername())
 
 
 class Wire(Connection):

@@ -1,17 +1,17 @@
 """Seeded faults: each is found once, with its kind and its condition, and nothing else is named."""
 
-import contextlib
 import gzip
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from replay.traffic import MS
+from replay.traffic import MS, write_records
 
 from triton_replay.__main__ import main
-from triton_replay.capture.files import Capture, CaptureWriter, Exchange, read_capture
+from triton_replay.capture.files import Capture, Exchange, read_capture
 from triton_replay.capture.records import Closing, Opening, Request, Response
 from triton_replay.comparing import conditions, groups
 from triton_replay.comparing.comparison import compare_captures
@@ -216,19 +216,6 @@ def response(one, answer):
     return Response(number, end, end, 200, (), len(body), body, ended, trailers=trailers)
 
 
-def captures(asked, fault, model="m"):
-    """Return the right responses and those of a fault, as captures."""
-    requests = [request(one, model) for one in asked]
-    right = [response(one, one.answer) for one in asked]
-    changed = (fault(one) for one in asked)
-    wrong = [
-        # Effects are no causes: wrong responses are slow.
-        old if answer is None else response(replace(one, took=one.took + 300 * MS), answer)
-        for one, old, answer in zip(asked, right, changed, strict=True)
-    ]
-    return [capture(map(Exchange, requests, side)) for side in (right, wrong)]
-
-
 def capture(exchanges):
     return Capture("c", Opening("s:1", "2026", "0", {}), tuple(exchanges), None, None)
 
@@ -400,6 +387,11 @@ FAULTS = {
         "form of the inputs is binary",
     ),
     "JSON": (when(lambda r: r.protocol == "JSON", one_more), "off by one", "form .* is JSON"),
+    "not JSON": (
+        when(lambda r: r.protocol != "JSON", one_more),
+        "off by one",
+        "form of the inputs is not JSON",
+    ),
     "gzip": (when(lambda r: r.zipped, scaled), VALUES, "header content-encoding is gzip"),
     "connection": (when(lambda r: r.connection == 2, scaled), VALUES, "connection is 2"),
     "connection start": (
@@ -477,6 +469,11 @@ FAULTS = {
         VALUES,
         "rows is 4 or more",
     ),
+    "many outliers": (
+        when(lambda r: (r.rows >= 4) != (r.chance < 0.12), scaled),
+        VALUES,
+        "more often where rows is 4 or more",
+    ),
     "at times": (
         when(lambda r: r.protocol == "gRPC" and r.chance < 0.6, scaled),
         VALUES,
@@ -540,7 +537,7 @@ ALL = {name: (fault, [(kind, text)]) for name, (fault, kind, text) in FAULTS.ite
 
 def named(text):
     """Return the condition without its counts and without equal ones."""
-    text = re.sub(r"^(only|more often) where (.*): .*?$", r"\2", text)
+    text = re.sub(r"^(?:only where |(more often where ))(.*): .*?$", r"\1\2", text)
     return re.sub(r" \(or .*?\)", "", text)
 
 
@@ -642,6 +639,10 @@ def test_the_requests_to_reproduce_a_difference_are_sufficient(shared, name):
     sent = [replace(one, position=number) for one, number in zip(sent, numbers, strict=True)]
     assert fault(sent[numbers.index(group.smallest.number)]) is not None
     assert len(numbers) < COUNT / 2
+    if name == "idle":
+        assert group.smallest.number - 1 in numbers
+    if name == "connection start":
+        assert len({shared.asked[number].connection for number in numbers}) == 1
 
 
 def test_equal_servers_with_traffic_for_25_models_have_no_group():
@@ -689,11 +690,8 @@ def test_the_smallest_request_of_a_sequence_is_written_with_the_earlier_ones(tmp
     asked = traffic(3)[:120]
     paths = [tmp_path / "a.trc", tmp_path / "b.trc"]
     for path, faulty in zip(paths, (False, True), strict=True):
-        with contextlib.closing(CaptureWriter.create(path)) as writer:
-            writer.write([capture(()).opening])
-            for one in answer_in_order(asked, faulty):
-                writer.write([one.request, one.response])
-            writer.write([Closing(0, "stopped", {})])
+        pairs = ((one.request, one.response) for one in answer_in_order(asked, faulty))
+        write_records(path, *itertools.chain(*pairs), Closing(0, "stopped", {}))
     assert main(["compare", *map(str, paths), f"--smallest={tmp_path / 'small'}"]) == 1
     small = read_capture(tmp_path / "small" / "group-1.trc").exchanges
     numbers = [one.request.number for one in small]

@@ -65,6 +65,7 @@ def test_differences_of_floats_have_a_kind(a, b, kind):
         ("INT64", [7, 9], [8, 9], "off by one"),
         ("UINT8", [7, 9], [6, 10], "off by one"),
         ("INT64", [7, 9], [8, 12], "values"),
+        ("INT64", [1, 5], [2, 5], "off by one"),
         # Classes of a binary classifier.
         ("INT64", [0, 1], [1, 1], "values"),
         ("INT64", [0, 1], [1, 0], "order"),
@@ -220,10 +221,17 @@ def test_half_precision_is_compared_in_units_of_its_type():
     assert difference.kind == "values"
 
 
-def test_an_infinite_difference_has_its_place():
-    bodies = output([1, 1, 1]), output([1, 1, np.inf])
-    (difference,) = compare_answers("m", *responses(*bodies), Tolerances())
-    assert difference.detail == "1 of 3 elements, at [2] 1 and inf"
+@pytest.mark.parametrize(
+    ("b", "detail"),
+    [
+        ([1, 1, np.inf], "1 of 3 elements, at [2] 1 and inf"),
+        ([np.nan, 1, 5], "2 of 3 elements, at [0] 1 and nan"),
+        ([1, 3, 9], "2 of 3 elements, at [2] 1 and 9"),
+    ],
+)
+def test_the_worst_element_has_its_place(b, detail):
+    (difference,) = compare_answers("m", *responses(output([1, 1, 1]), output(b)), Tolerances())
+    assert difference.detail == detail
 
 
 def test_json_and_text_differ():

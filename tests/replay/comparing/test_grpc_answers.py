@@ -117,11 +117,13 @@ WRONG_ROW = VALUES + np.array([[0.0], [1.0]], np.float32)
             [],
         ),
         (
-            call(parameters(ms=1)),
-            call(parameters(ms=2)),
-            ["field"],
+            stream(answer(id="1"), answer(WRONG_ROW, id="2")),
+            stream(answer(WRONG_ROW, id="9"), answer(id="3")),
+            ["order"],
         ),
+        (call(parameters(ms=1)), call(parameters(ms=2)), ["field"]),
         (stream(answer(), answer(WRONG_ROW)), stream(answer(WRONG_ROW), answer()), ["order"]),
+        (stream(answer(), answer()), stream(answer(), answer(WRONG_ROW)), ["values of some rows"]),
         (stream(answer(), answer()), stream(answer()), ["stream responses missing"]),
         (stream(answer()), stream("lost"), ["error text", "field", "output missing"]),
     ],
@@ -155,7 +157,7 @@ def test_a_failed_call_has_its_reason(exchange, failure):
 
 @pytest.mark.parametrize(("raw", "form"), [(True, "raw"), (False, "typed")])
 def test_the_model_and_the_properties_of_a_call(raw, form):
-    request = infer(raw=raw)
+    request = infer(raw=raw, model_version="2" if raw else "")
     assert model_of(request) == "m"
     content = content_of(request)
     assert content.numbers == {
@@ -167,3 +169,4 @@ def test_the_model_and_the_properties_of_a_call(raw, form):
         "bytes of the shortest element of x": 1,
     }
     assert content.labels["form of the inputs"] == form
+    assert content.labels["model version"] == ("2" if raw else "absent")

@@ -6,6 +6,7 @@ import pytest
 from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
+from replay.traffic import Records, pieces
 from support.http2 import (
     DATA,
     END_HEADERS,
@@ -26,19 +27,6 @@ from triton_replay.wire.grpc_messages import MessageSplitter
 
 SERVICE = "/inference.GRPCInferenceService"
 RST_STREAM, CONTINUATION = 3, 9
-
-
-class Records(list):
-    """A sink that collects records."""
-
-    def __init__(self):
-        super().__init__()
-        self.counted = []
-
-    put = list.append
-
-    def count(self, reason):
-        self.counted.append(reason)
 
 
 class Side:
@@ -74,11 +62,6 @@ class Side:
 def tap(max_body=1000):
     records, ticks = Records(), itertools.count(1)
     return GrpcTap(5, itertools.count(), lambda: next(ticks), records, max_body), records
-
-
-def pieces(data, cuts):
-    places = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
-    return [data[first:last] for first, last in itertools.pairwise(places) if first < last]
 
 
 CUTS = st.lists(st.integers(0, 999), max_size=6)

@@ -5,22 +5,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replay.traffic import Records, pieces
 
 from triton_replay.capture.records import Request, Response
 from triton_replay.recording.http_tap import HttpTap
-
-
-class Records(list):
-    """A sink that collects records."""
-
-    def __init__(self):
-        super().__init__()
-        self.counted = []
-
-    put = list.append
-
-    def count(self, reason):
-        self.counted.append(reason)
 
 
 def tap(max_body=1000):
@@ -38,11 +26,6 @@ TWO_RESPONSES = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     b"HTTP/1.1 400 Bad Request\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n1\r\n!\r\n0\r\n\r\n"
 )
-
-
-def pieces(data, cuts):
-    places = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
-    return [data[first:last] for first, last in itertools.pairwise(places) if first < last]
 
 
 @given(st.lists(st.integers(0, 999), max_size=5), st.lists(st.integers(0, 999), max_size=5))

@@ -1,67 +1,41 @@
-"""The proxy forwards all bytes, back pressure, and the end of connections."""
+"""The proxy forwards all bytes at once, and taps read them later, in order."""
 
 import asyncio
-import contextlib
 import itertools
 import os
 import socket
 
 import pytest
 import uvloop
+from replay.serving import listening
+from replay.traffic import Records
 
 from triton_replay.addresses import Address, look_for_server
 from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.recording import proxy
 from triton_replay.recording.http_tap import HttpTap
-from triton_replay.recording.proxy import Proxy
+from triton_replay.recording.proxy import Proxy, Reading
 
 REQUEST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-class Records(list):
-    """A sink that collects records."""
-
-    def __init__(self):
-        super().__init__()
-        self.counted = []
-
-    put = list.append
-
-    def count(self, reason):
-        self.counted.append(reason)
 
 
 def played(serve, ask):
     """Run `serve` behind a proxy and `ask` as its client; return the result and the records."""
 
     async def play():
-        tasks = []
-
-        async def one(reader, writer):
-            tasks.append(asyncio.current_task())
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                await serve(reader, writer)
-            writer.close()
-
-        server = await asyncio.start_server(one, "127.0.0.1", 0)
-        records = Records()
-        address = Address(*server.sockets[0].getsockname())
-        clock = itertools.count().__next__
-
-        def new_tap():
-            return HttpTap(0, numbers, clock, records, 2**24)
-
-        numbers = itertools.count()
-        proxy = Proxy(address, records.count, new_tap)
-        front = await proxy.listen(Address("127.0.0.1", 0))
-        reader, writer = await asyncio.open_connection(*front)
-        try:
-            return await asyncio.wait_for(ask(reader, writer, server), 60), records
-        finally:
-            writer.close()
-            await proxy.close()
-            server.close()
-            await asyncio.gather(*tasks)
+        records, numbers, clock = Records(), itertools.count(), itertools.count().__next__
+        async with listening(serve) as (server, address):
+            proxy = Proxy(
+                address, records.count, lambda: HttpTap(0, numbers, clock, records, 2**24)
+            )
+            front = await proxy.listen(Address("127.0.0.1", 0))
+            reader, writer = await asyncio.open_connection(*front)
+            try:
+                return await asyncio.wait_for(ask(reader, writer, server), 60), records
+            finally:
+                writer.close()
+                await proxy.close()
 
     return uvloop.run(play())
 
@@ -174,3 +148,75 @@ def test_a_missing_server_and_a_port_in_use_are_reported():
             asyncio.run(play())
     with pytest.raises(ServerUnreachable, match=r"--server .*: no server listens there"):
         look_for_server(address, "--server")
+
+
+# -- reading
+
+
+class Seen(list):
+    """A tap that stores its calls with the time."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def sent(self, data):
+        self.append(("sent", data, self.clock()))
+
+    def answered(self, data):
+        self.append(("answered", data, self.clock()))
+
+    def closed(self, by):
+        self.append(("closed", by, self.clock()))
+
+
+@pytest.fixture
+def counted():
+    return []
+
+
+@pytest.fixture
+def later(counted):
+    return Reading(itertools.count(7).__next__, counted.append)
+
+
+def test_a_tap_reads_later_in_order_and_with_the_original_times(later):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    front.sent(b"a")
+    front.answered(b"b")
+    front.closed("client")
+    assert tap == []
+    later.read_noted()
+    assert tap == [("sent", b"a", 7), ("answered", b"b", 8), ("closed", "client", 9)]
+
+
+def test_close_waits_for_the_reading_thread(later):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    later.start()
+    for number in range(1000):
+        front.sent(number)
+    later.close()
+    assert [data for _, data, _ in tap] == list(range(1000))
+    assert [at for _, _, at in tap] == list(range(7, 1007))
+
+
+def test_a_full_queue_is_read_at_once(later, monkeypatch):
+    monkeypatch.setattr(proxy, "MAX_NOTED", 2)
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    for data in (b"a", b"b", b"c"):
+        front.sent(data)
+    assert len(tap) == 3
+
+
+def test_a_tap_that_raises_is_counted_and_others_go_on(later, counted):
+    tap = Seen(later.clock)
+    front = later.beside(tap)
+    later.note(int, "no number")
+    front.sent(b"a")
+    later.read_noted()
+    assert len(tap) == 1
+    (reported,) = counted
+    assert reported.startswith("pieces that could not be read: ValueError(")

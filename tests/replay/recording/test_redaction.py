@@ -46,36 +46,30 @@ def with_header(name):
     return request({"inputs": []}, b"", (name, "value"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Authorization", "Proxy-Authorization", "X-Forwarded-Authorization", "X-Auth-Token"),
-        *("Cookie", "Set-Cookie", "api-key", "X-Api-Key", "Ocp-Apim-Subscription-Key"),
-        *("X-Forwarded-Access-Token", "Private-Token", "X-Csrf-Token", "X-XSRF-TOKEN"),
-        *("X-Client-Secret", "x-password", "X-Amz-Security-Token", "X-Amz-Signature"),
-        *("X-Forwarded-Client-Cert", "X-Session-Id", "X-Goog-IAP-JWT-Assertion"),
-    ],
+SECRETS = (
+    *("Authorization", "Proxy-Authorization", "X-Forwarded-Authorization", "X-Auth-Token"),
+    *("Cookie", "Set-Cookie", "api-key", "X-Api-Key", "Ocp-Apim-Subscription-Key"),
+    *("X-Forwarded-Access-Token", "Private-Token", "X-Csrf-Token", "X-XSRF-TOKEN"),
+    *("X-Client-Secret", "x-password", "X-Amz-Security-Token", "X-Amz-Signature"),
+    *("X-Forwarded-Client-Cert", "X-Session-Id", "X-Goog-IAP-JWT-Assertion"),
 )
-def test_a_header_of_a_credential_is_overwritten_unless_it_is_kept(name):
-    sent = with_header(name)
-    assert (name, "redacted") in Redaction().apply(sent).headers
-    assert Redaction(kept={name.lower()}).apply(sent) is sent
-    # A name that is given on purpose counts more.
-    both = Redaction(headers={name.lower()}, kept={name.lower()})
-    assert (name, "redacted") in both.apply(sent).headers
+OTHERS = (
+    *("Host", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "User-Agent"),
+    *("Inference-Header-Content-Length", "traceparent", "X-Request-Id", "X-Forwarded-For"),
+    *("grpc-timeout", "grpc-encoding", "te", "triton-grpc-error", "Connection"),
+)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Host", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "User-Agent"),
-        *("Inference-Header-Content-Length", "traceparent", "X-Request-Id", "X-Forwarded-For"),
-        *("grpc-timeout", "grpc-encoding", "te", "triton-grpc-error", "Connection"),
-    ],
-)
-def test_other_headers_are_unchanged(name):
-    sent = with_header(name)
-    assert Redaction().apply(sent) is sent
+def test_a_header_of_a_credential_is_overwritten_unless_it_is_kept():
+    for name in SECRETS:
+        sent = with_header(name)
+        assert (name, "redacted") in Redaction().apply(sent).headers
+        assert Redaction(kept={name.lower()}).apply(sent) is sent
+        # A name that is given on purpose counts more.
+        both = Redaction(headers={name.lower()}, kept={name.lower()})
+        assert (name, "redacted") in both.apply(sent).headers
+    for name in OTHERS:
+        assert Redaction().apply(sent := with_header(name)) is sent
 
 
 def test_credentials_in_headers_and_trailers_of_a_response_are_overwritten():
@@ -218,7 +212,7 @@ VALUES = st.recursive(
             max_size=4,
         )
     ),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 

@@ -6,11 +6,13 @@ import itertools
 import json
 import random
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import uvloop
+from replay.serving import listening
 
-from triton_replay.addresses import Address, Server
+from triton_replay.addresses import Server
 from triton_replay.capture.files import Exchange
 from triton_replay.capture.records import Request
 from triton_replay.capture.renaming import Names
@@ -38,51 +40,38 @@ def asked(requests, *, servers=2, rounds=1, in_flight=1, silent=(), timeout=60.0
     seen = []
     paths.clear()
 
+    async def serve(name, reader, writer):
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = head.partition("Content-Length: ")[2].split("\r\n")[0]
+            body = await reader.readexactly(int(length))
+            seen.append((name, json.loads(body)["n"]))
+            paths[name].add(head.split()[1])
+            if name in silent:
+                return
+            writer.write(OK)
+
     async def ask():
-        tasks = []
-
-        async def serve(name, reader, writer):
-            tasks.append(asyncio.current_task())
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                while True:
-                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                    length = head.partition("Content-Length: ")[2].split("\r\n")[0]
-                    body = await reader.readexactly(int(length))
-                    seen.append((name, json.loads(body)["n"]))
-                    paths[name].add(head.split()[1])
-                    if name in silent:
-                        break
-                    writer.write(OK)
-            writer.close()
-
-        targets = []
-        listening = []
-        for name in range(servers):
-            server = await asyncio.start_server(
-                lambda reader, writer, name=name: serve(name, reader, writer), "127.0.0.1", 0
+        async with contextlib.AsyncExitStack() as stack:
+            targets = []
+            for name in range(servers):
+                _, address = await stack.enter_async_context(listening(partial(serve, name)))
+                targets.append(Server(address, address))
+            a, b, *others = targets
+            asker = SideBySide(
+                *(a, b, others[0] if others else None),
+                headers=(),
+                timeout=timeout,
+                clock=itertools.count(1).__next__,
+                order=random.Random(4),
+                names=names,
             )
-            listening.append(server)
-            address = Address(*server.sockets[0].getsockname())
-            targets.append(Server(address, address))
-        a, b, *others = targets
-        asker = SideBySide(
-            *(a, b, others[0] if others else None),
-            headers=(),
-            timeout=timeout,
-            clock=itertools.count(1).__next__,
-            order=random.Random(4),
-            names=names,
-        )
-        plan = plan_replay([Exchange(request, None) for request in requests], None)
-        steps, left_out = comparable(plan, rounds)
-        results = []
-        await asyncio.wait_for(
-            asker.run(steps, in_flight, lambda *each: results.append(each)), timeout
-        )
-        for server in listening:
-            server.close()
-        await asyncio.gather(*tasks)
-        return results, left_out
+            plan = plan_replay([Exchange(request, None) for request in requests], None)
+            steps, left_out = comparable(plan, rounds)
+            results = []
+            running = asker.run(steps, in_flight, lambda *each: results.append(each))
+            await asyncio.wait_for(running, timeout)
+            return results, left_out
 
     return seen, *uvloop.run(ask())
 

@@ -1,11 +1,11 @@
 """The player with virtual servers: sent requests and recorded responses."""
 
 import asyncio
-import contextlib
 import itertools
 import json
 
 import uvloop
+from replay.serving import listening
 
 from triton_replay.addresses import Address, Server
 from triton_replay.capture.files import Exchange
@@ -27,24 +27,12 @@ def played(serve, requests, *, tick=1, speed=None, loop="open", **options):
     """Play requests to the server `serve(reader, writer)`; return the records and the outcome."""
 
     async def play():
-        tasks = []
-
-        async def one(reader, writer):
-            tasks.append(asyncio.current_task())
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                await serve(reader, writer)
-            writer.close()
-
-        server = await asyncio.start_server(one, "127.0.0.1", 0)
-        address = Address(*server.sockets[0].getsockname())
         records = []
         clock = itertools.count(tick, tick).__next__
         plan = plan_replay([Exchange(request, None) for request in requests], speed, loop)
-        player = Player(plan, Server(address, address), clock, records.append, **options)
-        outcome = await asyncio.wait_for(player.play(), 60)
-        server.close()
-        await asyncio.gather(*tasks)
-        return records, outcome
+        async with listening(serve) as (_, address):
+            player = Player(plan, Server(address, address), clock, records.append, **options)
+            return records, await asyncio.wait_for(player.play(), 60)
 
     return uvloop.run(play())
 

@@ -1,6 +1,7 @@
 """Engines use their own context in every thread, and restore the context of other libraries."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from ge_runtime.npu.driver.cann_values import DriverFault, FailureKind
 from ge_runtime.npu.driver.installation import import_cann_module
 from ge_runtime.npu.driver.pyacl import open_driver
 from ge_runtime.npu.engines.ascend_backend import AscendBackend
-from tools import ascend_trials
 
 
 def in_a_new_thread(call):
@@ -63,43 +63,76 @@ def test_an_engine_has_its_context_in_every_thread(encoder_dir):
 
 
 class Library:
-    """Another library of the process, which sets the thread's context before each of its calls."""
+    """Another library of the process, which uses pyACL in a context of its own.
 
-    def __init__(self, *, has_own_context):
-        """With an own context as in mmdeploy, or else in the default one as torch_npu's guards."""
+    Before each of its calls it sets the device ("guard", as torch_npu) or its own context
+    ("wrapper", as mmdeploy); or it has set the device once ("streams").
+    """
+
+    def __init__(self, kind, device=0):
         self._rt = import_cann_module("acl").rt
+        self._kind, self._device = kind, device
         self._set = 0
         self._own = None
-        self.set_context()
-        if has_own_context:
-            self._own = ok(self._rt.create_context(0))
+        self._set_device()
+        if kind == "wrapper":
+            self._own = ok(self._rt.create_context(device))
         self._stream, self._event = ok(self._rt.create_stream()), ok(self._rt.create_event())
 
-    def set_context(self):
-        if self._own is None:
-            assert self._rt.set_device(0) == 0
-            self._set += 1
-        else:
+    def _set_device(self):
+        assert self._rt.set_device(self._device) == 0
+        self._set += 1
+
+    def _set_context(self):
+        if self._kind == "guard":
+            self._set_device()
+        elif self._own is not None:
             assert self._rt.set_context(self._own) == 0
 
     def beside(self, operation):
         """Call the operation between two calls of the library."""
-        self.set_context()
+        self._set_context()
         before = ok(self._rt.get_context())
         try:
             return operation()
         finally:
-            assert ok(self._rt.get_context()) == before
             assert self._rt.record_event(self._event, self._stream) == 0  # in the stream's context
             assert self._rt.synchronize_stream(self._stream) == 0
+            assert ok(self._rt.get_context()) == before
 
     def close(self):
-        self.set_context()
+        self._set_context()
         assert self._rt.destroy_event(self._event) == self._rt.destroy_stream(self._stream) == 0
         if self._own is not None:
             assert self._rt.destroy_context(self._own) == 0
         for _ in range(self._set):
-            assert self._rt.reset_device(0) == 0
+            assert self._rt.reset_device(self._device) == 0
+
+
+KINDS = ["guard", "wrapper", "streams"]
+
+
+def run_beside(library, encoder_dir, fail=None):
+    """Open, execute, reload and close an engine, each operation between calls of the library.
+
+    If `fail` is given, it is called before an execution that has to fail.
+    """
+    place = library.beside(lambda: AscendBackend(0))
+    artifact = Artifact(encoder_dir / "model.om", "om", "")
+    engine = library.beside(lambda: place.open([artifact], threads=1, outputs=()))
+    library.beside(lambda: engine.bind([], place.memory))
+    inputs, expected = token_batch(4, 8)
+    if fail:
+        fail()
+        with pytest.raises(EngineFault, match="507011"):
+            library.beside(lambda: engine.run(inputs, {"embedding": None}))
+    for _ in range(2):
+        result = library.beside(lambda: engine.run(inputs, {"embedding": None}))
+        np.testing.assert_allclose(result["embedding"], expected, rtol=1e-5)
+    library.beside(engine.reload)
+    library.beside(engine.close)
+    library.beside(place.close)
+    library.close()
 
 
 def ok(answer):
@@ -117,38 +150,30 @@ def acl(machine):
     assert acl.finalize() == 0
 
 
-@pytest.mark.parametrize("has_own_context", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fails", [False, True])
 def test_each_operation_restores_the_context_of_another_library(
-    encoder_dir, machine, acl, has_own_context, fails
+    encoder_dir, machine, acl, kind, fails
 ):
-    library = Library(has_own_context=has_own_context)
-    place = library.beside(lambda: AscendBackend(0))
-    artifact = Artifact(encoder_dir / "model.om", "om", "")
-    engine = library.beside(lambda: place.open([artifact], threads=1, outputs=()))
-    library.beside(lambda: engine.bind([], place.memory))
-    inputs, expected = token_batch(4, 8)
-    if fails:
-        machine.arm("execute@1=507011")
-        with pytest.raises(EngineFault, match="507011"):
-            library.beside(lambda: engine.run(inputs, {"embedding": None}))
-    for _ in range(2):
-        result = library.beside(lambda: engine.run(inputs, {"embedding": None}))
-        np.testing.assert_allclose(result["embedding"], expected, rtol=1e-5)
-    library.beside(engine.reload)
-    library.beside(engine.close)
-    library.beside(place.close)
-    library.close()
+    fail = (lambda: machine.arm("execute@1=507011")) if fails else None
+    run_beside(Library(kind), encoder_dir, fail)
 
 
-@pytest.mark.parametrize("condition", ["one thread", "four threads", "two devices"])
-@pytest.mark.parametrize("kind", ascend_trials.LIBRARIES)
-def test_an_engine_and_a_library_work_in_one_process(kind, condition, machine, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_library_may_use_another_device(kind, machine, encoder_dir):
     machine.start(devices=2)
-    engine, library, operations = ascend_trials.cell(
-        kind, condition, ascend_trials.compiled(tmp_path)
-    )
-    assert engine == library == operations > 0
+    acl = import_cann_module("acl")
+    ok((None, acl.init()))
+    run_beside(Library(kind, device=1), encoder_dir)
+    ok((None, acl.finalize()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_of_a_library_keep_their_contexts(kind, encoder_dir, acl):
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(lambda: run_beside(Library(kind), encoder_dir)) for _ in range(4)]
+        for run in runs:
+            run.result()
 
 
 def test_a_thread_without_a_context_has_the_default_context_afterwards(encoder_dir, acl):

@@ -1,17 +1,22 @@
-"""Reduction of failing inputs, and the folder of saved inputs."""
+"""Parts of the campaign: saved inputs, forged data, measured callbacks, its tables."""
 
 import asyncio
 import random
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.attack import keep, kept, reduced
 from benchmarks.attack.handles import forged
-from benchmarks.attack.loop_callbacks import CALLBACK_S, ITERATION_S, MARK, install
 from benchmarks.attack.neighbours import _lie
-from benchmarks.attack.reducing import keep, kept, reduced
+from benchmarks.attack.programs import CALLBACK_S, ITERATION_S, MARK, install
+from benchmarks.attack.watching import table
+
+# -- reduction of failing inputs, and the folder of saved inputs
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=60))
@@ -38,6 +43,9 @@ def test_saved_inputs_are_found_by_kind(tmp_path):
     assert path.parent == tmp_path / "http"
     assert kept("http", tmp_path) == [b"bad"]
     assert kept("frames", tmp_path) == []
+
+
+# -- forged data
 
 
 def test_a_forged_handle_is_never_valid():
@@ -68,6 +76,9 @@ def test_every_frame_is_complete():
     packets = [list(frames(_lie(dice)[1:])) for _ in range(500)]
     assert all(packets)
     assert len({one for packet in packets for one in packet}) > 100
+
+
+# -- measured callbacks, by a clock that the test moves
 
 
 @pytest.fixture
@@ -103,3 +114,47 @@ def test_many_callbacks_of_one_iteration_are_reported(measured):
     assert measured(*[0.01] * (count - 2)) == []
     (line,) = measured(*[0.01] * count)
     assert line == f"{MARK}: 110 ms in all callbacks of one iteration"
+
+
+# -- tables
+
+
+def row(attack: str, server: str, **changes: object) -> dict[str, object]:
+    quiet = {"answers": 9, "refused": 0, "lost": 0, "wrong": 0, "p99 ms": "16", "MiB": "+0"}
+    return quiet | {"attack": attack, "server": server, "failures": []} | changes
+
+
+def test_each_attack_has_a_row_and_each_server_a_column():
+    rows = [
+        row("nothing", "inline"),
+        row("nothing", "triton", **{"p99 ms": "30", "MiB": "+5"}),
+        row("mutated_calls", "triton", lost=2, failures=["the server ended with -11"]),
+        row("clock_jumps", "inline", refused=1),
+        row("clock_jumps", "triton", answers=0, failures=["it did not start"]),
+    ]
+    assert list(table(rows)) == [
+        "| Attack | Ours, inline | The real server, 2.51 |",
+        "| --- | --- | --- |",
+        "| nothing | 16 ms, +0 MiB | 30 ms, +5 MiB |",
+        "| mutated_calls | - | 16 ms, +0 MiB, 2 lost, the server ended with -11 |",
+        "| clock_jumps | 16 ms, +0 MiB, 1 refused | it did not start |",
+    ]
+
+
+@pytest.mark.brute_force
+def test_a_killed_process_fails_only_its_own_requests():
+    program = [
+        sys.executable,
+        "-m",
+        "benchmarks.attack.restarts",
+        "--of",
+        "process",
+        "--kills",
+        "1",
+    ]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    row = next(line for line in run.stdout.splitlines() if line.startswith("process host"))
+    kills, answered, refused, lost = row.removeprefix("process host").split()[:4]
+    assert (kills, lost) == ("1", "0")
+    assert int(answered.replace(",", "")) > 0
+    assert int(refused.replace(",", "")) <= 8

@@ -1,19 +1,58 @@
-"""The reference server with a report of event loop callbacks that use much CPU time.
+"""The reference server in other surroundings, with its options of the command line.
 
-    python -m benchmarks.attack.loop_callbacks --model-repository=...
+    python -m benchmarks.attack.programs asgi --model-repository=... --http-port=8000
+    python -m benchmarks.attack.programs clock --model-repository=...
+    python -m benchmarks.attack.programs callbacks --model-repository=...
 
-While callbacks run, no other client is served. CPU time of the loop's thread counts, so a busy
-machine changes nothing. The loop is asyncio's, because uvloop's callbacks cannot be measured.
+`asgi` is the ASGI application in uvicorn, without gRPC. With `clock` the wall clock jumps by a day
+every second; the monotonic clock is not changed, because durations must not depend on the wall
+clock. `callbacks` reports event loop callbacks that use much CPU time: while they run, no other
+client is served. CPU time of the loop's thread counts, so a busy machine changes nothing. That loop
+is asyncio's, because uvloop's callbacks cannot be measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import time
 from asyncio import base_events, events
 from collections.abc import Callable
 from typing import Any
+
+
+def asgi() -> None:
+    """Serve HTTP in uvicorn."""
+    import uvicorn
+
+    from reference_server.asgi import application
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--http-port", type=int)
+    port = parser.parse_known_args()[0].http_port
+    app = application(sys.argv[1:])
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+_DAY_NS = 86_400 * 10**9
+_time_ns = time.time_ns
+
+
+def jumping_ns() -> int:
+    """Return the wall clock time: a day ahead, a day behind or correct, second by second."""
+    now = _time_ns()
+    return now + (now // 10**9 % 3 - 1) * _DAY_NS
+
+
+def clock() -> None:
+    """Serve with the wall clock of `jumping_ns`."""
+    time.time_ns = jumping_ns
+    time.time = lambda: jumping_ns() / 1e9
+    from reference_server.command.cli import main as serve
+
+    serve()
+
 
 CALLBACK_S, ITERATION_S = 0.02, 0.1
 """The limits of one callback, and of all callbacks in one iteration of the loop."""
@@ -57,8 +96,8 @@ def install(
     return remove
 
 
-def main() -> None:
-    """Serve."""
+def callbacks() -> None:
+    """Serve with the report of `install`."""
     from reference_server.command import cli
 
     setattr(cli, "_run", asyncio.run)  # noqa: B010 - instead of uvloop's
@@ -67,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    {"asgi": asgi, "clock": clock, "callbacks": callbacks}[sys.argv.pop(1)]()
