@@ -18,7 +18,7 @@ from ge_runtime.specs import Array, TensorSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """The rows of images [height, width, channels], as [channels, height, width]."""
+    """Converts rows of images [height, width, channels] to [channels, height, width]."""
 
     spec: TensorSpec
     """The graph's input: FP32 or FP16."""
@@ -32,7 +32,7 @@ class Images:
 
     @classmethod
     def of(cls, aipp: Aipp, source: TensorSpec, spec: TensorSpec, pad: int) -> Images:
-        """Return the feed for images of `source`; `spec` is the result of `Aipp.made_of`."""
+        """Return the feed for images of `source`; `spec` is the result of `Aipp.graph_spec`."""
         return cls(spec, source, aipp, table_of(aipp).astype(spec.dtype.numpy), pad)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:

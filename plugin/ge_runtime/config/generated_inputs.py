@@ -24,7 +24,7 @@ class GeneratedInputs:
     """The generated graph inputs; each must have a name of its own. For one thread."""
 
     def __init__(self, parameters: Parameters, tensors: ModelTensors, *, batched: bool) -> None:
-        """batched: whether executions have a batch dimension."""
+        """batched: True if executions have a batch dimension."""
         self._batched = batched
         self._parameters = parameters
         self._tensors = tensors
@@ -32,7 +32,7 @@ class GeneratedInputs:
         self._labels: dict[str, str] = {}
 
     def masks(self) -> dict[str, tuple[str | Relation, ...]]:
-        """Return graph inputs with the axes of their masks, or one sum of PAST and other axes."""
+        """Return graph inputs with the axes of their masks, or with a sum of PAST and axes."""
         masks: dict[str, tuple[str | Relation, ...]] = {}
         for field, name, texts in self._parameters.entries(table.MASK):
             dims: tuple[str | Relation, ...] = texts
@@ -44,7 +44,7 @@ class GeneratedInputs:
         return masks
 
     def _sum_with_past(self, field: str, text: str) -> tuple[str | Relation, ...]:
-        """Return the dim of a mask of data before and in a request; add an error otherwise."""
+        """Return the dim of a mask over the past and the request; add an error if invalid."""
         try:
             dim = read_dim(text)
         except ValueError:
@@ -100,7 +100,7 @@ class GeneratedInputs:
         label: the name of this input in the error of a later input of the same name.
         """
         if name in self._tensors.inputs or name in self._tensors.prepared:
-            self._errors.add(field, f"'{name}' among the inputs", "a graph input requests lack")
+            self._errors.add(field, f"'{name}' among the inputs", "a name that no input has")
         if name in self._labels:
             self._errors.add(field, f"{self._labels[name]} as well", "one of the two")
         self._labels.setdefault(name, label)
@@ -112,7 +112,7 @@ class BatchInputKind(Enum):
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
     """[items]: the number of elements of each item."""
     ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
-    """[items]: the number of elements of each item and of all earlier ones."""
+    """[items]: the number of elements of each item and all earlier items."""
     ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
     """[items + 1]: the accumulated numbers after a leading 0."""
     MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
@@ -189,7 +189,7 @@ def _check_holds(
 ) -> None:
     """Add an error if the integer type is too small to describe rows of this shape."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
-    # A count is that of all rows of a request, or of the batch: at most of all possible rows.
+    # A count is over all rows of a request or of the batch, so over at most `rows` rows.
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:
         expected = f"a type that holds {largest}, which it may be at the limits"

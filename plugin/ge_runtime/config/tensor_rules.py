@@ -5,12 +5,12 @@ only requests with equal values share an execution. Requests and answers always 
 first.
 
 A request with an element outside of `range.<input>` is refused before the graph receives it: the
-graph could fail, for all requests of the execution, or read memory outside of its table.
+graph could fail, for all requests of the execution, or read memory outside of a table of weights.
 
 With `state.<graph input>`, requests bring no such input, and answers have the output only if it is
 declared. The model needs Triton's `sequence_batching`: the requests of a sequence then arrive in
 order, one at a time, at one instance, which keeps the state. The server's own `state` is not used,
-as Triton keeps none for models in Python.
+as Triton keeps no states for models in Python.
 
 Values are written as numbers, for floats also inf, -inf and nan; BOOL as true or false, 1 or 0.
 """
@@ -179,8 +179,8 @@ def read_padding_rules(
         axes: All axes.
         masked: The axes along which generated inputs, or `packing`, give the graph the ends of
             data.
-        axis_lengths: Axis to the input with its lengths. The graph may have that input too, which
-            is only known once it is open: `Contract` refuses the axis if the graph does not.
+        axis_lengths: The input with the lengths along each axis. `Contract` refuses the axis if the
+            graph, which is not open yet, does not have that input too.
         packing: The packed axis.
     """
     known = {*masked, *axis_lengths}
@@ -192,7 +192,7 @@ def read_padding_rules(
             errors.add_unknown(place, "padding rule", text, choices)
         elif text == "masked" and axis not in known:
             expected = (
-                f"'equal', 'neutral', or an input from which the graph knows where data ends: "
+                f"'equal', 'neutral', or an input that gives the graph the ends of the data: "
                 f"'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' of "
                 f"'{axis}'"
             )
@@ -210,7 +210,7 @@ def read_padding_rules(
 def read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
     """Return the padding value of inputs that give one.
 
-    rows: batches may have rows of padding, so that inputs without axes are padded as well.
+    rows: True if batches may have rows of padding: inputs without axes are then padded as well.
     """
     pads: dict[str, Number] = {}
     errors = parameters.errors
@@ -262,8 +262,8 @@ def read_packing(
 ) -> str | None:
     """Return the packed axis, or None.
 
-    Tensors that have the axis, as their first dim, are [total, ...] for the graph: total is the sum
-    of the rows' true lengths, and there is no batch dimension.
+    The axis is the first dim of each tensor that has it. For the graph the tensor is [total, ...]:
+    total is the sum of the rows' true lengths, and there is no batch dimension.
 
     Args:
         parameters: The model's parameters.
@@ -281,7 +281,7 @@ def read_packing(
     if not tensors.knows_axis(place, axis, errors):
         return axis
     if axis in geared:
-        # A packed axis has the sum of all rows, which no gear for the size of one row limits.
+        # The size of a packed axis is the sum over all rows; gears are for the size of one row.
         errors.add(place, f"gears of axis '{axis}'", "an axis that is free")
     if steps.get(axis, 1) > 1:
         found = f"align.{axis}: {steps[axis]}"

@@ -19,11 +19,11 @@ class Artifact:
     """May not exist if the engine has files by chip: see `for_chip`."""
     engine: str
     reason: str
-    """Why this file and engine were chosen, for people."""
+    """The reason why this file and engine were chosen, for the load report."""
 
 
 def is_installed(requirement: Requirement) -> bool:
-    """Return whether the required package, or the required file of it, is installed."""
+    """Return whether the required package, with its required file if any, is installed."""
     # `find_spec` does not import: only the chosen engine pays for the import of its library.
     spec = importlib.util.find_spec(requirement.module or requirement.name)
     if spec is None or not requirement.file:
@@ -99,8 +99,8 @@ def only_graph(artifacts: Sequence[Artifact], device: str) -> Artifact:
     if len(artifacts) > 1:
         stages = ", ".join(artifact.path.name for artifact in artifacts)
         raise ArtifactFault(
-            f"{device}: found the stages {stages}, expected one graph, or .om files alone, which "
-            "hand tensors over on a card: `ge-runtime build` makes them of .onnx files"
+            f"{device}: found the stages {stages}, expected one graph, or only .om files, which "
+            "pass tensors on within a card. `ge-runtime build` makes .om files of .onnx files"
         )
     return artifacts[0]
 

@@ -40,7 +40,7 @@ class DeviceSettings:
     unplanned: bool = False
     """True if engines with unplanned memory may be opened ('unplanned_memory')."""
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)
-    """Input name: image declaration, for engines that convert images with AIPP."""
+    """The declared images by input, for engines that convert images with AIPP."""
     window: Window | None = None
     """The executions to profile or dump; None disables both."""
     limits: TimeLimits = field(default_factory=TimeLimits)
@@ -52,7 +52,7 @@ class DeviceSettings:
     def of(
         cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0, records: bool = False
     ) -> DeviceSettings:
-        """Return the settings in `config`; `records`: whether to include profiles and dumps."""
+        """Return the settings in `config`. records: True to include profiles and dumps."""
         return cls(
             executor,
             config.workspace_pool_bytes,
@@ -141,7 +141,7 @@ class Watched(Protocol):
         """Return why the device cannot be trusted with an execution; empty if it is healthy."""
 
     def telemetry(self) -> dict[str, float]:
-        """Return gauge name: value, for the gauges of `GAUGES` that the device reports."""
+        """Return the values of the gauges of `GAUGES` that the device reports, by name."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ class GraphTensor:
     name: str
     dtype: DType
     dims: tuple[int | None, ...] | None
-    """Sizes, None for each that varies; None instead of the tuple if the rank is unknown."""
+    """Sizes, None for a size that varies; None instead of the tuple if the rank is unknown."""
     symbols: tuple[str | None, ...] = field(default=(), compare=False)
     """The graph's symbol for each size that varies; None for fixed or unnamed sizes.
 
@@ -167,9 +167,9 @@ class LibraryEngine:
 
 @runtime_checkable
 class Limited(Protocol):
-    """Extension of `Engine` for engines that cannot keep every promise of a memory plan.
+    """Extension of `Engine` for engines whose memory or work is not completely planned.
 
-    An engine that compiles while it runs needs seconds to minutes for the first execution.
+    For example, an engine that compiles while serving needs seconds to minutes for it.
     """
 
     @property
@@ -186,7 +186,7 @@ class Limited(Protocol):
 
 @runtime_checkable
 class Perturbable(Protocol):
-    """Extension of `Engine` for engines that can open their graph with other roundings."""
+    """Extension of `Engine` for engines that can open their graph with different rounding."""
 
     def perturbed(self, seed: int) -> Engine | None:
         """Open the graph again on the CPU, with other kernels and other last bits of its weights.
@@ -201,13 +201,13 @@ class Perturbable(Protocol):
             The new engine; None if this graph has no variant.
 
         Raises:
-            ArtifactFault: The graph cannot be opened so.
+            ArtifactFault: The variant cannot be opened.
         """
 
 
 @runtime_checkable
 class Estimating(Protocol):
-    """Extension of `Engine` for engines that know the work of an execution from the graph."""
+    """Extension of `Engine` for engines that estimate the work of an execution from the graph."""
 
     def flops(self, shapes: Shapes) -> int | None:
         """Estimate the floating-point operations of an execution with inputs of these shapes.
@@ -218,7 +218,7 @@ class Estimating(Protocol):
 
 @runtime_checkable
 class Unpadding(Protocol):
-    """Extension of `Engine` for engines whose graph may compute no padding."""
+    """Extension of `Engine` for engines whose graph may skip padding."""
 
     @property
     def unpadded(self) -> bool:

@@ -26,10 +26,10 @@ from ge_runtime.batching.feeds import (
     PastMask,
     Positions,
     PositionsAfterPast,
+    RowsLater,
     Shared,
     State,
-    Turned,
-    turned,
+    shape_in_graph,
 )
 from ge_runtime.batching.images import Images
 from ge_runtime.batching.ragged import Geometry
@@ -92,7 +92,9 @@ class Contract:
     def result_shape(self, geometry: Geometry, spec: TensorSpec) -> tuple[int, ...]:
         """Return a result's shape in a batch; without a batch dimension it begins with 1."""
         shape = geometry.shape(spec)
-        return turned(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
+        return (
+            shape_in_graph(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
+        )
 
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
@@ -129,8 +131,8 @@ class Contract:
         _check_batch_axes(config, signature, feeds, faults)
         faults.raise_any()
         axes = config.batch_axes
-        turned_feeds = tuple(_turned(feed, axes) for feed in feeds)
-        return cls(turned_feeds, config.outputs, states, growing, axes)
+        graph_feeds = tuple(_feed_in_graph(feed, axes) for feed in feeds)
+        return cls(graph_feeds, config.outputs, states, growing, axes)
 
 
 def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
@@ -143,7 +145,7 @@ def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigE
                 f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if the graph "
                 "does not need them"
             )
-            faults.add(f"parameter 'axis_length.{axis}'", "nothing of it in the graph", expected)
+            faults.add(f"parameter 'axis_length.{axis}'", "no graph input for it", expected)
 
 
 def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
@@ -163,7 +165,7 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
             faults.add(f"parameter 'axes.{spec.name}'", "nothing", expected)
         aipp = config.aipp.get(spec.name)
         if aipp is not None and not inputs.takes_images(spec.name):
-            made = aipp.made_of(spec, inputs.image_dtype(spec.name))
+            made = aipp.graph_spec(spec, inputs.image_dtype(spec.name))
             inputs.match(f"parameter 'aipp.{spec.name}'", made)
             yield Images.of(aipp, spec, made, int(config.pads.get(spec.name, 0)))
             continue
@@ -322,7 +324,7 @@ def _check_batch_axes(
         if name not in known:
             faults.add_unknown(field, "tensor", name, known)
         elif name not in dims:
-            faults.add(field, f"'{name}', which has no row for each of a request", "no batch axis")
+            faults.add(field, f"'{name}', which has no rows of requests", "no batch axis")
         elif at is None and name not in joined | answered:
             faults.add(field, "none", f"0 to {len(dims[name])}: each row has its own")
         elif at is not None and at > len(dims[name]):
@@ -336,11 +338,11 @@ _MOVABLE: Final = (
 """Feeds whose rows are the rows of the batch."""
 
 
-def _turned(feed: Feed, axes: BatchAxes) -> Feed:
+def _feed_in_graph(feed: Feed, axes: BatchAxes) -> Feed:
     at = axes.given.get(feed.spec.name, 0)
     if at is None:
         return Shared(feed.spec)
-    return Turned(feed, at) if at else feed
+    return RowsLater(feed, at) if at else feed
 
 
 def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[int, ...]:

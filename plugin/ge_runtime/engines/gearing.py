@@ -1,8 +1,8 @@
 """A model's gears, and the memory that executions at these gears need.
 
-Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. A
-compiled graph executes only the shapes it was compiled for: the gears named in config.pbtxt are
-used, and for axes without gears those of the graph.
+Gears are declared in config.pbtxt, derived from recorded sizes, or given by a compiled graph, which
+executes only the shapes it was compiled for. With a compiled graph, the gears that config.pbtxt
+names are used; axes without gears have the sizes of the graph.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Gearing:
     """The gears of a model, and their origin."""
 
     tables: Mapping[tuple[str, ...], GearSizes]
-    """Axes (ROWS for the rows): their gears."""
+    """The gears by axes, with ROWS for the rows."""
     gears: Gears
     planned: tuple[Gear, ...]
     """The gears to plan memory for: each execution fits into one of them."""
     histogram: Histogram | None
-    """The sizes recorded so far, along rows and all axes; None if there are no usable ones."""
+    """The sizes recorded so far, along rows and all axes; None if no sizes are usable."""
     report: tuple[str, ...]
     """Notes about the histogram and the derived gears, one line each."""
 
@@ -80,7 +80,7 @@ class Gearing:
 
 
 def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
-    """Return the derived gears with each size rounded up to one that executions may have."""
+    """Return the derived gears with each size rounded up to a size that executions may have."""
     own = config.axis_sizes
     raised = {
         tuple(
@@ -132,7 +132,7 @@ def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConf
     size = sizes.pop() or 1
     if config.oversize == "fallback":
         found = f"'fallback' and a graph with a fixed batch of {size}"
-        fault = f"parameter 'oversize': found {found}, expected 'error': it executes no other rows"
+        fault = f"parameter 'oversize': found {found}, expected 'error': no other size is executed"
         raise ConfigFault(config.model, [fault])
     return replace(config, gears={**config.gears, (ROWS,): ((size,),)})
 
@@ -151,8 +151,8 @@ def with_compiled_gears(
         artifact: The artifact's name, for errors.
 
     Raises:
-        ArtifactFault: The artifact lacks a gear that config.pbtxt names, the configuration
-            requires sizes that were not compiled, or allows requests that fit no gear.
+        ArtifactFault: The artifact lacks a gear that config.pbtxt names, or the configuration
+            requires sizes that were not compiled, or it allows requests that fit no gear.
     """
     compiled = list(_sizes_of(config, shapes))
     if not compiled:
@@ -164,14 +164,14 @@ def with_compiled_gears(
     if not axes:
         return config
     _refuse_free_sizes(config, artifact)
-    gears = list(_named(config, compiled, artifact))
+    gears = list(_chosen(config, compiled, artifact))
     _check_limits(config, axes, gears, artifact)
     table = tuple(sorted({tuple(sizes[axis] for axis in axes) for sizes in gears}))
     return replace(config, gears={axes: table})
 
 
 def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes]:
-    """Yield, for each set of shapes, axis: size, for the axes of inputs, including ROWS.
+    """Yield, for each set of shapes, the size of each axis of the inputs, including ROWS.
 
     Sets in which an axis has two sizes are skipped, because no execution has such shapes. Inputs
     with unknown names or other ranks are ignored here; `Contract` reports them.
@@ -204,12 +204,12 @@ def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
     if config.oversize == "fallback":
         raise ArtifactFault(
             f"parameter 'oversize': found {artifact}, which was compiled for certain sizes, "
-            "expected 'error': it cannot execute others"
+            "expected 'error': it cannot execute other sizes"
         )
 
 
-def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
-    """Yield the compiled gears that config.pbtxt names; all sizes of axes without gears."""
+def _chosen(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
+    """Yield the compiled gears that config.pbtxt names; along axes without gears any size."""
     tables: Mapping[tuple[str, ...], GearSizes] = {
         axes: table for axes, table in config.gears.items() if isinstance(table, tuple)
     }
@@ -273,7 +273,7 @@ def overlap_lines(
     return (
         "copies do not overlap with executions",
         f"  io_buffers: 2 would take {once} more",
-        f"  a second executor {plan.workspace_bytes:,} of workspace on the card besides",
+        f"  a second executor would also take {plan.workspace_bytes:,} of workspace on the card",
     )
 
 
@@ -285,7 +285,7 @@ class Footprint:
     batched: bool
     """True if the graph's tensors have a batch dimension."""
     packed: str | None
-    """The axis along which rows are concatenated; a gear's extent along it is that of one row."""
+    """The axis along which rows are concatenated; a gear has the extent of one row along it."""
     sequences: int = 0
     """The maximum number of sequences whose state is kept."""
     blocks: int = 0
@@ -299,7 +299,7 @@ class Footprint:
         return cls(contract, config.batched, config.packing, config.states.kept, blocks)
 
     def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
-        """Return input name: shape, at a gear."""
+        """Return the shape of each graph input at a gear, by name."""
         geometry = self.geometry(gear)
         first = 0 if self.batched else 1  # batches without rows still have a first dim of 1
         return {feed.spec.name: feed.shape(geometry)[first:] for feed in self.contract.feeds}
@@ -389,7 +389,7 @@ _ABOUT_BYTES: Final = 16 * 2**20
 """Target workspace of a measured execution: large compared with the share that does not grow with
 the rows, and executed in milliseconds."""
 _MOST_GEARS: Final = 16
-"""Maximum number of measured gears, the largest ones. Others keep the workspace of their graph."""
+"""Number of the largest gears that are measured. Others keep the workspace of the graph."""
 
 
 def measured(

@@ -39,14 +39,14 @@ class Need:
     intermediates: Intermediates | None
     """None if they are unknown."""
     copies: Mapping[str, int] = field(default_factory=dict)
-    """Output -> largest number of its parts, each of which is copied to make it contiguous."""
+    """By output, the largest number of parts, each of which is copied to make it contiguous."""
     pieces: int = 1
-    """Largest number of executions that share a slot for answers; their rows together are those of
+    """Largest number of executions that share a slot for answers; together they have the rows of
     the gear."""
 
     @property
     def io_bytes(self) -> int:
-        """Size of the inputs and outputs, once."""
+        """Size of one set of inputs and outputs."""
         return sum(map(_aligned_bytes, (*self.inputs.values(), *self.outputs.values())))
 
 
@@ -69,7 +69,7 @@ class GearPlan:
 
     @property
     def taken_bytes(self) -> int:
-        """The workspace of one execution: the measured one, else that of the graph."""
+        """The workspace of one execution: measured, or else computed from the graph."""
         return self.workspace_bytes if self.measured_bytes is None else self.measured_bytes
 
     @classmethod
@@ -145,8 +145,8 @@ class Plan:
         """Return the workspace of an execution: that of the smallest gear that holds it.
 
         Args:
-            sizes: The size of each axis and of the rows. If no gear holds them, the result is that
-                of the gear that needs most.
+            sizes: The size of each axis and of the rows. If no gear holds them, the result is the
+                workspace of the gear that needs most.
         """
         # Executions may have other sizes: along axes without gears, or with oversize: fallback.
         holding = (
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def unsized(self) -> int:
-        """Number of intermediates that are not planned, of the gear with most of them."""
+        """Largest number of intermediates of a gear that are not planned."""
         return max(gear.unsized for gear in self.gears)
 
     def table(self) -> list[str]:
@@ -238,7 +238,7 @@ class Plan:
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
         of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
-        if self._measured():  # it may be below the bound: fused kernels skip some intermediates
+        if self._measured():  # may be below the bound, as fused kernels skip some intermediates
             of_all = ""
         sums = [
             ("weights", self.weights_bytes, ""),

@@ -56,7 +56,7 @@ class BatchRules:
     terms: tuple[tuple[str, ...], ...]
     """The distinct tuples of axes of the request tensors that the graph takes."""
     padding: Mapping[str, PaddingRule]
-    """Every axis to whether sizes along it may differ within one execution."""
+    """By axis, the rule for different sizes along it within one execution."""
     computes_here: bool
     """True if this process computes the executions, not a device or the device service."""
     reproducible: bool = False
@@ -76,7 +76,7 @@ class _Size(NamedTuple):
     """The common properties of executions with the same rows and sizes."""
 
     layout: Layout
-    """The layout of one request without padding, whose block is there during its execution."""
+    """The layout of one request without padding. It has the block only during the execution."""
     feeds: Mapping[str, tuple[int, ...]]
     """The shape of each feed in that layout."""
     results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
@@ -110,7 +110,7 @@ class Executor:
             contract: Its feeds and results.
             rules: The rules of its batches.
             inputs: Memory for the inputs of the largest batch.
-            answers: Slots for its outputs.
+            answers: Slots for the outputs of batches.
             group: Memory for states that grow; None if there are none.
         """
         self.engine = engine
@@ -125,13 +125,13 @@ class Executor:
         self.group = group
         """The growing states of sequences; None if no state grows."""
         grown = {state.spec.name for state in contract.growing}
-        # Of each feed: the name, the type, and whether it is a tensor of requests.
+        # Each feed with its name, its type, and whether it is a tensor of requests.
         self._feeds = [
             (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
             for feed in contract.feeds
             if feed.spec.name not in grown
         ]
-        # Whether the tensors of a lone request without padding are read where they are.
+        # True if the engine reads the tensors of a lone request without padding in place.
         self._binds = (
             rules.computes_here
             and not rules.reproducible
@@ -227,7 +227,7 @@ class Executor:
             size.layout.blocks = ()  # their memory is the server's
         wall_s = time.perf_counter() - wall_s
         self.sample = Sample(wall_s, time.process_time() - cpu_s if here else None)
-        # At most the CPU time: in the rest of the time others used the cores.
+        # At most the CPU time: in the rest of the time other processes used the cores.
         counts.measured_seconds = min(wall_s, self.sample.cpu_s or wall_s)
         return answers, counts
 
@@ -263,7 +263,7 @@ class Executor:
             raise
 
     def end_batch(self) -> None:
-        """End the request batch: answers of the next one get another slot. From any thread."""
+        """End the request batch: answers of the next batch get another slot. From any thread."""
         self._slot = None
 
     def _run(
@@ -300,7 +300,7 @@ class Executor:
                 answers[0][spec.name] = planned
                 continue
             batch = self._with_rows(spec, results[spec.name], layout)
-            # Memory that the engine chose is copied: it may be that of inputs, which are reused.
+            # Memory that the engine chose is copied: it may belong to inputs, and is then reused.
             carve = None if UNKNOWN in spec.dims else slot.carve
             split = unpack if layout.packs(spec) else scatter
             for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
@@ -438,7 +438,7 @@ tensors at other addresses could be rounded differently."""
 
 
 def _is_bindable(tensor: Array) -> bool:
-    # The address: `tensor.ctypes` takes three calls of Python functions.
+    # The last term reads the address, as `tensor.ctypes` takes three calls of Python functions.
     return tensor.flags.carray and not tensor.__array_interface__["data"][0] % _BINDABLE
 
 
@@ -485,7 +485,8 @@ def warm_up(
             costs, text = kept, str(kept.cost)
         else:
             calibration = calibrate(execute, gears, terms, budget_s=CALIBRATION_S)
-            # Packed batches always keep their order, and their size is no multiple of a row.
+            # Packed batches learn no costs: costs do not change their order, and their size is not
+            # a multiple of a row.
             learns = config.packing is None
             costs = LiveCost(calibration.cost, calibration.evidence if learns else None)
             text = str(calibration)
@@ -495,9 +496,9 @@ def warm_up(
                     execute(gear, executor)
     except (EngineFault, OutOfMemory) as fault:
         # Imported here: only models whose warm-up fails need it.
-        from ge_runtime.scheduling.warm_up_fault import explained
+        from ge_runtime.scheduling.warm_up_fault import warm_up_fault
 
-        raise explained(fault, tried[-1], config, execute) from fault
+        raise warm_up_fault(fault, tried[-1], config, execute) from fault
     return costs, text
 
 
