@@ -445,8 +445,8 @@ class Runtime:
 
     def _record(self, path: Path) -> None:
         """Add the sizes of this run to the file, which may hold sizes of other instances."""
-        # Not atomic: of two instances that close at the same moment, one may overwrite the other's
-        # sizes, but the file is always complete.
+        # Not atomic: if two instances close at the same moment, the sizes of one may be lost, but
+        # the file is always complete.
         with suppress(FileNotFoundError, HistogramFault):
             self._recorded.merge(Histogram.load(path))
         try:

@@ -223,7 +223,7 @@ class DType(Enum):
 
 
 def _bfloat16(value: float) -> np.uint16:
-    if math.isnan(value):  # rounding its bits up could give those of a number
+    if math.isnan(value):  # rounding up the bits of NaN could yield the bits of a number
         return np.uint16(0x7FC0)
     bits = int(np.float32(value).view(np.uint32))
     return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
@@ -257,7 +257,7 @@ class TensorSpec:
     dtype: DType
     dims: tuple[Dim, ...]
     axes: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """The names among the dimensions, those in relations included, in order."""
+    """The names among the dimensions, including names in relations, in order."""
 
     def __post_init__(self) -> None:
         names: list[str] = []

@@ -305,7 +305,7 @@ def _number(key: str, text: object, kind: Callable[[Any], Any] = int) -> Any:  #
 
 
 def _ids(runtime: Runtime) -> TensorSpec:
-    """Return the input with token ids: integers along the axis by which the states grow."""
+    """Return the input with token ids: integers along the axis whose size is the states' growth."""
     growth = runtime.config.states.growth
     if growth is not None:
         for spec in runtime.config.inputs:

@@ -134,7 +134,7 @@ class Gears:
     def at_least(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
         """Return `fit` as if all axes could be padded: the size of a trial execution, not of data.
 
-        Sizes are those that the graph accepts: at least the smallest, and multiples of the steps.
+        The graph accepts its sizes: at least the smallest size, and multiples of the steps.
         """
         sizes = {}
         for axis, extent in extents.items():

@@ -26,7 +26,7 @@ class OwnGearPartitioner:
     """Splits batches into executions of requests that have the same gear.
 
     An execution takes the same time with any number of filled rows, so no times are compared:
-    requests fill executions, those with the earliest deadlines first.
+    requests fill executions in the order of their deadlines.
     """
 
     def __init__(self, partitioner: BatchPartitioner, gears: Gears) -> None:

@@ -24,7 +24,7 @@ class GeneratedInputs:
     """The generated graph inputs; each must have a name of its own. For one thread."""
 
     def __init__(self, parameters: Parameters, tensors: ModelTensors, *, batched: bool) -> None:
-        """batched: True if executions have a batch dimension."""
+        """batched: whether executions have a batch dimension."""
         self._batched = batched
         self._parameters = parameters
         self._tensors = tensors
@@ -32,7 +32,7 @@ class GeneratedInputs:
         self._labels: dict[str, str] = {}
 
     def masks(self) -> dict[str, tuple[str | Relation, ...]]:
-        """Return graph inputs with the axes of their masks, or with a sum of PAST and axes."""
+        """Return graph inputs with the axes of their masks, or one sum of PAST and other axes."""
         masks: dict[str, tuple[str | Relation, ...]] = {}
         for field, name, texts in self._parameters.entries(table.MASK):
             dims: tuple[str | Relation, ...] = texts

@@ -104,7 +104,7 @@ def read_dtype(field: str, entry: Mapping[str, object], errors: ConfigErrors) ->
 
 
 def _read_dims(field: str, entry: Mapping[str, object], errors: ConfigErrors) -> tuple[int, ...]:
-    """Return the dims that the model receives: those of `reshape` if there is one."""
+    """Return the dims that the model receives: the shape of `reshape` if there is one."""
     # Triton gives tensors to the model in the shape of `reshape`; `dims` is what clients send.
     reshape = entry.get("reshape")
     dims = reshape.get("shape", []) if isinstance(reshape, Mapping) else entry.get("dims", [])

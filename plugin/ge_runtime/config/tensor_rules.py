@@ -129,7 +129,7 @@ _NO_ORDER: Final = (DType.BOOL, DType.BYTES, DType.BF16)
 
 
 class PaddingRule(Enum):
-    """The rule for sizes along an axis in one execution; values are those of config.pbtxt."""
+    """The rule for sizes along an axis in one execution; the values are texts of config.pbtxt."""
 
     MASKED = "masked"
     """Sizes may differ: a mask or lengths give the graph the ends of data."""
@@ -271,7 +271,7 @@ def read_packing(
         masks: Generated masks with their axes.
         geared: The axes with gears.
         steps: The values of `align.<axis>`.
-        batched: Whether requests have a batch dimension.
+        batched: True if requests have a batch dimension.
     """
     place, axis, errors = "parameter 'packing'", parameters.get(table.PACKING), parameters.errors
     if axis is None:

@@ -121,7 +121,7 @@ def find_artifacts(
         version_dir: The folder of the model's version.
         engine: Name of the engine, or "auto".
         stages: Names of the stages, which are the files' names without suffix.
-        installed: Returns whether a package is installed.
+        installed: Returns True if a package is installed.
         device_kind: Type of the device: "cpu", "cuda" or "npu".
 
     Raises:

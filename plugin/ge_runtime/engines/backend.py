@@ -36,7 +36,7 @@ class DeviceSettings:
     compiler_options: Mapping[str, str] = field(default_factory=dict)
     """Options of GE, for engines that compile."""
     buffers: int = 0
-    """Index of the buffer set among those of the executor, from 0."""
+    """Index of the buffer set among the executor's buffer sets, from 0."""
     unplanned: bool = False
     """True if engines with unplanned memory may be opened ('unplanned_memory')."""
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)

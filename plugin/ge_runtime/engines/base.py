@@ -106,7 +106,7 @@ class Engine(Protocol):
                 allocates the result.
 
         Returns:
-            The requested outputs by name; those passed as arrays are the same objects.
+            The requested outputs by name; arrays that were passed are the same objects.
 
         Raises:
             EngineFault: The execution failed. The content of the output arrays is undefined.
@@ -191,8 +191,8 @@ class Perturbable(Protocol):
     def perturbed(self, seed: int) -> Engine | None:
         """Open the graph again on the CPU, with other kernels and other last bits of its weights.
 
-        Answers of the new engine differ from those of this one by rounding alone. The caller
-        closes it.
+        Only by rounding, answers of the new engine differ from answers of this engine. The caller
+        closes the new engine.
 
         Args:
             seed: Selects the bits.
@@ -360,6 +360,6 @@ class Remote(Protocol):
 
         Args:
             within: Returns the remaining seconds; called before each execution.
-            gone: Returns whether the results are no longer needed; called from time to time while
+            gone: Returns True if the results are no longer needed; called from time to time while
                 an execution waits.
         """

@@ -194,7 +194,7 @@ class TorchCudaEngine(TorchEngine):
         """Capture an execution of each of these shapes, on zeros."""
         cuda = self._cuda
         cuda.gpu.health.ensure_available()
-        self._captures = {}  # first: frees the memory of earlier captures for the new ones
+        self._captures = {}  # first: frees the memory of earlier captures for new captures
         recorder = Recorder(
             cuda.torch,
             cuda.module,

@@ -160,7 +160,7 @@ class _Arena:
         )
 
     def _by_first(self) -> list[int]:
-        """Return the buffers in the order of an allocator, larger ones first in each step."""
+        """Return the buffers in the order of an allocator, in each step the largest first."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (self._buffers[index].first, -self.sizes[index]),
@@ -204,7 +204,7 @@ class Suballocator:
                 f"found {nbytes} bytes aligned to {alignment}, expected at least 1 of each"
             )
         by_size = self._by_size
-        # From the smallest block that is large enough, on to larger ones if alignment needs more.
+        # From the smallest block that is large enough on: alignment may need a larger block.
         for place in range(bisect_left(by_size, (nbytes, 0)), len(by_size)):
             size, start = by_size[place]
             offset = start + -start % alignment

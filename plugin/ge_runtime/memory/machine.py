@@ -44,8 +44,8 @@ def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
         root: The folder with proc/ and sys/.
 
     Returns:
-        The limits; without those that cannot be read or are not below RAM. Empty if the kernel
-        provides none.
+        The limits that can be read and are at most the size of RAM. Empty if the kernel provides
+        none.
     """
     ram = _ram(root)
     most = _UNLIMITED if ram is None else ram.total_bytes

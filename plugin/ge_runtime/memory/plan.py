@@ -59,7 +59,7 @@ class GearPlan:
     answers_bytes: int
     """The outputs of the gear's rows, from one execution or several, and the copies of parts."""
     workspace_bytes: int
-    """Intermediates; those that are not live together share bytes."""
+    """Intermediates, which share bytes if they are not live at the same time."""
     workspace_bound: int
     """The intermediates of the busiest step: no workspace can be smaller."""
     unsized: int
@@ -105,7 +105,7 @@ class Plan:
     gears: tuple[GearPlan, ...]
     """At least one."""
     answer_slots: int
-    """Number of executions whose answers there is room for."""
+    """Number of executions whose answers fit into memory at the same time."""
     workspace_known: bool
     """False if the intermediates are unknown: then no total includes them."""
     device_io_bytes: int = 0

@@ -118,7 +118,7 @@ def earliest_answers(
     """
     count = len(seconds)
     ends = list(accumulate(seconds))
-    # A request that is late in the given order stays late, and must not delay others.
+    # A request that is late in the given order stays late, and must not delay other requests.
     timely = [
         min((due[member] for member in own if due[member] >= end), default=math.inf)
         for own, end in zip(members, ends, strict=True)

@@ -174,7 +174,7 @@ class SequenceStates:
                 self._drop(sequence)
 
     def _drop_idle(self, used: Collection[SequenceId], before: float) -> None:
-        """Drop sequences without a request since `before`, apart from those in `used`."""
+        """Drop sequences that are not in `used` and had no request since `before`."""
         idle = [own for own, at in self._used_at.items() if at < before and own not in used]
         for sequence in idle:
             self._drop(sequence)

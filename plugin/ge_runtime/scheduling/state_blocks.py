@@ -78,7 +78,7 @@ class BlockPool:
         if more > len(self._free):
             raise BlocksTaken(
                 f"blocks of growing states: found {self.used} of {self.count} in use, expected "
-                f"{more} free ones for {size} elements along '{PAST}'. 'state_blocks' sets their "
+                f"{more} free blocks for {size} elements along '{PAST}'. 'state_blocks' sets their "
                 "number"
             )
         for _ in range(more):

@@ -72,7 +72,7 @@ class TokenStream:
 
     sequence: SequenceId
     ids: Array
-    """Token ids, [1, tokens]: those of the prompt, then the generated ones."""
+    """Token ids, [1, tokens]: first the prompt, then the generated tokens."""
     others: Tensors
     """The other inputs of the graph, [1, *dims], the same in each step."""
     options: SamplingOptions
@@ -84,7 +84,7 @@ class TokenStream:
     deadline: float = math.inf
     """Seconds on the clock of the streams, after which the stream ends with an error."""
     past: int = 0
-    """The number of executed tokens."""
+    """The number of tokens that were executed; later steps continue behind them."""
     count: int = 0
     """The number of generated tokens."""
     rng: np.random.Generator = field(init=False)

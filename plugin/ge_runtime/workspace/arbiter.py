@@ -191,7 +191,7 @@ class Arbiter:
         self._range = Suballocator(capacity)
         self._live: set[Waiter] = set()
         self._waiting: list[Waiter] = []  # in order of arrival
-        self._stats = PoolStats(capacity)  # without those that `stats` computes
+        self._stats = PoolStats(capacity)  # without the values that `stats` computes
 
     @property
     def idle(self) -> bool:

@@ -121,8 +121,8 @@ def test_shape_is_foreseen_where_each_size_is_fixed_or_an_inputs(output, shape):
 def test_disagreement_names_both_stages_and_what_each_says():
     wide = signature([graph_tensor("embedding", "batch", 5)], [LOGITS])
     assert faults_of({"encoder": ENCODER, "head": wide}) == [
-        "stage 'head', input 'embedding': found FP32[*,5], expected FP32[*,4], what stage "
-        "'encoder' gives"
+        "stage 'head', input 'embedding': found FP32[*,5], expected FP32[*,4], the output of "
+        "stage 'encoder'"
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ge_runtime.engines.analysis.protobuf import fields
 
 _GRAPH: Final = 7
-"""The field of ModelProto with the graph; all field numbers are those of onnx.proto3."""
+"""The field of ModelProto with the graph; all field numbers are from onnx.proto3."""
 _NODE: Final = 1
 _GATHER: Final = "Gather"
 _MOVING: Final = frozenset(

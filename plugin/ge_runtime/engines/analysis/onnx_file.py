@@ -69,7 +69,7 @@ class OnnxFile:
     model: bytes
     """The serialized ModelProto. Large tensors have a type and dims, but no elements."""
     weights_bytes: int
-    """Size of all tensors, including those in external files."""
+    """Size of all tensors, including tensors in external files."""
     elsewhere: frozenset[str] = frozenset()
     """Paths of the external files, relative to the folder of the .onnx file."""
 
