@@ -396,8 +396,8 @@ class Runtime:
     ) -> None:
         """Run all executions.
 
-        release: receives the places in the batch of requests that are answered early; None if all
-        answers wait for the last execution.
+        release: receives the indexes of requests that are answered early; None if all answers wait
+        for the last execution.
         """
         plan, count = request_batch.plan(), len(request_batch)
         tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]

@@ -70,7 +70,7 @@ class Completion:
 
 
 def lacking(config: Json) -> list[str]:
-    """Return the names of the missing lines; empty if nothing has to be derived."""
+    """Return the names of lines that config.pbtxt lacks; empty if nothing has to be derived."""
     given = texts(config)
     found = [f"{kind}s" for kind in ("input", "output") if not config.get(kind)]
     for kind in ("input", "output"):

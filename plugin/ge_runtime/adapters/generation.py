@@ -33,7 +33,7 @@ _OPTIONS: Final = {
 _ROWS: Final = 8
 """Number of streams that are decoded together, if config.pbtxt does not give it."""
 _NEVER_IDLE: Final = 10**15
-"""Microseconds: streams are ended by this module, not after an idle time."""
+"""In microseconds: this module ends streams, not the scheduler after an idle time."""
 
 
 def open_model(args: Mapping[str, str], pb_utils: PbUtils) -> GraphModel | GenerationModel:

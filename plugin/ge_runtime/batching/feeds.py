@@ -94,7 +94,7 @@ class Constant:
     spec: TensorSpec
     """All dims are fixed."""
     value: Array
-    """In the shape of batches: with a first dim of 1 if these have no rows."""
+    """The value in the shape of batches; without a batch dimension with a first dim of 1."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Return [*dims], independent of the batch."""

@@ -62,7 +62,7 @@ def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRul
 
 
 def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
-    """Return a request's content of the inputs `names`, which have no rows in the graph.
+    """Return the content of a request's inputs `names`, which have no rows in the graph.
 
     Only requests with equal contents may share an execution, because the graph takes one value of
     such an input for all rows.

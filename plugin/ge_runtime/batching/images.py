@@ -82,7 +82,7 @@ def _ends(layout: Layout, dim: object) -> Sequence[int]:
 def table_of(aipp: Aipp) -> Array:
     """Return the result for each value of a pixel in each channel: FP16 [channels, 256]."""
     pixels = np.arange(256, dtype=np.float64)
-    # FP64 holds 8 bits and the 11 of two FP16 exactly, so there is only one rounding.
+    # FP64 is exact for the 8 bits of a pixel and the 11 bits of two FP16 numbers: one rounding.
     rows = [
         (pixels - mean - low) * factor
         for mean, low, factor in zip(aipp.mean, aipp.minimum, aipp.factor, strict=True)

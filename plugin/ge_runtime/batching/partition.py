@@ -70,7 +70,7 @@ class RequestSizes(NamedTuple):
     rows: Sequence[int]
     """Number of rows of each request, at least 1."""
     sizes: Mapping[str, Sequence[int]]
-    """The size that each request needs along each axis, by axis."""
+    """By axis, the size that each request needs along it."""
     deadlines: Sequence[float] | None = None
     """Deadline of each request in seconds on the clock of `now`; inf if it has none. None if no
     request has one."""
@@ -89,7 +89,7 @@ class Partitioner(Protocol):
         """Return the executions of a batch, in order; each request is in one of them."""
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """Return the execution of `members`, places in the batch, regardless of its cost."""
+        """Return the execution of `members`, indexes in the batch, regardless of its cost."""
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
         """Return the execution of one request: its index in the batch, its rows and sizes."""
@@ -162,7 +162,7 @@ class BatchPartitioner:
         return plan
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """Return the execution of `members`, places in the batch, regardless of its cost.
+        """Return the execution of `members`, indexes in the batch, regardless of its cost.
 
         If no gear holds the members together, the execution has exactly the size that they need.
         """

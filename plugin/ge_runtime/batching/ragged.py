@@ -62,7 +62,7 @@ class Geometry:
 
 @dataclass(eq=False)
 class Layout(Geometry):
-    """The geometry of one batch, with the places of requests and the lengths of rows.
+    """The geometry of one batch, with the rows of each request and the lengths of rows.
 
     The rows of requests come first. Rows of padding have length 1 along every axis, the smallest
     valid row, so that no graph divides by a length of 0.

@@ -8,7 +8,7 @@
   `l2` or `none`.
 - `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1` writes the outputs of
   operators, their inputs (`mode=input`) or both (`mode=all`) in these executions. Without `layers`
-  it writes those of all operators.
+  it writes the tensors of all operators.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class Resident:
     inputs: Mapping[str, ResidentTensor] = field(default_factory=dict)
     outputs: Mapping[str, ResidentTensor] = field(default_factory=dict)
     rows: int = 0
-    """Number of rows of each output that there is room for."""
+    """Number of rows of each output that fit on the device."""
     reads: int = 1
     lease_s: int = 60
     spare_s: int = 5

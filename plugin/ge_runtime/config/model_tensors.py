@@ -272,7 +272,7 @@ def is_axis_name(text: str) -> bool:
 
 
 class AxisNames:
-    """The lists of `axes.<tensor>`. For one thread."""
+    """The names of dims that `axes.<tensor>` lists. For one thread."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._lists = {name: names for _, name, names in parameters.entries(table.AXES)}
@@ -284,7 +284,7 @@ class AxisNames:
         return tuple(self._lists)
 
     def mentioned(self, name: str) -> tuple[str, ...]:
-        """Return the tensor's list, valid or not."""
+        """Return the names in the tensor's list, valid or not."""
         return self._lists.get(name, ())
 
     def of_input(self, spec: TensorSpec, *, needed: bool) -> TensorSpec:

@@ -35,7 +35,7 @@ class ConfigErrors:
         self._found.append(f"{field}: found {found}, expected {expected}")
 
     def add_unknown(self, field: str, kind: str, found: str, known: Iterable[str]) -> None:
-        """Add an error for a name of some `kind` that is not in `known`; suggest the nearest."""
+        """Add an error for a name of a `kind` that is not in `known`; suggest the nearest name."""
         names = sorted(known)
         expected = f"one of: {', '.join(names)}" if names else f"none: this model has no {kind}"
         hint = did_you_mean(found, dict(zip(names, names, strict=True)))

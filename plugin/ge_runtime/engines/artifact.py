@@ -49,7 +49,7 @@ def chip_file(path: Path, chip: str) -> Path:
 
 
 def graph_name(path: Path, chip: str) -> str:
-    """Return the graph's name: the file name without its suffix and the chip's."""
+    """Return the graph's name: the file name without the suffixes of the engine and the chip."""
     return path.stem.removesuffix(_chip_suffix(chip))
 
 
@@ -197,7 +197,7 @@ def find_artifact(
             lacks = f"is there, but {engines[name].requires.name} is not installed"
             lack = lacks if name in found else "is not there"
             reason += f"; {file} {lack}"
-    if engine == chosen.name:  # not "auto": the table had this one engine
+    if engine == chosen.name:  # not "auto": no other engine was considered
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
 

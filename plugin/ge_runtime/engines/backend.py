@@ -107,7 +107,7 @@ class DeviceBackend(Protocol):
 
     @property
     def memories(self) -> tuple[Device[Any], ...]:
-        """All memory that is accounted for: `memory`, and on a card also the card's own memory.
+        """All memory with counted allocations: `memory`, and on a card also the card's own memory.
 
         Includes memory that all models on a card share.
         """
@@ -138,7 +138,7 @@ class Watched(Protocol):
     """Extension of `DeviceBackend` for devices that report their state. Thread-safe."""
 
     def fault(self) -> str:
-        """Return why the device cannot be trusted with an execution; empty if it is healthy."""
+        """Return why the device is not healthy; empty if it is healthy."""
 
     def telemetry(self) -> dict[str, float]:
         """Return the values of the gauges of `GAUGES` that the device reports, by name."""

@@ -86,8 +86,8 @@ class Engine(Protocol):
         Must be called before the first execution. A second call replaces the earlier allocation.
 
         Args:
-            largest: Input shapes to prepare for. An execution fits if one of them is at least as
-                large in every size.
+            largest: Input shapes to prepare for. An execution fits if the shapes of one entry are
+                at least as large in every size.
             memory: Host memory for tensors that the engine keeps between its steps, for as long as
                 the engine is open.
 
@@ -191,8 +191,7 @@ class Perturbable(Protocol):
     def perturbed(self, seed: int) -> Engine | None:
         """Open the graph again on the CPU, with other kernels and other last bits of its weights.
 
-        Only by rounding, answers of the new engine differ from answers of this engine. The caller
-        closes the new engine.
+        Answers of the two engines differ only by rounding. The caller closes the new engine.
 
         Args:
             seed: Selects the bits.
@@ -230,7 +229,7 @@ class AdaptsThreads(Protocol):
     """Extension of `Engine` for engines that can execute small batches on one thread."""
 
     def adapt_threads(self, largest: Shapes) -> str:
-        """Choose the threads of each later execution by its work, which the graph determines.
+        """Choose the threads of each later execution by its work, as computed from the graph.
 
         Args:
             largest: The input shapes of the largest execution.

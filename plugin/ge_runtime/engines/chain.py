@@ -91,7 +91,7 @@ class Wiring:
 
     def steps(self, outputs: Iterable[str]) -> list[Step]:
         """Return the steps that produce these outputs, in order of execution."""
-        # From the last stage to the first: the inputs of a stage are required of earlier stages.
+        # From the last stage to the first: earlier stages must produce the inputs of a stage.
         wanted, steps = set(outputs), []
         for stage, signature in reversed(list(self.stages.items())):
             required = tuple(tensor.name for tensor in signature.outputs if tensor.name in wanted)

@@ -98,7 +98,7 @@ def stat_identity(path: Path) -> Identity:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ArtifactFault(f"{path}: found no regular file, expected one")
-    # With the status change time: tools that copy set the modification time, no tool sets this one.
+    # With the status change time: tools that copy set the modification time, but cannot set it.
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

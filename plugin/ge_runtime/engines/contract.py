@@ -312,7 +312,7 @@ def _state_results(
 def _check_batch_axes(
     config: RuntimeConfig, signature: Signature, feeds: Sequence[Feed], faults: ConfigErrors
 ) -> None:
-    """Add faults for batch axes of unknown tensors, out of range, or of tensors without rows."""
+    """Add faults for batch axes out of range, and of tensors that are unknown or have no rows."""
     dims = {feed.spec.name: feed.spec.dims for feed in feeds if isinstance(feed, _MOVABLE)}
     dims |= {spec.name: spec.dims for spec in config.outputs}
     dims |= {output: dims.get(source, ()) for source, output in config.states.outputs.items()}

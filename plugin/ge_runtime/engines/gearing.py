@@ -249,9 +249,9 @@ def _shown(gears: Sequence[tuple[int, ...]]) -> str:
 
 
 def answer_slots(config: RuntimeConfig) -> int:
-    """Return the number of executions whose responses a model has memory for.
+    """Return the number of slots, each with memory for the responses of one execution.
 
-    With the device service there is one more, for responses when all slots are in use.
+    With the device service there is one more slot, for use when all other slots are in use.
     """
     return ANSWER_SLOTS + (config.service_share is not None)
 
@@ -389,7 +389,7 @@ _ABOUT_BYTES: Final = 16 * 2**20
 """Target workspace of a measured execution: large compared with the share that does not grow with
 the rows, and executed in milliseconds."""
 _MOST_GEARS: Final = 16
-"""Number of the largest gears that are measured. Others keep the workspace of the graph."""
+"""Number of the largest gears that are measured. The others keep the graph's workspace."""
 
 
 def measured(

@@ -211,7 +211,7 @@ class OnnxEngine(LibraryEngine):
             ) from error
 
     def _invalid_value(self, text: str, inputs: Tensors) -> InvalidValue | None:
-        """Return a fault that names the input with the wrong index; None if it is not certain."""
+        """Return a fault that names the input with the wrong index; None if that is not certain."""
         named = _OUT_OF_BOUNDS.search(text)
         if named is None:
             return None

@@ -110,7 +110,7 @@ def open_session(
         if weights:
             value_of = onnxruntime.OrtValue.ortvalue_from_numpy
             options.add_external_initializers([*weights], [*map(value_of, weights.values())])
-        # With fallback it would print an error and continue with another provider.
+        # With fallback, onnxruntime would print an error and continue with another provider.
         return onnxruntime.InferenceSession(
             str(path) if content is None else content,
             options,
@@ -132,7 +132,7 @@ def _affinities(threads: int) -> str:
     of 0.1 GFLOP. With fewer threads than cores, several models would be pinned to the same cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    # ONNX Runtime counts cores from 1. The first thread is the caller's, which stays as it is.
+    # ONNX Runtime counts cores from 1. The first thread is the caller's, which is not pinned.
     return ";".join(str(core + 1) for core in cores[1:]) if threads == len(cores) else ""
 
 

@@ -2,7 +2,7 @@
 
 A replay allocates nothing, and is one call of the host for any number of kernels. It reads and
 writes the addresses of the captured execution: inputs and outputs have fixed addresses on the
-device, which all captures share, because only one is executed at a time.
+device, which all captures share, because only one capture is executed at a time.
 
 Written from torch's documentation and source, and never run on a GPU: the tests use a fake.
 """

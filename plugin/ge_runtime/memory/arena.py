@@ -125,7 +125,7 @@ class AnswerSlots:
         batch.
 
         Raises:
-            PlanFault: That allocation failed.
+            PlanFault: New memory could not be allocated.
         """
         with self._lock:  # until the arena refers to the slot
             for place in range(len(self._slots)):

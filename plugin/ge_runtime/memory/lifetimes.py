@@ -160,7 +160,7 @@ class _Arena:
         )
 
     def _by_first(self) -> list[int]:
-        """Return the buffers in the order of an allocator, in each step the largest first."""
+        """Return the buffers in the order of their first steps, in each step the largest first."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (self._buffers[index].first, -self.sizes[index]),

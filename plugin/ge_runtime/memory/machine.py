@@ -44,8 +44,8 @@ def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
         root: The folder with proc/ and sys/.
 
     Returns:
-        The limits that can be read and are at most the size of RAM. Empty if the kernel provides
-        none.
+        RAM, and the other limits that are lower, as far as they can be read. Empty if the kernel
+        provides none.
     """
     ram = _ram(root)
     most = _UNLIMITED if ram is None else ram.total_bytes
@@ -87,7 +87,7 @@ def _control_groups(root: Path) -> Iterator[MemoryLimit]:
 def _groups(
     root: Path, mount: str, path: str, names: tuple[str, str, str]
 ) -> Iterator[MemoryLimit]:
-    """Yield the limits, in files of these names, from the innermost group outwards.
+    """Yield the limits in the files `names`, from the innermost group outwards.
 
     In a container, the path may be a path of the host. Then only the mount itself exists, which is
     the container's own group.

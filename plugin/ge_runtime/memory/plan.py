@@ -142,7 +142,7 @@ class Plan:
         )
 
     def workspace_at(self, sizes: Mapping[str, int]) -> int:
-        """Return the workspace of an execution: that of the smallest gear that holds it.
+        """Return the workspace of an execution: of the smallest gear that holds the execution.
 
         Args:
             sizes: The size of each axis and of the rows. If no gear holds them, the result is the

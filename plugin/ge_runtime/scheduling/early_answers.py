@@ -5,8 +5,8 @@ run in the order of their time per request, the shortest first (W. E. Smith, Var
 single-stage production, 1956). Two constraints limit this:
 
 - **Deadlines**: every answer that meets its deadline in the given order still meets it.
-- **Fairness**: the order of arrival is that of the oldest request of each execution. No execution
-  ends later than `FAIRNESS` times its end in the order of arrival.
+- **Fairness**: executions arrive in the order of their oldest requests. No execution ends later
+  than `FAIRNESS` times its end in the order of arrival.
 
 So each execution has a latest end. The order is built from its last place to its first. Of the
 remaining executions, those that may end as late as the place ends are candidates; the candidate

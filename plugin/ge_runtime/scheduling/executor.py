@@ -114,7 +114,7 @@ class Executor:
             group: Memory for states that grow; None if there are none.
         """
         self.engine = engine
-        """For callers with exclusive use of the executor."""
+        """The open graph, for callers with exclusive use of the executor."""
         self.contract = contract
         """The feeds and results of the graph."""
         self._rules = rules
@@ -150,9 +150,9 @@ class Executor:
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
     ) -> Executor:
-        """Return an executor in the memory of this one, for use while this one is idle.
+        """Return an executor that uses the memory of this executor, while this executor is idle.
 
-        The caller closes `engine`, and does not close the executor.
+        The caller closes `engine`, and does not close the new executor.
         """
         new = Executor(
             engine or self.engine,
@@ -401,7 +401,7 @@ class Executor:
         axes = self.contract.batch_axes
         if spec.name in axes.given:
             batch = rows_first(batch, axes.of(spec.name), layout.rows)
-        if UNKNOWN in spec.dims:  # only then the engine chose the shape
+        if UNKNOWN in spec.dims:  # the engine chose the shape
             expected = layout.shape(spec)
             if len(batch.shape) != len(expected) or any(
                 size not in (UNKNOWN, found)

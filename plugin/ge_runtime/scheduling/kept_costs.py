@@ -39,7 +39,7 @@ class KeptCosts:
         hardware: str,
         cores: int,
     ) -> KeptCosts | None:
-        """Return the file of a model; None if config.pbtxt gives the cost, or without a folder.
+        """Return a model's kept costs; None if config.pbtxt gives the cost, or without a folder.
 
         terms: see CostModel. hardware: description of the device. cores: of this process.
         """

@@ -103,7 +103,7 @@ ANONYMOUS_CALLER = Caller()
 
 
 class PooledWorkspace:
-    """Workspace from a pool shared by models: each execution leases what the plan says."""
+    """Workspace from a pool shared by models: each execution leases its planned workspace."""
 
     def __init__(self, pool: WorkspacePool, plan: Plan, owner: str, counts: SharedCounts) -> None:
         self._pool = pool

@@ -85,7 +85,7 @@ class BlockPool:
             state.blocks.append(self._free.pop())
 
     def release(self, state: SequenceState) -> None:
-        """Take all blocks of a sequence back, which ends it."""
+        """End a sequence, and take back all its blocks."""
         self._free += state.blocks
         state.blocks = []
         state.live = False

@@ -183,6 +183,6 @@ class StateGroup:
 
 
 def _members(layout: Layout) -> list[SequenceState | None]:
-    """Return the kept states of each request, which has one row; None if there are none."""
+    """Return the states of each request, which has one row; None if they are not kept."""
     states = [block.state for block in layout.blocks]
     return [state if isinstance(state, SequenceState) else None for state in states]

@@ -84,7 +84,7 @@ class TokenStream:
     deadline: float = math.inf
     """Seconds on the clock of the streams, after which the stream ends with an error."""
     past: int = 0
-    """The number of tokens that were executed; later steps continue behind them."""
+    """The number of ids that were executed."""
     count: int = 0
     """The number of generated tokens."""
     rng: np.random.Generator = field(init=False)

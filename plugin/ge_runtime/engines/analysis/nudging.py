@@ -62,7 +62,7 @@ def nudged_weights(path: Path, rng: np.random.Generator) -> tuple[bytearray, dic
     nudging = _Nudging(rng, path.parent)
     with memoryview(content) as view:
         nudging.nudge_within(view, "model")
-    # ONNX Runtime removes unused weights, and fails if it shall replace one.
+    # ONNX Runtime removes unused weights, and fails if it is given an unused weight.
     return content, {
         name: nudging.external[name] for name in nudging.external.keys() & nudging.used
     }
