@@ -51,7 +51,7 @@ class EngineLost(RuntimeFault):
 
 
 class ServiceFault(RuntimeFault):
-    """The device service cannot be started or reached, or refuses the model. Raised at load."""
+    """The device service cannot be started or reached, or refuses a request. Raised at load."""
 
 
 class NoDevice(RuntimeFault):

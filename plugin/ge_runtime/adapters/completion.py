@@ -141,7 +141,7 @@ def complete(
     found = _load_kept(version_dir, config)
     if found is None:
         log(f"{name}: {lacks}: deriving it from executions of {graph.name}")
-        found = _derived(config, graph, wanted)
+        found = _derive(config, graph, wanted)
         _save_kept(version_dir, config, found)
     else:
         log(f"{name}: {lacks}: an earlier load has derived it from {graph.name}")
@@ -176,7 +176,7 @@ def restore(config: Json, version_dir: Path) -> tuple[Json, list[str]]:
         wanted = lacking(config)
         if policy.get("decoupled") or not wanted:
             return config, []
-        found = _derived(config, graph, wanted)
+        found = _derive(config, graph, wanted)
     parameters = {key: {"string_value": text} for key, text in found.parameters.items()}
     line = ", ".join(f"{key}={text!r}" for key, text in found.parameters.items())
     merged = {**parameters, **(config.get("parameters") or {})}
@@ -192,7 +192,7 @@ def _graph(config: Json, version_dir: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
+def _derive(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     """Derive a completion in another process, which a graph may crash."""
     name = config.get("name", "")
     lacks = (

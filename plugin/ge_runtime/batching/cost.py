@@ -268,7 +268,7 @@ class LiveCost:
         # that happened to be executed in that time.
         served.add(rows, elements, seconds / factor, valid=valid)
         self._served = served
-        self._base = _model(calibration, served, base.terms)
+        self._base = _combined_model(calibration, served, base.terms)
         self._cost = self._base.scaled(self.drift)
 
     def as_json(self) -> dict[str, object] | None:
@@ -287,10 +287,10 @@ class LiveCost:
         if not calibration.weight:
             raise ValueError("found no executions, expected executions of a calibration")
         served = CostEvidence.of_json(data.get("served"))
-        return cls(_model(calibration, served, terms), calibration, served)
+        return cls(_combined_model(calibration, served, terms), calibration, served)
 
 
-def _model(
+def _combined_model(
     calibration: CostEvidence, served: CostEvidence, terms: tuple[tuple[str, ...], ...]
 ) -> CostModel:
     known = calibration.scaled(1.0)
@@ -414,7 +414,7 @@ class CostEvidence:
             raise ValueError(f"found no sums of executions: {error}") from error
         whole = (products.shape, sums.shape) == (evidence._products.shape, evidence._sums.shape)
         # No sum is negative: they are sums of products of counts and times.
-        if not (whole and weight >= 0 and _sound(products) and _sound(sums)):
+        if not (whole and weight >= 0 and _are_sums(products) and _are_sums(sums)):
             raise ValueError("found no sums of executions, expected numbers of at least 0")
         evidence._products, evidence._sums, evidence._weight = products, sums, weight
         return evidence
@@ -428,5 +428,5 @@ def _counts(rows: Floats, elements: Floats, valid: NDArray[np.int64] | None = No
     return np.stack([np.ones_like(work), computed, work * elements, computed * roots])
 
 
-def _sound(numbers: Floats) -> bool:
+def _are_sums(numbers: Floats) -> bool:
     return bool(np.isfinite(numbers).all() and (numbers >= 0).all())

@@ -255,11 +255,8 @@ class ItemShapeFlattened(_OfSource):
         ItemShape(self.spec, self.source).write(layout, shapes)
 
 
-def shape_in_graph(shape: tuple[int, ...], at: int | None) -> tuple[int, ...]:
-    """Return the graph's shape of a tensor of shape [rows, *dims].
-
-    at: the graph's dim of the rows; None if the graph has no dim for them.
-    """
+def graph_shape(shape: tuple[int, ...], at: int | None) -> tuple[int, ...]:
+    """Return the graph's shape for [rows, *dims]; the rows become dim `at`, or no dim for None."""
     rows, *dims = shape
     return tuple(dims if at is None else (*dims[:at], rows, *dims[at:]))
 
@@ -285,7 +282,7 @@ class RowsLater:
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Return [*dims before, rows, *dims behind]."""
-        return shape_in_graph(self.feed.shape(geometry), self.at)
+        return graph_shape(self.feed.shape(geometry), self.at)
 
     def write(self, layout: Layout, batch: Array) -> None:
         self.feed.write(layout, np.moveaxis(batch, self.at, 0))

@@ -214,7 +214,7 @@ class Gears:
 
     def most_rows(self, extents: Mapping[str, int]) -> int:
         """Return the largest number of rows of these extents that a gear holds; 0 for none."""
-        return _most(self.rows, lambda rows: self.fit(rows, extents) is not None)
+        return _largest_held(self.rows, lambda rows: self.fit(rows, extents) is not None)
 
     @property
     def rows_of_any_size(self) -> int:
@@ -240,7 +240,7 @@ class Gears:
 
         # A single axis is the simplest reason, then the rows; only then sizes together.
         for axis, extent in extents.items():
-            most = _most(extent, partial(holds, axis=axis))
+            most = _largest_held(extent, partial(holds, axis=axis))
             if most < extent:
                 return axis, f"{axis} {extent}", f"1 to {most} (the largest of {self._key(axis)})"
         for axis, total in self._totals.items():
@@ -347,6 +347,6 @@ def _ranks(declared: Ints, *, exact: bool) -> Ints:
     return np.where(np.isin(sizes, declared), ranks, len(declared)) if exact else ranks
 
 
-def _most(limit: int, held: Callable[[int], bool]) -> int:
+def _largest_held(limit: int, held: Callable[[int], bool]) -> int:
     """Return the largest number up to `limit` that is `held`; all smaller numbers must be, too."""
     return bisect_left(range(1, limit + 1), True, key=lambda number: not held(number))

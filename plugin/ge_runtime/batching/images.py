@@ -32,7 +32,7 @@ class Images:
 
     @classmethod
     def of(cls, aipp: Aipp, source: TensorSpec, spec: TensorSpec, pad: int) -> Images:
-        """Return the feed for images of `source`; `spec` is the result of `Aipp.graph_spec`."""
+        """Return the feed for images of `source`; `spec` is the result of `Aipp.output`."""
         return cls(spec, source, aipp, table_of(aipp).astype(spec.dtype.numpy), pad)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:

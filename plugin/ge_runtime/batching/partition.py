@@ -157,7 +157,7 @@ class BatchPartitioner:
         optimum = self._optimum(arrays, np.arange(count))
         due = list(requests.deadlines or [math.inf] * count)
         plan = earliest_first(optimum, due)
-        if _missed(plan, requests.now, due):
+        if _count_missed(plan, requests.now, due):
             plan = self._before_deadlines(arrays, optimum, due)
         return plan
 
@@ -171,7 +171,7 @@ class BatchPartitioner:
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         gear = self._gears.fit(total, extents) or Gear(total, extents)
-        valid = self._valid(members, requests)
+        valid = self._unpadded_elements(members, requests)
         return self.execution_at(gear, tuple(sorted(members)), valid)
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
@@ -192,7 +192,7 @@ class BatchPartitioner:
         seconds = self._cost.seconds(gear.rows, gear.extents, valid)
         return Execution(members, gear, seconds, valid)
 
-    def _valid(self, members: Sequence[int], requests: RequestSizes) -> int | None:
+    def _unpadded_elements(self, members: Sequence[int], requests: RequestSizes) -> int | None:
         """Return the elements of the members without padding; None if padding is computed."""
         if not self._unpadded:
             return None
@@ -262,7 +262,7 @@ class BatchPartitioner:
         the order of arrival.
         """
         ties = (counts, *extents.values())
-        padded = self._padded(extents)
+        padded = self._padded_axes(extents)
         if len(padded) <= 1:
             return np.lexsort(ties)[None]
         work = self._cost.elements_many(alone.extents)
@@ -279,7 +279,7 @@ class BatchPartitioner:
         ends = np.cumsum(counts[orders], axis=1)
         rows = ends[:, None, :] - (ends - counts[orders])[:, :, None]
         largest = {axis: own[orders][:, None, :] for axis, own in extents.items()}
-        padded = self._padded(extents)
+        padded = self._padded_axes(extents)
         if len(padded) > 1:  # with one padded axis, the last of a run is its largest
             inside = np.tri(orders.shape[1], dtype=np.int64).T
             for axis in padded:
@@ -299,7 +299,7 @@ class BatchPartitioner:
             np.copyto(seconds, np.inf, where=~held)
         return seconds
 
-    def _padded(self, axes: Iterable[str]) -> list[str]:
+    def _padded_axes(self, axes: Iterable[str]) -> list[str]:
         """Return the axes along which the requests of a group may differ."""
         return [axis for axis in axes if axis not in self._equal]
 
@@ -314,10 +314,10 @@ class BatchPartitioner:
         due = [d if end <= d else math.inf for end, d in zip(alone, deadlines, strict=True)]
         urgency = np.argsort(due, kind="stable")
         plans = [earliest_first(optimum, due)]
-        for k in _cuts(len(due) - due.count(math.inf), len(due)):
+        for k in _urgent_counts(len(due) - due.count(math.inf), len(due)):
             first, rest = (self._optimum(arrays, part) for part in np.split(urgency, [k]))
             plans.append(earliest_first(first, due) + earliest_first(rest, due))
-        return min(plans, key=lambda plan: (_missed(plan, now, due), _total(plan)))
+        return min(plans, key=lambda plan: (_count_missed(plan, now, due), _total_seconds(plan)))
 
 
 class _SizeArrays:
@@ -366,7 +366,7 @@ def earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) 
     )
 
 
-def _missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -> int:
+def _count_missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -> int:
     """Return how many requests are answered too late if the plan starts now."""
     missed = 0
     for execution in plan:
@@ -375,11 +375,11 @@ def _missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -
     return missed
 
 
-def _total(plan: Sequence[Execution]) -> float:
+def _total_seconds(plan: Sequence[Execution]) -> float:
     return sum(execution.seconds for execution in plan)
 
 
-def _cuts(urgent: int, n: int) -> list[int]:
+def _urgent_counts(urgent: int, n: int) -> list[int]:
     """Return how many of the most urgent of `n` requests come first in the compared plans."""
     powers = [1 << exponent for exponent in range(urgent.bit_length())]
     # With all of the batch first, the plan is the same as with none first.

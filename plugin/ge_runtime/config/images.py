@@ -93,7 +93,7 @@ class Aipp:
         """Number of bytes of a pixel."""
         return CHANNELS[self.input_format]
 
-    def graph_spec(self, spec: TensorSpec, dtype: DType) -> TensorSpec:
+    def output(self, spec: TensorSpec, dtype: DType) -> TensorSpec:
         """Return the graph's tensor that is computed from images of this spec."""
         height, width, channels = spec.dims
         if self.crop is not None:
@@ -302,7 +302,7 @@ class _Reader:
                 self._fault(f"'{spec.name}' {spec}", f"sides from {least} to {MOST_PIXELS}")
         if not any(aipp.border):
             return
-        width = aipp.graph_spec(spec, DType.FP32).dims[2]
+        width = aipp.output(spec, DType.FP32).dims[2]
         if not all(isinstance(dim, int) for dim in spec.dims):
             self._fault(next(key for key in _SIDES if key in self._given), "none for any size")
         elif isinstance(width, int) and width > _MOST_PADDED_WIDTH:

@@ -294,8 +294,8 @@ class AxisNames:
         """
         names = self._names_for(spec, needed=needed)
         if all(map(is_axis_name, names)):
-            return _named(spec, names)
-        expected = f"{_wanted(spec)}; relations are for outputs"
+            return _with_names(spec, names)
+        expected = f"{_expected_names(spec)}; relations are for outputs"
         self._errors.add(_field_of(spec), f"'{', '.join(names)}'", expected)
         return spec
 
@@ -308,15 +308,15 @@ class AxisNames:
             except ValueError as error:
                 self._errors.add(_field_of(spec), f"'{text}'", str(error))
                 return spec
-        return _named(spec, dims)
+        return _with_names(spec, dims)
 
     def _names_for(self, spec: TensorSpec, *, needed: bool) -> tuple[str, ...]:
         """Return the tensor's names. If their number is wrong, add an error and return none."""
         names, wanted = self._lists.get(spec.name), spec.dims.count(UNKNOWN)
         if names is None and wanted and needed:
-            self._errors.add(_field_of(spec), "nothing", _wanted(spec))
+            self._errors.add(_field_of(spec), "nothing", _expected_names(spec))
         elif names is not None and len(names) != wanted:
-            self._errors.add(_field_of(spec), f"'{', '.join(names)}'", _wanted(spec))
+            self._errors.add(_field_of(spec), f"'{', '.join(names)}'", _expected_names(spec))
         elif names is not None:
             return names
         return ()
@@ -326,7 +326,7 @@ def _field_of(spec: TensorSpec) -> str:
     return f"parameter 'axes.{spec.name}'"
 
 
-def _wanted(spec: TensorSpec) -> str:
+def _expected_names(spec: TensorSpec) -> str:
     return f"{spec.dims.count(UNKNOWN)} name(s), one per -1 of dims {list(spec.dims)}"
 
 
@@ -338,7 +338,7 @@ def read_dim(text: str) -> str | Relation:
     return relation.term if isinstance(relation.term, str) else relation
 
 
-def _named(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
+def _with_names(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
     if not names:
         return spec
     left = iter(names)

@@ -210,7 +210,7 @@ def _found_files(version_dir: Path, stem: str, entry: EngineEntry) -> str:
     return ", ".join(sorted(own.name for own in version_dir.glob(f"{stem}.*{entry.suffix}")))
 
 
-def _described(entry: Path) -> str:
+def _describe(entry: Path) -> str:
     """Return the entry's name, and its type if it is not a file."""
     if entry.is_file():
         return entry.name
@@ -222,7 +222,7 @@ def _described(entry: Path) -> str:
 def _no_artifact(version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str) -> str:
     entries = version_dir.iterdir() if version_dir.is_dir() else ()
     # Python creates this folder, and it never contains a graph.
-    names = sorted(_described(entry) for entry in entries if entry.name != "__pycache__")
+    names = sorted(_describe(entry) for entry in entries if entry.name != "__pycache__")
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; " + _cure(
         names, wanted, stem, device_kind

@@ -180,7 +180,7 @@ class _Joiner:
             self._compare(place, tensor, self.outputs[name], f"the output of stage '{owner}'")
         elif name in self.inputs:
             self._compare(place, tensor, self.inputs[name], f"the input of stage '{owner}'")
-            self.inputs[name] = _narrowed(self.inputs[name], tensor)
+            self.inputs[name] = _with_sizes_of(self.inputs[name], tensor)
         else:
             # Symbols are local to a graph: "n" of two stages may be different sizes.
             self.inputs[name] = replace(tensor, symbols=())
@@ -213,7 +213,7 @@ def _fit(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | Non
     )
 
 
-def _narrowed(tensor: GraphTensor, other: GraphTensor) -> GraphTensor:
+def _with_sizes_of(tensor: GraphTensor, other: GraphTensor) -> GraphTensor:
     """Return `tensor` with the sizes that only `other` declares."""
     if tensor.dims is None or other.dims is None:
         return replace(tensor, dims=other.dims if tensor.dims is None else tensor.dims)

@@ -29,7 +29,7 @@ from ge_runtime.batching.feeds import (
     RowsLater,
     Shared,
     State,
-    shape_in_graph,
+    graph_shape,
 )
 from ge_runtime.batching.images import Images
 from ge_runtime.batching.ragged import Geometry
@@ -92,9 +92,8 @@ class Contract:
     def result_shape(self, geometry: Geometry, spec: TensorSpec) -> tuple[int, ...]:
         """Return a result's shape in a batch; without a batch dimension it begins with 1."""
         shape = geometry.shape(spec)
-        return (
-            shape_in_graph(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
-        )
+        at = self.batch_axes.of(spec.name)
+        return graph_shape(shape, at) if self.batch_axes.given else shape
 
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
@@ -115,11 +114,11 @@ class Contract:
                 faults.add(section, "nothing", "at least one tensor of the graph")
         inputs = GraphPorts("graph input", signature.inputs, config, faults)
         feeds = (
-            *_joined(config, inputs, faults),
-            *_generated(config, inputs),
-            *_batch_inputs(config, inputs),
-            *_constants(config, inputs, faults),
-            *_states(config, inputs, faults),
+            *_joined_feeds(config, inputs, faults),
+            *_generated_feeds(config, inputs),
+            *_batch_input_feeds(config, inputs),
+            *_constant_feeds(config, inputs, faults),
+            *_state_feeds(config, inputs, faults),
         )
         inputs.refuse_unmatched()
         _check_row_ends(config, {feed.spec.name for feed in feeds}, faults)
@@ -148,7 +147,9 @@ def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigE
             faults.add(f"parameter 'axis_length.{axis}'", "no graph input for it", expected)
 
 
-def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _joined_feeds(
+    config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[Feed]:
     lengths = {*config.axis_lengths.values()}
     # Passthrough applies to the request's inputs; prepared tensors replace them for the graph.
     elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
@@ -165,7 +166,7 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
             faults.add(f"parameter 'axes.{spec.name}'", "nothing", expected)
         aipp = config.aipp.get(spec.name)
         if aipp is not None and not inputs.takes_images(spec.name):
-            made = aipp.graph_spec(spec, inputs.image_dtype(spec.name))
+            made = aipp.output(spec, inputs.image_dtype(spec.name))
             inputs.match(f"parameter 'aipp.{spec.name}'", made)
             yield Images.of(aipp, spec, made, int(config.pads.get(spec.name, 0)))
             continue
@@ -175,7 +176,7 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
         yield Joined(spec, spec.dtype.scalar(pad))
 
 
-def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
+def _generated_feeds(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
         inputs.match(f"parameter 'mask.{name}'", spec)
@@ -197,7 +198,7 @@ def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
         yield Offsets(spec, axis)
 
 
-def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
+def _batch_input_feeds(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     sources = {spec.name: spec for spec in config.sources}
     for index, batch_input in enumerate(config.batch_inputs):
         source = sources[batch_input.source]
@@ -208,7 +209,9 @@ def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
             yield _BATCH_FEEDS[batch_input.kind](spec, source)
 
 
-def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _constant_feeds(
+    config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[Feed]:
     for name, texts in config.constants.items():
         field = f"parameter 'constant.{name}'"
         tensor = inputs.get(name)
@@ -232,7 +235,7 @@ def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) 
         yield Constant(spec, value if config.batched else value[None])
 
 
-def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _state_feeds(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
     for name in config.states.outputs:
         field = f"parameter 'state.{name}'"
         tensor = inputs.get(name)

@@ -49,7 +49,7 @@ class Gearing:
         A histogram that cannot be read, or has other axes, is not used; the report says so.
         """
         report: list[str] = []
-        histogram = _recorded(config, version_dir, report)
+        histogram = _histogram(config, version_dir, report)
         limits = {ROWS: config.rows, **config.limits}
         tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
@@ -59,7 +59,7 @@ class Gearing:
 
                 derived = derive_gears(axes, limits, table, histogram)
                 report.append(derived.how)
-                table = _executable(axes, derived.gears, config)
+                table = _rounded_up(axes, derived.gears, config)
             tables[axes] = table
         axes = tuple(config.limits)
         gears = Gears(
@@ -79,7 +79,7 @@ class Gearing:
         return cls(tables, gears, planned, histogram, tuple(report))
 
 
-def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
+def _rounded_up(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
     """Return the derived gears with each size rounded up to a size that executions may have."""
     own = config.axis_sizes
     raised = {
@@ -92,7 +92,7 @@ def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) 
     return tuple(sorted(raised))
 
 
-def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Histogram | None:
+def _histogram(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Histogram | None:
     if config.histogram is None:
         return None
     path, axes = version_dir / config.histogram, (ROWS, *config.limits)
@@ -221,9 +221,9 @@ def _chosen(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> 
     there = {tuple(sizes[axis] for axis in axes if axis in sizes) for sizes in compiled}
     if missing := sorted(wanted - there):
         raise ArtifactFault(
-            f"{artifact}: found no gear {_shown(missing)} for {', '.join(axes)}, expected all that "
-            f"config.pbtxt names, {_shown(sorted(wanted))}; it was compiled for "
-            f"{_shown(sorted(there))}: run `ge-runtime build`, or name these"
+            f"{artifact}: found no gear {_text(missing)} for {', '.join(axes)}, expected all that "
+            f"config.pbtxt names, {_text(sorted(wanted))}; it was compiled for "
+            f"{_text(sorted(there))}: run `ge-runtime build`, or name these"
         )
     for sizes in compiled:
         if tuple(sizes[axis] for axis in axes if axis in sizes) in wanted:
@@ -240,11 +240,11 @@ def _check_limits(
         table = [tuple(sizes[axis] for axis in axes) for sizes in gears]
         raise ArtifactFault(
             f"{artifact}: found no gear that holds {wanted}, expected one, as the limits allow "
-            f"requests of that size; it was compiled for {', '.join(axes)} {_shown(sorted(table))}"
+            f"requests of that size; it was compiled for {', '.join(axes)} {_text(sorted(table))}"
         )
 
 
-def _shown(gears: Sequence[tuple[int, ...]]) -> str:
+def _text(gears: Sequence[tuple[int, ...]]) -> str:
     return ", ".join("x".join(map(str, gear)) for gear in gears)
 
 
@@ -407,13 +407,13 @@ def measured(
     largest = sorted(plan.gears, key=lambda gear: gear.workspace_bytes)[-_MOST_GEARS:]
     return plan.measured(
         [
-            _measured(arena, execute, gear, planned) if planned in largest else None
+            _measure(arena, execute, gear, planned) if planned in largest else None
             for gear, planned in zip(gears, plan.gears, strict=True)
         ]
     )
 
 
-def _measured(
+def _measure(
     arena: WorkspaceArena, execute: Callable[[Gear], object], gear: Gear, planned: GearPlan
 ) -> int | None:
     """Return the workspace of an execution at the gear; None if it cannot be measured."""

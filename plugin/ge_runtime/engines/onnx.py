@@ -400,7 +400,7 @@ class OnnxCudaEngine(OnnxEngine):
         }
         if unsupported:
             raise ArtifactFault(
-                f"{path}: found {_counted(unsupported)} that CUDA does not support; expected nodes "
+                f"{path}: found {_counts(unsupported)} that CUDA does not support; expected nodes "
                 "on the CPU only to compute sizes. Export the graph without them, or use a "
                 "model.pt2 with engine: torch"
             )
@@ -420,7 +420,7 @@ class OnnxCudaEngine(OnnxEngine):
             "were executed before",
         ]
         if self._cpu_operators:
-            lines.append(f"executed on the CPU, to compute sizes: {_counted(self._cpu_operators)}")
+            lines.append(f"executed on the CPU, to compute sizes: {_counts(self._cpu_operators)}")
         return tuple(lines)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
@@ -480,5 +480,5 @@ def _cpu_operators(session: Session) -> Counter[str]:
     )
 
 
-def _counted(operators: Mapping[str, int]) -> str:
+def _counts(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {operator}" for operator, count in sorted(operators.items()))

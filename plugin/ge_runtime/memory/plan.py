@@ -245,8 +245,8 @@ class Plan:
             ("workspace", self.workspace_bytes, self._measured() or self._lack() or shared),
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
-            self._staging(),
-            *self._state(),
+            self._staging_line(),
+            *self._state_lines(),
             ("total", self.total_bytes, of_all if self.workspace_known else "without workspace"),
         ]
         if shared:
@@ -258,13 +258,13 @@ class Plan:
         ]
         return aligned_columns(rows, "<>>><")
 
-    def _staging(self) -> tuple[str, int, str]:
+    def _staging_line(self) -> tuple[str, int, str]:
         if not self.device_io_bytes:
             return ("staging", 0, "none: the device works in the host's memory")
         note = "on the device; inputs and answers are pinned memory of the host"
         return ("device I/O", self.device_io_bytes, note)
 
-    def _state(self) -> list[tuple[str, int, str]]:
+    def _state_lines(self) -> list[tuple[str, int, str]]:
         note = "of sequences, kept from one request to the next"
         return [("state", self.state_bytes, note)] if self.state_bytes else []
 

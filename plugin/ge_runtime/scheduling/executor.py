@@ -210,7 +210,7 @@ class Executor:
         here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
         lone = blocks[0] if self._binds and len(blocks) == 1 else None
-        if lone is not None and _fills(lone, gear):
+        if lone is not None and _fills_gear(lone, gear):
             size = self._sizes.get((gear.rows, *gear.extents.items())) or self._size_of(gear)
             layout = size.layout
             layout.blocks = blocks
@@ -316,7 +316,7 @@ class Executor:
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            useful_elements=self._useful(layout) if lone is None else size.elements,
+            useful_elements=self._useful_elements(layout) if lone is None else size.elements,
             executed_elements=size.elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
@@ -344,7 +344,7 @@ class Executor:
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
         feeds = {feed.spec.name: feed.shape(full) for feed in self.contract.feeds if self._binds}
-        size = _Size(full, feeds, results, nbytes, copied, self._executed(geometry), context)
+        size = _Size(full, feeds, results, nbytes, copied, self._elements(geometry), context)
         self._sizes[(rows, *extents.items())] = size
         return size
 
@@ -377,7 +377,7 @@ class Executor:
             return Reason.REPRODUCIBLE
         return reason_of([block.needs for block in layout.blocks], self._rules.padding)
 
-    def _useful(self, layout: Layout) -> int:
+    def _useful_elements(self, layout: Layout) -> int:
         if not self._rules.terms:
             return layout.filled
         useful = 0
@@ -386,7 +386,7 @@ class Executor:
             useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
-    def _executed(self, geometry: Geometry) -> int:
+    def _elements(self, geometry: Geometry) -> int:
         terms, packed = self._rules.terms, geometry.packed
         if packed is None or not terms:
             return geometry.rows * elements_of(terms, geometry.extents)
@@ -420,7 +420,7 @@ _MOST_SIZES: Final = 1024
 _NO_CONTEXT: Final = nullcontext()
 
 
-def _fills(block: Block, gear: Gear) -> bool:
+def _fills_gear(block: Block, gear: Gear) -> bool:
     fills = block.rows == gear.rows and block.sizes == gear.extents
     for axis, ends in block.lengths.items():
         fills = fills and sum(ends) == block.rows * block.sizes[axis]

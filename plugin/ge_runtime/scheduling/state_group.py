@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.feeds import shape_in_graph
+from ge_runtime.batching.feeds import graph_shape
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.engines.growing_states import GrowingState, group_places
 from ge_runtime.scheduling.state_blocks import BlockPool, Row, SequenceState
@@ -166,16 +166,14 @@ class StateGroup:
         parts = []
         for at, state in enumerate(self._states):
             shape = (rows, *state.spec.shape({PAST: extent}))
-            tensor = np.moveaxis(
-                self._array(at, buffer, shape_in_graph(shape, state.at)), state.at, 0
-            )
+            tensor = np.moveaxis(self._array(at, buffer, graph_shape(shape, state.at)), state.at, 0)
             parts.append(np.moveaxis(tensor[row], state.past_at, 0)[extent - size :])
         return parts
 
     def _tensor(self, at: int, buffer: int, layout: Layout, *, past: bool) -> Array:
         state = self._states[at]
         spec = state.spec if past else state.result
-        return self._array(at, buffer, shape_in_graph(layout.shape(spec), state.at))
+        return self._array(at, buffer, graph_shape(layout.shape(spec), state.at))
 
     def _array(self, at: int, buffer: int, shape: tuple[int, ...]) -> Array:
         dtype = self._states[at].spec.dtype.numpy

@@ -23,8 +23,8 @@ from ge_runtime.batching.feeds import (
     Positions,
     RowsLater,
     Shared,
+    graph_shape,
     rows_first,
-    shape_in_graph,
 )
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.specs import DType, TensorSpec
@@ -217,7 +217,7 @@ def test_a_tensor_without_rows_is_shared_by_all_rows():
     tensors = {"rate": np.full((2, 3), 8.0, np.float32)}
     layout = Layout.of([Block(2, {}, {}, tensors, {})], rows=4)
     feed = Shared(TensorSpec("rate", DType.FP32, (3,)))
-    assert feed.shape(layout) == shape_in_graph((4, 3), None) == (3,)
+    assert feed.shape(layout) == graph_shape((4, 3), None) == (3,)
     batch = np.zeros(3, np.float32)
     feed.write(layout, batch)
     assert rows_first(batch, None, 4).tolist() == [[8, 8, 8]] * 4
