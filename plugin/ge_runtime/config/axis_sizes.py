@@ -257,7 +257,7 @@ def check_reproducible(
         expected = "no packing: the place of a packed row depends on the rows before it"
         errors.add(field, "'packing'", expected)
     for name in counting:
-        expected = "none: its value depends on all requests of an execution"
+        expected = "no such input: its value depends on all requests of an execution"
         errors.add(field, f"graph input '{name}'", expected)
     for own, table in gears.items():
         if isinstance(table, int):

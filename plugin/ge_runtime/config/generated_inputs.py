@@ -154,7 +154,7 @@ def read_batch_inputs(
     rows: largest number of rows of a batch; 0 without a batch dimension.
     """
     if model_config.get("batch_output"):
-        errors.add("batch_output", "entries", "none: 'axes.<output>' gives its sizes")
+        errors.add("batch_output", "entries", "none: 'axes.<output>' gives the sizes")
     entries = read_entries(model_config, "batch_input", "batch inputs", errors)
     if entries and not rows:
         errors.add("batch_input", "max_batch_size 0", "at least 1: without it there is no batch")
@@ -192,7 +192,7 @@ def _check_holds(
     # A count is over all rows of a request or of the batch, so over at most `rows` rows.
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:
-        expected = f"a type that holds {largest}, which it may be at the limits"
+        expected = f"a type that holds {largest}, the largest value at the limits"
         errors.add(field, batch_input.dtype.config_name, expected)
 
 

@@ -155,9 +155,10 @@ def read_axis_lengths(
         elif name in tensors.optional:
             # For a request that lacks it, the input is filled with the size of the axis.
             if list(lengths.values()).count(name) > 1:
-                errors.add(place, f"'{name}' for other axes as well", "one axis: it is optional")
+                expected = "one axis, as the input is optional"
+                errors.add(place, f"'{name}' for other axes as well", expected)
             if spec.dtype.largest < limits.get(axis, 1):
-                expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
+                expected = f"a type that holds {limits[axis]} (limit.{axis}), the default"
                 errors.add(place, f"input '{name}' {spec}", expected)
     return lengths
 

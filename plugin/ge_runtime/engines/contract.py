@@ -329,7 +329,7 @@ def _check_batch_axes(
         elif name not in dims:
             faults.add(field, f"'{name}', which has no rows of requests", "no batch axis")
         elif at is None and name not in joined | answered:
-            faults.add(field, "none", f"0 to {len(dims[name])}: each row has its own")
+            faults.add(field, "none", f"0 to {len(dims[name])}: each row has a value of its own")
         elif at is not None and at > len(dims[name]):
             faults.add(field, at, f"0 to {len(dims[name])}, or none")
 

@@ -223,7 +223,7 @@ def _chosen(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> 
         raise ArtifactFault(
             f"{artifact}: found no gear {_text(missing)} for {', '.join(axes)}, expected all that "
             f"config.pbtxt names, {_text(sorted(wanted))}; it was compiled for "
-            f"{_text(sorted(there))}: run `ge-runtime build`, or name these"
+            f"{_text(sorted(there))}: run `ge-runtime build`, or name these gears"
         )
     for sizes in compiled:
         if tuple(sizes[axis] for axis in axes if axis in sizes) in wanted:

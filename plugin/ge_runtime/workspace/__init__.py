@@ -46,7 +46,7 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     ),
     Outcome.TIMED_OUT: (
         PoolTimeout,
-        "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected them "
+        "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected more "
         "before the deadline",
     ),
     Outcome.CLOSED: (PoolClosed, "found the pool closed, expected it open"),

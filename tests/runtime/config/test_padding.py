@@ -103,7 +103,7 @@ def test_optional_inputs_have_a_default(config, defaults):
         (optional_lengths("INT8", {"limit.tokens": "128"}), "parameter 'axis_length.tokens':"),
         (
             optional_lengths(parameters={"axis_length.words": "lengths"}),
-            "found 'lengths' for other axes as well, expected one axis: it is optional",
+            "found 'lengths' for other axes as well, expected one axis, as the input is optional",
         ),
     ],
 )
