@@ -287,7 +287,7 @@ def test_the_parameter_chooses_captures_for_the_gears(version_dir, state, captur
     "parameters", [{}, {"gears.batch": "1, 8"}, {**GEARED, "oversize": "fallback"}]
 )
 def test_sizes_that_would_be_compiled_while_serving_are_refused(version_dir, parameters):
-    with pytest.raises(ConfigFault, match="found sizes that are free, expected gears for batch"):
+    with pytest.raises(ConfigFault, match="found sizes without gears, expected gears for batch"):
         runtime_of(version_dir(ENCODER, "torch"), parameters)
 
 
