@@ -254,7 +254,7 @@ def test_stages_of_other_engines_are_refused(folder):
             Artifact(folder / f"pool.{suffix}", engine, ""),
         ]
         reported = (
-            rf"npu:0: found the stages embed.om, pool.{suffix}, expected one graph, or .om files"
+            rf"npu:0: found the stages embed.om, pool.{suffix}, expected one graph, or only .om files"
         )
         with pytest.raises(ArtifactFault, match=reported):
             place.open(artifacts, threads=1, outputs=["pooled"])

@@ -147,7 +147,7 @@ def test_a_torch_npu_without_npugraph_ex_is_reported(backend, monkeypatch):
 
 def test_stages_are_refused(version_dir, backend):
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
-    with pytest.raises(ArtifactFault, match=r"expected one graph, or \.om files alone"):
+    with pytest.raises(ArtifactFault, match=r"expected one graph, or only \.om files"):
         backend().open([artifact, artifact], threads=1, outputs=["embedding"])
 
 
