@@ -52,11 +52,10 @@ _LONGEST = {
         *("runtime/cli/test_probe_device", "runtime/npu/driver/test_om_engine"),
     ),
     25: (
-        *("contract/test_model_api"),
+        "contract/test_model_api",
         *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
         *("factory/test_ocr_pages", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
-        "simulator/test_real_models",
     ),
     20: (
         *("the traced models", "contract/test_control_cycles", "contract/test_ensembles"),
