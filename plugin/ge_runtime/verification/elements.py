@@ -35,7 +35,7 @@ def element_ranges(
     """Return the element range of each tensor, by name.
 
     Ranges in `given` take precedence over the parameters `range.<input>`. `integers` is the range
-    of integer and BOOL tensors that have no other.
+    of integer and BOOL tensors that have no other range.
 
     Raises:
         RuntimeFault: A range that its tensor's type cannot represent.
@@ -116,7 +116,7 @@ def _neighbours(rng: np.random.Generator, dtype: DType, data: Array) -> Array | 
 
 
 def poison_of(dtype: DType) -> np.generic:
-    """Return the value that no answer may show: NaN, or the largest integer. Not for BYTES."""
+    """Return a value that no answer may contain: NaN, the largest integer, or True. Not BYTES."""
     if dtype is DType.BOOL:
         return dtype.scalar(True)
     return dtype.scalar(dtype.largest if dtype.is_integer else math.nan)
