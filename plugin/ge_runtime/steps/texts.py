@@ -25,7 +25,7 @@ _ATTRIBUTES: Final = {
     "token_type_ids": "type_ids",
     "token": "tokens",
 }
-"""Output to the attribute of an encoding."""
+"""For each output, the attribute of an encoding."""
 _OUTPUTS: Final[Mapping[str, DType]] = MappingProxyType(
     {"input_ids": DType.INT64, "lengths": DType.INT32}
 )
@@ -132,7 +132,7 @@ class TextStep:
         ]
 
     def _texts(self, inputs: Tensors) -> list[Any] | RequestFault:
-        """Return the texts of a request, or pairs of them."""
+        """Return the texts of a request, or its pairs of texts."""
         columns = []
         for name in self._inputs:
             texts = _decode(name, inputs[name].reshape(-1))
@@ -151,9 +151,9 @@ class TextStep:
     def _pairs(self, texts: Sequence[tuple[str, str]]) -> list[Encoding]:
         """Return the encodings of pairs.
 
-        The package tokenizers also returns the parts that it cuts off, for a pair in all
-        combinations: long pairs take minutes and gigabytes. Here each text is truncated before the
-        two are joined.
+        `encode_batch` also returns the parts that it cuts off. For pairs it returns all
+        combinations of such parts, which takes minutes and gigabytes for long texts. Here each text
+        is truncated before the two are joined.
         """
         both = [
             self.tokenizer.encode_batch(list(column), add_special_tokens=False)
