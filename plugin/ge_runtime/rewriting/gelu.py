@@ -50,11 +50,11 @@ class _Matcher:
         for node in model.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        for value in model.graph.output:  # it must stay
+        for value in model.graph.output:  # two entries: outputs never have a single reader
             self._readers.setdefault(value.name, []).extend([value, value])
 
     def match(self, node: NodeProto) -> tuple[str, str]:
-        """Return result and source of the GELU that contains this Erf or Gelu, or empty names."""
+        """Return the result and the input of the GELU with this Erf or Gelu, or empty names."""
         if operator(node) in ("Gelu", f"{CONTRIB}.Gelu"):
             exact = attribute(node, "approximate", b"none") == b"none"
             return (node.output[0], node.input[0]) if exact else ("", "")
@@ -89,7 +89,7 @@ class _Matcher:
         )
 
     def _scaled(self, name: str, factor: float) -> str:
-        """Return the value that a node multiplies by a constant factor, or an empty name."""
+        """Return x if the value `name` is computed as x times `factor`, or else an empty name."""
         node = self._maker.get(name)
         if node is None or operator(node) not in ("Mul", "Div"):
             return ""
