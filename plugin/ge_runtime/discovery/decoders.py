@@ -1,7 +1,7 @@
 """Finds the configuration of a decoder with past keys and values, by names and executions.
 
 The free sizes of such a graph depend on each other: a mask is as long as the past and the new
-tokens together. Therefore they are not found one by one, as in other graphs.
+tokens together. Therefore, unlike in other graphs, the sizes cannot be found one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_TOKENS: Final = 2048
 _MOST_REQUEST: Final = 128
 """Largest number of tokens of a request; longer prompts are sent in parts."""
 _TOLERANCE: Final = 1e-4
-"""Allowed difference of equal logits from several executions, relative to the largest."""
+"""Allowed difference of equal logits from several executions, relative to the largest logit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
     found = Configuration(rows, keeps_states=True)
     found.inputs.append(Tensor(ids.name, ids.dtype, (-1,), ragged=True))
     found.outputs.append(Tensor(decoder.logits.name, decoder.logits.dtype, (-1, _size(vocabulary))))
-    why = "Decoder: two executions in sequence answer like one of all tokens."
+    why = "Decoder: two executions in sequence answer like one execution of all tokens."
     found.add(f"axes.{ids.name}", "tokens", why)
     found.add(f"axes.{decoder.logits.name}", "tokens", why)
     for own, result in decoder.states.items():
@@ -98,7 +98,7 @@ def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
         found.add(f"mask.{decoder.mask.name}", f"{PAST} + tokens", why)
     if decoder.positions is not None:
         found.add(f"positions.{decoder.positions.name}", "tokens", why)
-    limit = f"The graph executes {total} tokens: those before a request and its own"
+    limit = f"The graph executes {total} tokens: the earlier tokens and those of the request"
     limit += ". Memory is planned for the limits."
     found.add("limit.tokens", str(tokens), limit)
     found.add(f"limit.{PAST}", str(total - tokens), limit)

@@ -156,7 +156,7 @@ class Discovery:
         return axes
 
     def _fit_outputs(self, found: Configuration) -> None:
-        """Store the relation of each output dim; -1 for a dim without one. Raises Unfitted."""
+        """Store the relation of each output dim; -1 if it has no relation. Raises Unfitted."""
         study, rows = self.study, self.study.rows
         base = study.output_shapes(study.sizes) or {}
         for port in self.graph.outputs:

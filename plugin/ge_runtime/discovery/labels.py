@@ -29,7 +29,7 @@ class Labels:
     source: str
 
     def attach(self, found: Configuration) -> bool:
-        """Set the label file of the output with one value for each name; return False without one.
+        """Set the label file of the output with one value for each name; return whether it exists.
 
         A note is added to the configuration.
         """

@@ -101,7 +101,7 @@ def decide_neutral(study: Study, found: Configuration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The result of a test whether an input marks the end of the data."""
+    """The result of testing whether an input marks the end of the data."""
 
     confirmed: bool
     evidence: str
@@ -211,7 +211,7 @@ class _Trial:
         """The results of the first padding."""
 
     def difference(self, behinds: tuple[int | float, int | float]) -> str:
-        """Return how padding changes the answer, or why the trial failed; empty if it does not."""
+        """Return how padding changes the answer, or why the trial failed; else empty."""
         study = self._study
         padded, other = (
             study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds

@@ -242,7 +242,7 @@ class Pipeline:
         self.inputs = [replace(own, ragged=False) for own in step.inputs]
 
     def _answer(self, after: Step) -> Tensor | None:
-        """Add the outputs of the last step; return the graph's output that it reads.
+        """Add the outputs of the last step; return the graph's output that this step reads.
 
         Returns None if the graph's own outputs are the answer.
         """

@@ -96,7 +96,7 @@ def _open_step(
 
 
 def _requests(pipeline: Pipeline, runtime: Runtime) -> list[dict[str, Array]]:
-    """Return requests of one row and, if the model allows it, of two."""
+    """Return requests of one row and, if the model allows it, of two rows."""
     rng = np.random.default_rng(5)
     kind, count = pipeline.export.kind, min(2, pipeline.rows)
     if kind is Kind.AUDIO:

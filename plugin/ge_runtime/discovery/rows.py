@@ -9,7 +9,7 @@ from ge_runtime.discovery.study import Rows, Study, Undecided, first_sizes
 
 
 def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
-    """Find sizes at which the graph executes, and how it counts rows.
+    """Find sizes at which the graph executes, and the dims that count rows.
 
     Raises:
         Undecided: The graph failed at all sizes that were tried.
@@ -41,8 +41,8 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
 def _row_symbols(study: Study) -> list[tuple[str, ...]]:
     """Return the symbols that may count rows, the likeliest first.
 
-    They are the first dims of the inputs and, for an input that begins with a fixed size, its only
-    symbol. Symbols that all inputs have, at any place, follow.
+    The likeliest are the first dims of the inputs. Next, the only symbols of inputs that begin with
+    a fixed size are added. Then follows each symbol that all inputs have, at any place.
     """
     ports = [port for port in study.graph.inputs if port.symbols]
     firsts = (port.dims[0] for port in ports)

@@ -192,7 +192,7 @@ class Study:
         return max(map(math.prod, shapes), default=0)
 
     def at_limits(self) -> dict[str, int]:
-        """Return the sizes with all axes at their largest."""
+        """Return the sizes with all axes at their largest size."""
         largest = {one: axis.largest for axis in self.axes for one in axis.symbols}
         return {**self.sizes, **largest}
 
@@ -350,7 +350,7 @@ def _changes(study: Study, symbols: Sequence[str]) -> bool:
 
 
 def last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which `holds`; it is true for `low`, and false for `high`."""
+    """Return the largest number for which `holds` is true, as for `low`; for `high` it is false."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

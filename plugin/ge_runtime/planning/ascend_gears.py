@@ -30,7 +30,7 @@ class CompileTarget:
     """The properties of a graph that its gears depend on."""
 
     inputs: tuple[TensorSpec, ...]
-    """The graph's inputs, including generated ones."""
+    """The graph's inputs, including generated inputs."""
     outputs: tuple[TensorSpec, ...]
     batched: bool
     """True if tensors have a batch dimension before their dims."""

@@ -6,9 +6,9 @@ solutions: chains, in which each gear contains the previous gear, and, for two a
 either axis. The best solution of both is improved by moving one gear at a time while that saves
 elements. Therefore the result is never worse than any chain, any bands or any product grid.
 
-All observed sizes are candidates, up to DP_CANDIDATES and MOVE_CANDIDATES. If there are more, the
-candidates are a subset that is evenly spaced in the logarithm. A gear is then larger than the best
-gear by at most the ratio of two neighbouring candidates.
+All observed sizes are candidates, up to DP_CANDIDATES and MOVE_CANDIDATES. If there are more sizes,
+the candidates are a subset that is evenly spaced in the logarithm. A gear is then larger than the
+best gear by at most the ratio of two neighbouring candidates.
 
 A corner is a combination of candidate sizes, one for each axis. It holds all smaller sizes.
 """
@@ -361,8 +361,8 @@ def derive_gears(
     """Choose at most `count` gears of `axes`; the largest has the sizes of `limits`.
 
     With a histogram, which may have more axes, the gears have the least expected padding. Without
-    one, or with fewer than MIN_SIZES sizes, they are powers of two that grow together along all
-    axes.
+    a histogram, or with fewer than MIN_SIZES sizes, the gears are powers of two that grow together
+    along all axes.
     """
     if histogram is None:
         return _without_histogram(axes, limits, count, "there is no histogram")
@@ -388,7 +388,7 @@ def _without_histogram(
 
 
 def powers_of_two(limit: tuple[int, ...], count: int) -> GearTable:
-    """Return the limit and the powers of two nearest to its half, its quarter, ..."""
+    """Return the limit and the powers of two nearest to a half, a quarter, ... of the limit."""
     heights = [round(math.log2(size)) for size in limit]
     smaller = (tuple(1 << max(0, height - step) for height in heights) for step in range(1, count))
     return sorted_gears([*smaller, limit])

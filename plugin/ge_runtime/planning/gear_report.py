@@ -58,11 +58,11 @@ class GearUse:
 
     gear: tuple[int, ...]
     share: float
-    """Share of all requests that it executes."""
+    """Share of all requests that the gear executes."""
     elements: float
-    """Share of all executed elements that it executes."""
+    """Share of all executed elements that the gear executes."""
     waste: float
-    """Share of padding in the elements that it executes."""
+    """Share of padding in the elements that the gear executes."""
 
 
 def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
@@ -78,7 +78,7 @@ def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
 
 
 def uses(demand: SizeDemand, gears: GearTable) -> list[GearUse]:
-    """Return the use of each gear, in their order. The limit may be unused."""
+    """Return the use of each gear, in the order of `gears`. The limit may be unused."""
     chosen = demand.assign(gears)
     counts = np.bincount(chosen, demand.counts, len(gears))
     useful = np.bincount(chosen, demand.useful, len(gears))

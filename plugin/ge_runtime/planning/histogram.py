@@ -38,7 +38,8 @@ class Histogram:
 
     Memory is bounded. After more than `capacity` distinct sizes, all sizes are rounded up to
     multiples of a step, along the axis with the most distinct sizes. The step doubles until at most
-    `capacity` remain. Sizes are rounded up so that gears chosen from them hold the original sizes.
+    `capacity` distinct sizes remain. Gears that are chosen from rounded sizes hold the original
+    sizes.
 
     Thread-safe.
     """

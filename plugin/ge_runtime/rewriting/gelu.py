@@ -1,7 +1,7 @@
 """Replaces GELU by its approximation with tanh, for graphs in INT8.
 
-ONNX Runtime computes the approximation in 0.63 of the time. It differs by at most 5e-4, a fraction
-of a step of INT8.
+ONNX Runtime computes the approximation in 0.63 of the time. The results differ by at most 5e-4, a
+fraction of a step of INT8.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Matcher:
         return "", ""
 
     def _reader(self, name: str, kind: str) -> NodeProto | None:
-        """Return the only reader of a value if it is of this operator."""
+        """Return the only reader of a value if that node has this operator."""
         readers = self._readers.get(name, [])
         return readers[0] if len(readers) == 1 and operator(readers[0]) == kind else None
 

@@ -45,7 +45,7 @@ _OLDEST: Final = 11
 _SMALLEST: Final = 4096
 """Least number of weights: in smaller layers INT8 costs more than it saves."""
 _SMALLEST_TABLE: Final = 2**18
-"""Least number of weights of an embedding: in smaller ones, three more nodes cost too much."""
+"""Least number of weights of an embedding: INT8 adds three nodes, which cost more in small ones."""
 _TINY: Final = 1e-12
 """The least scale, for rows of zeros."""
 MIDDLE: Final = 128
@@ -99,7 +99,7 @@ class Layer:
 
 
 def quantized_weight(weight: Array, axis: int = 0) -> tuple[Array, Array]:
-    """Return INT8 weights and FP32 scales, one along all of `axis`; their product is `weight`."""
+    """Return INT8 weights and FP32 scales, one along `axis`; the product is about `weight`."""
     scale = np.abs(weight).max(axis, keepdims=True) / np.float32(127)
     scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
     return np.rint(weight / scale).astype(np.int8), scale

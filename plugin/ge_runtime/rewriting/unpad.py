@@ -7,8 +7,8 @@ other operator, such as the core of attention, keeps its padded operands.
 - A token-wise node is packed if it reads a packed value. Linear layers and embeddings of all
   tokens, and nodes that join the heads of attention, are also packed if they read padded values.
   Shapes at two sets of sizes show which values have tokens.
-- A node that reads both a packed value and one that depends on the mask stays padded: it may write
-  the padding on purpose, e.g. zeros before a sum over the tokens.
+- A node that reads both a packed value and a value that depends on the mask stays padded: it may
+  write the padding on purpose, e.g. zeros before a sum over the tokens.
 - Padded places of an unpacked value repeat the last valid token of their row. They are therefore
   finite, and rows stay independent. The first place of a row counts as valid, so that no row is
   empty.

@@ -78,7 +78,7 @@ class ImageProcessor:
         except (KeyError, TypeError, ValueError) as error:
             found = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise ArtifactFault(
-                f"{file}: found {found}, expected a {kind}ImageProcessor"
+                f"{file}: found {found}, expected the settings of a {kind}ImageProcessor"
             ) from error
 
     @classmethod

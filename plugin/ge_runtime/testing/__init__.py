@@ -9,7 +9,7 @@ __all__ = ["ManualClock"]
 
 
 _GUARD_S: Final = 30.0
-"""Real seconds. A thread that does not wait by then never will."""
+"""Real seconds until `until_waiting` fails: a thread that does not wait by then never will."""
 
 
 class ManualClock:

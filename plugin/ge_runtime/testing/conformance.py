@@ -7,11 +7,12 @@
         assert report.passed, str(report)
 
 Random requests are drawn from the model's own configuration. The runtime answers them alone, in
-random groups, and in the groups that it forms itself. Every answer is compared with that of
+random groups, and in the groups that it forms itself. Every answer is compared with the answer of
 `Reference`, a plain second implementation that executes the graph on one request alone. Rounding
 may cause a difference, so it is measured. But rounding does not depend on the values of other
 requests. Therefore the random groups are executed again at the same shapes: one request of each
-group keeps its values, all others get new values, and the answer to the first must keep every bit.
+group keeps its values, and all others get new values. The answer to the unchanged request must keep
+every bit.
 
 Everything that must not affect an answer is filled with poison: the elements past the end of a row
 that is shorter than its tensor, the runtime's memory before each execution and, when the model is

@@ -39,7 +39,7 @@ class GearBatch:
     ends: tuple[Mapping[str, int], ...]
     """Each row's end of data along every axis."""
     requests: tuple[range, ...]
-    """The rows of each request: the request itself, and each row that fills the gear."""
+    """The rows of each request. Each row that fills the gear counts as one more request."""
 
 
 class Reference:
@@ -214,14 +214,14 @@ class Reference:
 
 
 class AnswerChecker:
-    """Compares answers of one model with the expected ones. For one thread."""
+    """Compares answers of one model with expected answers. For one thread."""
 
     def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
         """`tolerance` of floats is relative to the expected value plus 1; None: `TOLERANCES`."""
         self._config = config
         self._tolerance = tolerance
         self.moved = 0.0
-        """The largest difference of an accepted output of the graph from the expected one."""
+        """The largest difference between an accepted output and the expected output."""
         self._specs = {spec.name: spec for spec in config.outputs}
         inputs = {spec.name: spec for spec in config.inputs}
         self._passthrough = {
@@ -281,7 +281,7 @@ class AnswerChecker:
         data_only: bool,
         rounding: Rounding | None,
     ) -> str:
-        """Return how an output of the graph differs from the expected one; empty if it agrees."""
+        """Describe the difference between an output and the expected output; empty if equal."""
         tolerance = self._tolerance
         tolerance = TOLERANCES.get(spec.dtype, 0.0) if tolerance is None else tolerance
         within, overall = (

@@ -39,7 +39,7 @@ class BatchOutcome:
     answers: Sequence[Answer]
     """Answers to all requests in order; empty if the runtime raised."""
     groups: Groups
-    """The requests of each execution, in order; refused requests are in none."""
+    """The requests of each execution, in order; refused requests are in no execution."""
     failures: int
     """Executions that failed and were repeated in parts."""
     raised: Exception | None = None
@@ -155,8 +155,8 @@ class ForcedPartitioner:
     ) -> None:
         """Wrap the model's own partitioner, for executions of at most `capacity` rows.
 
-        Along the axes in `equal` only equal sizes share an execution; with `own_gears`, only
-        requests with the same gear do.
+        Along the axes in `equal` only equal sizes share an execution. With `own_gears`, only
+        requests with the same gear share an execution.
         """
         self._partitioner = partitioner
         self._equal = tuple(equal)

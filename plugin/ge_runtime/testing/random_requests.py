@@ -37,7 +37,7 @@ already have more."""
 _BOUND: Final = 0.3
 """Probability that a size is one of the bounds."""
 _ALIKE: Final = 0.6
-"""Probability that a request has the sizes of the previous one along axes that are never padded."""
+"""Probability that a request repeats the previous sizes along axes that are never padded."""
 _TRIES: Final = 20
 """Attempts to draw a shape that the model accepts. If all fail, one row at the limits is used,
 which every model accepts."""
@@ -113,7 +113,7 @@ class RequestGenerator:
         """Prepare for one model; `ranges` has the range of elements of some inputs.
 
         Raises:
-            RuntimeFault: A range of an unknown input, or one that its type cannot represent.
+            RuntimeFault: A range is for an unknown input, or the input's type cannot represent it.
         """
         self._config = config
         self._gears = gears
@@ -224,7 +224,7 @@ class RequestGenerator:
         missing: Collection[str],
         kept: Tensors | None = None,
     ) -> RandomRequest:
-        """Draw the tensors of a request; `kept` are complete tensors that it must have."""
+        """Draw the tensors of a request, except those in `kept`."""
         config, rows, sizes = self._config, extent.rows, extent.sizes
         axis_of = {name: axis for axis, name in config.axis_lengths.items()}
         given: dict[str, Array] = {}

@@ -48,7 +48,7 @@ def cures_of_rows(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
 
 
 def one_row_cure(config: RuntimeConfig) -> Parameters:
-    """Return the parameters that give each execution one row; empty if it has one already."""
+    """Return the parameters that give executions one row; empty if executions have one already."""
     return {"gears.batch": "1"} if config.batched and config.rows > 1 else {}
 
 

@@ -41,7 +41,7 @@ class Difference:
     place: tuple[int, ...]
     """The index of the element with the largest distance; empty if the shapes differ."""
     found: object
-    """The element there; the shape if the shapes differ."""
+    """The element at `place`; the shape if the shapes differ."""
     expected: object
     distance: float
     """Absolute distance. Infinite if the shapes differ, for BYTES, or if one element is a number
@@ -90,7 +90,7 @@ def compare(
         return None
     distances = _distances(spec.dtype, found, expected)
     if spec.dtype in TOLERANCES:
-        # The distance to or from NaN and infinity is infinite, which no tolerance allows.
+        # Distances to NaN and infinity are infinite, so no tolerance allows them.
         allowed = tolerance * (1 + np.abs(np.where(np.isfinite(expected), expected, 0)))
         differ &= distances > allowed
         if not differ.any():
@@ -156,7 +156,7 @@ class Variants:
     nudged: Sequence[Tensors]
     """Answers to the request with the floats of its inputs moved to their neighbours."""
     more_rows: Sequence[Tensors]
-    """Answers to the request in the same place of an execution with more rows of the same size."""
+    """Answers to the request in the same row of an execution with more rows of the same size."""
 
 
 class Rounding:

@@ -38,7 +38,7 @@ def element_ranges(
     of integer and BOOL tensors that have no other range.
 
     Raises:
-        RuntimeFault: A range that its tensor's type cannot represent.
+        RuntimeFault: The type of a tensor cannot represent its range.
     """
     ranges: dict[str, ElementRange] = {}
     for spec in specs:
@@ -95,7 +95,7 @@ def random_elements(
 def nudged(
     rng: np.random.Generator, specs: Iterable[TensorSpec], tensors: Tensors
 ) -> dict[str, Array] | None:
-    """Return `tensors` with every float moved to the next one up or down.
+    """Return `tensors` with every float moved to the next larger or smaller float.
 
     Returns None if no tensor of `specs` holds floats.
     """
@@ -123,7 +123,7 @@ def poison_of(dtype: DType) -> np.generic:
 
 
 def readable(dtype: DType, array: Array) -> Array:
-    """Return an array that NumPy can compute with: BF16 bits become FP32, others stay."""
+    """Return an array that NumPy can compute with: BF16 bits become FP32, other arrays stay."""
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype is DType.BF16 else array
 
 

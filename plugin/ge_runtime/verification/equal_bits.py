@@ -42,7 +42,7 @@ def check_bits(
             _check_places(executions, config, gear, [*sizes[:2], gear.extents], executors)
         except (EngineFault, OutOfMemory) as fault:
             raise Refused(
-                f"{_PARAMETER}: found an execution of {gear} to fail: {fault}; "
+                f"{_PARAMETER}: found a failed execution of {gear}: {fault}; "
                 "expected gears that the graph executes, for values within 'range.<input>'",
                 [one_row_cure(config)],
             ) from fault

@@ -224,7 +224,7 @@ def _state_name(source: str) -> str:
 
 
 def _with_own_state(block: Block) -> Block:
-    """Return the request with a copy of its state, which its execution overwrites."""
+    """Return the request with a copy of its state, because an execution overwrites the state."""
     if block.state is None:
         return block
     return block._replace(state={name: own.copy() for name, own in block.state.items()})

@@ -70,7 +70,7 @@ class Leakage:
         self.computes_with_padding = False
 
     def check(self, trial: Trial, *, special: bool) -> None:
-        """Execute a trial; if `special`, also with values that reveal special defects.
+        """Execute a trial and compare its answers; with `special`, also for special values.
 
         Raises:
             Refused: Answers depend on more than the request.
@@ -242,7 +242,7 @@ class Leakage:
         )
 
     def _padding_fault(self, probe: Block, trial: Trial) -> tuple[str, str, str]:
-        """Return texts about a change by padding: the parameter, the condition, the expected."""
+        """Return the texts for a change by padding: parameter, condition, expected behaviour."""
         rules = self._config.padding
         padded = [axis for axis, own in trial.gear.extents.items() if own > probe.sizes[axis]]
         neutral = [axis for axis in padded if rules[axis] is PaddingRule.NEUTRAL]

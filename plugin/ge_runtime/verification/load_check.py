@@ -1,7 +1,7 @@
-"""The load check: seeded requests must get the same answers alone, padded and beside any others.
+"""The load check: seeded requests must get the same answers alone, padded and beside others.
 
 `plan` chooses the trials, `executions` executes them, and `leakage` compares the answers. With
-`reproducible: true`, `equal_bits` checks that all bits of an answer are the same at every place of
+`reproducible: true`, `equal_bits` checks that all bits of an answer are the same in every row of
 every gear. `cures` finds the parameters with which a refused model loads.
 
 The states that a request passes to the next request of its sequence are compared like its outputs.
@@ -32,7 +32,7 @@ _BY_CHANCE: Final = (
 )
 
 _PADDING_COMPUTES: Final = (
-    "the graph computes with padding; its value is that of 'pad.<input>', by default 0"
+    "the graph computes with padding, whose value is 'pad.<input>', by default 0"
 )
 
 Reconfigure: TypeAlias = Callable[[Parameters], "tuple[RuntimeConfig, Gears] | None"]

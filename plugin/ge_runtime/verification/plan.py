@@ -21,8 +21,8 @@ MOST_FLOPS: Final = 3 * 10**10
 If a plan has more operations, its least important trials are left out."""
 
 MOST_GEARS: Final = 8
-"""Gears in a plan. Models with more are checked at the smallest, the two largest, and some between
-them."""
+"""Largest number of gears in a plan. Models with more gears are checked at the smallest, the two
+largest, and some gears between them."""
 
 EXECUTIONS: Final = 4
 """Executions that the estimated work of a trial counts: several with different contents, and those
@@ -66,7 +66,7 @@ class Plan:
     trials: tuple[Trial, ...]
     """The smallest first."""
     left_out: tuple[str, ...]
-    """Descriptions of what is not executed."""
+    """Descriptions of gears and trials that are not executed."""
     flops: int
     """Estimated operations of all trials."""
     reduced: bool
@@ -105,8 +105,8 @@ def plan_of(
             known = each * _elements(trial.gear)
         return EXECUTIONS * known
 
-    # Work never decreases when sizes grow: if the largest trial fits as often as there are trials,
-    # all fit, and the graph is analysed once.
+    # Work never decreases when sizes grow. If all trials fit even with the work of the largest,
+    # the graph is analysed only once.
     largest = max(trials, key=lambda trial: _elements(trial.gear), default=None)
     if largest is None:
         return Plan((), tuple(left_out), 0, reduced=False)

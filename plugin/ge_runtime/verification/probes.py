@@ -40,7 +40,7 @@ class Values:
         """Prepare for one model. `states` are the states of sequences, named by graph input.
 
         Raises:
-            RuntimeFault: A range that its tensor's type cannot represent.
+            RuntimeFault: The type of a tensor cannot represent its range.
         """
         self._config = config
         self._states = states
