@@ -66,7 +66,8 @@ model.pt2, model.om, model.air, or the graphs in the parameter `stages`. The rep
 The graph is opened and analysed, but not executed. Workspace is the memory for the graph's
 intermediate results. Results that are not needed at the same time share bytes; peak/bound is 1.00
 if no way of sharing needs less. Workspace is calculated for the order of operations in the graph.
-An engine that fuses operations needs less, one that copies tensors to other layouts needs more.
+An engine that fuses operations needs less; an engine that copies tensors to other layouts needs
+more.
 """
 
 _EPILOG: Final = """\
@@ -193,7 +194,7 @@ def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> Run
 
 
 def version_folder(folder: Path, version: int | None) -> Path:
-    """Return the folder of a version, or of the highest. Raises ArtifactFault."""
+    """Return the folder of a version, by default the highest. Raises ArtifactFault."""
     versions = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
     if version is None and versions:
         version = versions[-1]

@@ -1,4 +1,4 @@
-"""`ge-runtime compare`: compares a compiled file on a card with its graph on the CPU, by layers."""
+"""`ge-runtime compare`: compares a compiled file with its graph on the CPU, layer by layer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ of their outputs. If an output is beyond the limit, the command finds the first 
 accuracy: a layer that is beyond the limit while all its inputs are within it.
 
 Layers are measured in one of two ways:
-  dump   CANN dumps the output of every operator of model.om, and each layer is compared with the
-         CPU's. Fused layers without a counterpart are listed. CANN writes no dumps in containers.
+  dump   CANN dumps the output of every operator of model.om, and each layer is compared with its
+         result on the CPU. Fused layers without a counterpart are listed. CANN writes no dumps in
+         containers.
   parts  The graph is cut at some tensors, and the part before them is compiled like model.om. The
          search continues between the last tensor within the limit and the first beyond it. A cut
          tensor is not fused, so a part may compute other numbers than the whole graph.
@@ -56,7 +57,7 @@ examples:
   ge-runtime compare my_models/text_encoder --inputs real.npz --every --format json > layers.json
   ge-runtime compare my_models/text_encoder --by parts --cuts 16
 
-Exit codes: 0 all outputs are within the limit, 1 one is not, 2 invalid arguments or input.
+Exit codes: 0 all outputs are within the limit, 1 an output is not, 2 invalid arguments or input.
 """
 
 
@@ -74,7 +75,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=_limit, default=_LIMIT, metavar="X",
         help=f"largest relative error that is allowed (default: {_LIMIT})")  # fmt: skip
     add("--by", choices=("dump", "parts"),
-        help="how layers are measured (default: dump, or parts if CANN writes none)")  # fmt: skip
+        help="how layers are measured (default: dump, or parts if there is no dump)")  # fmt: skip
     add("--every", action="store_true", help="measure every layer, even if all outputs are right")
     add("--cuts", type=whole, default=_CUTS, metavar="N",
         help=f"largest number of tensors in one compiled part (default: {_CUTS})")  # fmt: skip
@@ -199,16 +200,16 @@ def random_inputs(
     sizes: Mapping[str, int] | None,
     seed: int,
 ) -> tuple[Gear, dict[str, Array]]:
-    """Return a gear, and all graph inputs at it as the runtime would feed them.
+    """Return a gear, and graph inputs of its size as the runtime would make them.
 
     Args:
         folder: the model's folder.
-        version_dir: its version folder.
-        config: its configuration.
-        signature: of model.onnx.
+        version_dir: the model's version folder.
+        config: the model's configuration.
+        signature: the signature of model.onnx.
         shapes: the shapes that model.om is compiled for.
-        sizes: of the gear; None for the smallest.
-        seed: of the random values.
+        sizes: sizes that the gear must have; None for the smallest gear.
+        seed: the seed of the random values.
 
     Raises:
         RuntimeFault: no gear has the sizes, or the graph does not agree with the configuration.

@@ -39,13 +39,13 @@ class ConvertOptions:
     """Values that the user adds to the configuration."""
 
     axes: Mapping[str, Sequence[str]]
-    """Tensor -> names of its -1 dims; for outputs also relations such as `tokens // 2`."""
+    """Names of the -1 dims of each tensor; for outputs also relations such as `tokens // 2`."""
     limits: Mapping[str, int]
     device_ids: str | None
     drop: frozenset[str]
     """Names of parameters and fields that may be dropped."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """KEY -> VALUE of --backend-config=npu_ge,KEY=VALUE."""
+    """The VALUE of each --backend-config=npu_ge,KEY=VALUE, by KEY."""
     strategy: str = ""
     """One of STRATEGIES, or "" to keep what config.pbtxt has."""
 
@@ -147,7 +147,7 @@ def _add_batching(
     """Add the dynamic batching of a strategy to `values`, the new values of fields.
 
     Returns:
-        The lines to append to `text`: an empty field, if `text` lacks it; else "".
+        The lines to append to `text`: an empty field if `text` lacks the field, else "".
     """
     if strategy and max_batch_size > 1 and "sequence_batching" not in config:
         fields = batching_fields(strategy, max_batch_size)
@@ -161,7 +161,7 @@ def _add_batching(
 
 
 def _newline(text: str) -> str:
-    """Return the line end that `text` lacks."""
+    """Return the line end that `text` lacks at its end, if any."""
     return "" if text.endswith("\n") else "\n"
 
 
@@ -173,7 +173,7 @@ def _completed(
     *,
     batched: bool,
 ) -> str:
-    """Return the configuration with the inputs and outputs that it lacks, if the graph has them."""
+    """Add the sections `input` and `output` of the graph if the configuration lacks them."""
     if graph is None:
         return text
     try:
