@@ -60,8 +60,8 @@ class Server:
     """One server. `serve` loads the models, opens the ports, and returns after `stop`.
 
     Inside another program, without ports and signals: call `load`, use `http_handlers`,
-    `grpc_methods` and `metrics_handlers`, then call `close`. `registry` is given where several
-    servers share the metrics of models.
+    `grpc_methods` and `metrics_handlers`, then call `close`. Servers that share the metrics of
+    models get the same `registry`.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Server:
         return self.repository.load_named(options.startup_models)
 
     def _wait_for_callbacks(self) -> None:
-        """Wait until the loop's current callbacks have ended. Not on the loop's thread.
+        """Wait until the loop's current callbacks have ended. Must not run on the loop's thread.
 
         The frontends look up a model and submit the request to it within one callback. So after
         this wait, no callback can still submit to a model that was unpublished before the wait.
@@ -286,7 +286,7 @@ class Server:
         )
 
     def body_limits(self, options: HttpOptions) -> BodyLimits:
-        """Return the limits for bodies that another server's connections receive."""
+        """Return the limits of bodies for connections that another server (ASGI) accepts."""
         return BodyLimits(options.max_input_bytes, self._intake, self._options.time_limits)
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
@@ -408,7 +408,7 @@ class Server:
         self.repository.refuse()
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Return model, version and number of the requests that the shutdown waits for."""
+        """Return model, version and request count of each version with requests in flight."""
         return self.repository.in_flight()
 
     @property

@@ -138,7 +138,8 @@ class _Reader:
     def _shape(self, config: TensorConfig, count: int) -> Shape:
         """Return the shape of `count` elements.
 
-        Variable sizes are 1, except for the innermost one, which is computed from `count`.
+        Variable sizes are 1, except for the innermost variable size, which is computed from
+        `count`.
         """
         shape = list(self._signature.full_dims(config))
         for size in shape:

@@ -102,7 +102,7 @@ _WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of the command line. On an error it prints the error alone, without the usage."""
+    """The parser of the command line. On an error, it prints only the error, not the usage."""
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values of all options. Exits with code 1 on an unknown option."""

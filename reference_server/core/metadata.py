@@ -33,7 +33,7 @@ class TensorConfig:
 
     @property
     def has_free_dims(self) -> bool:
-        """True if requests determine a size."""
+        """True if the size of a dimension depends on the request."""
         return -1 in self.dims
 
 

@@ -37,7 +37,7 @@ class LoopIterations(Protocol):
         Requests that arrive until then can join the same batch.
 
         Returns:
-            False on any other thread than that of the event loop; `call` is then not called.
+            False on a thread other than the event loop's; `call` is then not called.
         """
 
 
@@ -161,7 +161,7 @@ class MetricSeries(Protocol):
 
 
 class MetricFamilyHold(Protocol):
-    """Keeps the series of one family visible until it is released. Thread-safe."""
+    """Keeps the series of one metric family visible until `release`. Thread-safe."""
 
     @property
     def is_held(self) -> bool:

@@ -34,7 +34,7 @@ class Duration:
         return Duration(self.count, self.ns)
 
 
-#: The names of the durations in BatchStatistics, and of those in Snapshot.
+#: The names of the durations in BatchStatistics and in Snapshot.
 BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 DURATIONS = ("success", "fail", "queue", *BATCH_DURATIONS, "cache_hit", "cache_miss")
 

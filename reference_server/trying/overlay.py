@@ -36,7 +36,7 @@ class Choices:
     values: Mapping[str, str] = field(default_factory=dict)
     """Values of placeholders (`--set`)."""
     maps: Mapping[str, Path] = field(default_factory=dict)
-    """Absolute paths to the folders that replace them (`--map`)."""
+    """Replacement folders by absolute path (`--map`)."""
     gpu_to_cpu: bool = True
     stand_ins: bool = True
 

@@ -114,7 +114,7 @@ class Trial:
                 "--exit-on-error=false",
                 f"--log-file={self._log_file}",
                 *(f"--{kind}-port={getattr(given, f'{kind}_port')}" for kind in _PORTS),
-                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # for local clients
+                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # only this machine
             ]
         )
         logs.configure(options.log, splits=options.profile.splits_log)
@@ -192,7 +192,7 @@ class Trial:
         self._table()
 
     def _learn_signatures(self, server: Server, failed: Collection[str]) -> None:
-        """Copy the inputs and outputs that loading completed into the copy's configurations."""
+        """Add inputs and outputs that a load has completed to the configurations of the copy."""
         for name, model in self._overlay.models.items():
             if model.config is not None and not model.config.input and name not in failed:
                 known = json_form.read(server.gateway.model_config(name, LATEST))

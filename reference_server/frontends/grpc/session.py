@@ -1,4 +1,4 @@
-"""gRPC on one connection: maps HTTP/2 events to calls of methods, and their replies to HTTP/2.
+"""gRPC on one connection: passes HTTP/2 events to calls, and replies of calls to HTTP/2.
 
 Without a socket: bytes enter by `receive` and leave by `write`. Used on the event loop's thread.
 """
@@ -159,7 +159,7 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Send pending output; close if that was the last."""
+        """Send pending output; then close if the connection ends and no stream is open."""
         if self._is_receiving:
             return
         output = self._http2.take_output()
@@ -255,7 +255,7 @@ class Session:
     def _on_request(self, event: RequestBegan) -> None:
         stream_id, fields, ended = event
         try:
-            # A client that repeats its headers has the identical object.
+            # Repeated headers of a client are the identical object.
             if fields is not self._fields or self._headers is None:
                 self._headers = None
                 self._headers, self._fields = headers.read_request(fields), fields
@@ -296,7 +296,7 @@ class Session:
                     self._update_flow()
 
     def _update_flow(self) -> None:
-        """Stop or resume granting flow-control window, by the requests and unread replies."""
+        """Stop or resume granting flow-control window, as requests and unread replies require."""
         part = 0.5 if self._is_held else 1
         held = bool(self._parked) or self._request_bytes > _MOST_REQUEST_BYTES * part
         if held is not self._is_held:
@@ -330,7 +330,7 @@ class Session:
             call.cancel()
 
     def _forget(self, stream_id: int) -> ServedCall | None:
-        """Remove an ended call; resume the flow of requests if it was stopped for its size."""
+        """Remove an ended call; resume the flow of requests if the call's size had stopped it."""
         call = self._calls.pop(stream_id, None)
         if call is not None and call.is_counted:
             self._request_bytes -= call.request_bytes

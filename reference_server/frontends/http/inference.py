@@ -279,7 +279,7 @@ def _is_long(response: InferResponse) -> bool:
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
-    """Reply to an error that occurred before JSON was read: as plain text, like Triton."""
+    """Reply with an error that occurred before JSON was read: as plain text, as in Triton."""
     headers: list[Header] = []
     if error.message == bodies.UNSUPPORTED_CODING:
         headers.append((b"Accept-Encoding", ", ".join(bodies.CODINGS).encode()))

@@ -207,7 +207,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _number(value: float) -> str:
-    """Format with 16 digits, one fewer than distinguish all doubles, and no trailing zeros."""
+    """Format with 16 digits, although some doubles need 17, and without trailing zeros."""
     if math.isfinite(value):
         return f"{float(value):.16g}"
     return "Nan" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")

@@ -1,4 +1,4 @@
-"""The receiving side (RFC 9113, section 6): frames to events, with limits against abuse."""
+"""The receiving side (RFC 9113, section 6): events from frames, with limits against abuse."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SMALL_BYTES = 16
 
 
 class RequestBegan(NamedTuple):
-    """A stream was opened with these header fields; `ended` if it has no body."""
+    """A stream was opened with these header fields; `ended` if the request has no body."""
 
     stream_id: int
     fields: Fields
@@ -265,7 +265,7 @@ class Receiver:
             self._on_block(whole[0], stream_id, whole[1])
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """Process a complete header block. It must be decoded: the next one may refer to it."""
+        """Process a complete header block. It must be decoded: the next block may refer to it."""
         fields = self._header_reader.read(block)
         ended = bool(flags & END_STREAM)
         if stream_id <= self._table.opened:
@@ -374,7 +374,7 @@ class Receiver:
             return
         self._table.check_known(stream_id)
         stream = self._streams.get(stream_id)
-        if stream is None:  # closed since the client sent this (section 6.9)
+        if stream is None:  # closed before the client's frame arrived (section 6.9)
             return
         if not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
