@@ -183,8 +183,8 @@ async def _done_by(
 ) -> bool:
     """Wait for all of `work` until `deadline`, in the loop's time. Return False if it comes first.
 
-    `log_state` is called before each wait of at most one second; with `is_logged`, the first wait
-    is left out. Unfinished work continues.
+    `log_state` is called before each wait of at most one second, but with `is_logged` not before
+    the first wait. Unfinished work continues.
     """
     loop = asyncio.get_running_loop()
     while pending := [future for future in work if not future.done()]:

@@ -146,7 +146,7 @@ _PARTS = {
 }
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 64 << 20
-#: The time for which a status, and the numbers of instances, are reused: several pages may be open.
+#: The seconds for which a status, and a number of instances, are reused: several pages may be open.
 _STATUS_S = 1.0
 _CONFIG_S = 30.0
 

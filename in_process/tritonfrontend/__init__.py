@@ -86,7 +86,7 @@ class _Frontend(ABC):
     """
 
     Options: ClassVar[type[_Options]]
-    #: The port in the log.
+    #: The name of the port in the log.
     _NAME: ClassVar[str]
 
     def __init__(self, server: Server, options: Any = None) -> None:  # noqa: ANN401 - own class

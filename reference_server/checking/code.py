@@ -18,10 +18,10 @@ from reference_server.core.portability import ROWS
 
 _CLASS = "TritonPythonModel"
 _SUFFIX = ".py"
-#: The functions of the module that call the server.
+#: The functions of `triton_python_backend_utils` that call the server.
 _SERVER_CALLS = frozenset({"load_model", "unload_model", "is_model_ready"})
 _REQUEST_CALLS = frozenset({"exec", "async_exec"})
-#: For each method of a model: functions of the module and methods of requests that it must not
+#: For each method of a model: functions of that module and methods of requests that it must not
 #: call, and the key of the fault's row in `ROWS`.
 _STAGES = {
     "auto_complete_config": (_SERVER_CALLS, _REQUEST_CALLS, "completion-calls"),
@@ -192,7 +192,7 @@ def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
 def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) -> list[CodeFault]:
     """Return the fault of an `auto_complete_config` that never returns a ModelConfig."""
     results = [part.value for part in _own_parts(method) if isinstance(part, ast.Return)]
-    if not _is_lazy(method) and not all(each is None or _is_plain(each) for each in results):
+    if not _is_lazy(method) and not all(each is None or _is_not_config(each) for each in results):
         return []
     name = file.parent.parent.name if file.parent.name.isdecimal() else file.parent.name
     text = f"auto_complete_config function in model '{name}' must return a valid"
@@ -200,7 +200,7 @@ def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) ->
 
 
 def _answer_fault(model: ast.ClassDef, tree: ast.Module) -> Iterator[CodeFault]:
-    """Yield the fault of an `execute` that returns no responses, and sends none either."""
+    """Yield the fault of an `execute` that neither returns nor sends responses."""
     names = {part.attr for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
     for method in model.body:
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -215,7 +215,7 @@ def _answer_fault(model: ast.ClassDef, tree: ast.Module) -> Iterator[CodeFault]:
             yield CodeFault(method.lineno, text, is_certain=False, hint=hint)
 
 
-def _is_plain(value: ast.expr) -> bool:
+def _is_not_config(value: ast.expr) -> bool:
     """Return True if an expression is certainly not a ModelConfig."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         return value.func.attr == "as_dict"

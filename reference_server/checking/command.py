@@ -67,7 +67,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help="report what the models need and this machine lacks, as errors")
     add("--stub-model", action="append", default=[], type=stub_model,
         metavar="NAME=MODULE:FUNCTION",
-        help="take a function for the model NAME, as the server does")
+        help="replace the model NAME by a function, as the server does")
     # fmt: on
     return parser
 
@@ -146,7 +146,7 @@ def _escaped(text: str, more: str = "") -> str:
     return text
 
 
-#: By the value of `--format`.
+#: The functions that write a report, by the value of `--format`.
 REPORTS: Mapping[str, Callable[[Result], str]] = {
     "text": as_text,
     "json": as_json,

@@ -81,7 +81,7 @@ class _Element:
         self.value = ""
         self.parts: list[_Element] = []
         self.lists: list[_Element] = []
-        #: The offset behind the element; None if its message is not closed.
+        #: The offset after the element; None if its message is not closed.
         self.end: int | None = None
 
     @property
@@ -238,7 +238,7 @@ class ConfigText:
         return f"the message '{unclosed.name}' of line {line} is not closed"
 
     def _hint(self, reason: str, element: _Element | None) -> str:
-        """Return the cure of a syntax error, or ""."""
+        """Return the fix for a syntax error, or ""."""
         if element is None:
             return ""
         placeholder = PLACEHOLDER.search(self._text[element.start : element.end])
@@ -263,7 +263,7 @@ class ConfigText:
 
 
 def placeholder_hint(found: str) -> str:
-    """Return the cure of an unfilled template."""
+    """Return the fix for an unfilled template."""
     return f"{found} is a placeholder of a template; fill it in"
 
 

@@ -404,4 +404,4 @@ def stub_fault(target: str) -> str:
     module = target.partition(":")[0]
     if Path(*module.split(".")).with_suffix(".py").is_file() or _find(module) is not False:
         return ""
-    return f"--stub-model: no module '{module}' in {Path.cwd()} or among the packages"
+    return f"--stub-model: no module '{module}' in {Path.cwd()} or in the installed packages"

@@ -25,7 +25,7 @@ _UTILS_NAMES = frozenset(triton_python_backend_utils.__all__)
 
 
 class CodeFault(NamedTuple):
-    """A fault: its position (line 0: the whole file), text, certainty of failure, and cure.
+    """A fault: its position (line 0: the whole file), text, certainty of failure, and fix.
 
     `file` is None for the model's own file.
     """

@@ -76,7 +76,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """The message and the cure."""
+        """The message and the fix."""
         return f"{self.message} - {self.hint}" if self.hint else self.message
 
 

@@ -27,7 +27,7 @@ class InputLimit:
     most: int | None = None
 
     def check_json(self, size: int) -> None:
-        """Refuse JSON of more bytes."""
+        """Refuse JSON of more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"request JSON size of {size} bytes exceeds the maximum allowed input size of "
@@ -35,7 +35,7 @@ class InputLimit:
             )
 
     def check_raw(self, size: int) -> None:
-        """Refuse a raw body of more bytes."""
+        """Refuse a raw body of more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value "
@@ -43,7 +43,7 @@ class InputLimit:
             )
 
     def check_tensor(self, name: str, size: int) -> None:
-        """Refuse a JSON input whose tensor has more bytes."""
+        """Refuse a JSON input whose tensor has more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum "
@@ -51,7 +51,7 @@ class InputLimit:
             )
 
     def check_sum(self, before: int, name: str, size: int) -> None:
-        """Refuse an input of generate that has more bytes together with the inputs before it."""
+        """Refuse an input of generate that, with all earlier inputs, has more than `most` bytes."""
         if self.most is not None and before + size > self.most:
             raise invalid_arg(
                 f"request size of {before} bytes with input '{name}' of size {size} bytes exceeds "
@@ -59,7 +59,7 @@ class InputLimit:
             )
 
     def decompressed_too_large(self) -> ServerError:
-        """Return the error for a body that decompresses to more bytes."""
+        """Return the error for a body that decompresses to more than `most` bytes."""
         return invalid_arg(
             f"Decompressed data size exceeds the maximum allowed value of {self.most} bytes. "
             f"{_CURE}"

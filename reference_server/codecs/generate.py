@@ -1,6 +1,6 @@
 """Decodes and encodes the generate extension: requests and responses as flat JSON objects.
 
-Members with the name of an input become that input; all others become parameters.
+Members with the name of an input become that input; all other members become parameters.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 class Spans:
     """The parts of shared memory that a JSON request names.
 
-    `outputs` are in the order of the request. The flag is False if the request has named the output
-    before; the output is then not written to this part.
+    `outputs` are in the order of the request, each with a flag. The flag is False if the request
+    has named the output before; the output is then not written to this part.
     """
 
     inputs: dict[str, Span] = field(default_factory=dict)

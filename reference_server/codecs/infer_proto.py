@@ -121,7 +121,8 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or proto_wire.is_large(data):  # also on a codec thread
+        # The cache is not used for large messages, which codec threads read.
+        if len(found) > LONGEST_KEY or proto_wire.is_large(data):
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._cache.find(head)

@@ -366,7 +366,7 @@ _LETTERS = b"\0\0\0\0\0\0\0\0btn\0fr\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 
 def _write(wire: bytes | memoryview, size: int, count: int, out: bytearray, room: int) -> int:
-    """Write the strings, each with a comma after it. Returns their end, or 0 for None."""
+    """Write the strings, each with a comma after it. Returns the end of the text, or 0."""
     position = 0
     end = 0
     while position < size:

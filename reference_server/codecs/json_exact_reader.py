@@ -46,7 +46,7 @@ def read(
     Args:
         document: The text.
         repeated: Receives the repeated members of objects.
-        iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
+        iteratively: Whether to find empty documents like RapidJSON's iterative parser.
         deepest: The deepest nesting of arrays and objects that is read.
 
     Raises:

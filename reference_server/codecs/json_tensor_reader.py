@@ -47,7 +47,7 @@ class _Element(NamedTuple):
     dtype: npt.DTypeLike  # of the items of that array
 
 
-#: By the kind of the NumPy dtype.
+#: The JSON form of elements, by the kind of their NumPy dtype.
 _ELEMENTS = {
     "b": _Element(as_bool, frozenset({bool}), "b", np.bool_),
     "i": _Element(as_int64, frozenset({int}), "q", np.int64),

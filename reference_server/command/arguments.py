@@ -380,7 +380,7 @@ _EPILOG = (
 
 
 def _add_others(parser: argparse.ArgumentParser) -> None:
-    """Add Triton's options that --help lists only by name: missing features, deprecated names."""
+    """Add Triton's options of missing features, and deprecated options. Help lists their names."""
     for name, parse in WITHOUT_EFFECT.items():
         parser.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS, type=parse)
     for name in NOT_SERVED:

@@ -1,4 +1,4 @@
-"""Finds mistakes before models are loaded that would show late or cause a misleading error.
+"""Finds mistakes that would show late or cause misleading errors, before models are loaded.
 
 tritonserver reports a port in use only after it has loaded all models, and does not report the
 other mistakes.

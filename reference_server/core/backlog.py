@@ -37,7 +37,7 @@ MOST_RESPONSES = 1 << 12
 #: Estimated overhead in bytes of a response and of a string.
 _RESPONSE_COST = 512
 _STRING_COST = 64
-#: The number of strings that are measured in an array. All are estimated by their average.
+#: The number of strings that are measured in an array. Their average is used for all strings.
 _MEASURED = 16
 
 
@@ -101,7 +101,7 @@ class Backlog:
 
     It is full at a number of bytes (`Backlogs`), or at `most_responses` responses, which is at most
     `MOST_RESPONSES`. A closed backlog counts nothing (`is_closed`). Threads of models call the
-    first group of methods, the event loop the second.
+    first group of methods, and the event loop calls the second group.
     """
 
     __slots__ = (

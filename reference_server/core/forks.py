@@ -1,8 +1,8 @@
 """Removal of the server's resources from forked children of this process.
 
-Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server, but it has
-the descriptors, signal handlers and locks of its parent, but none of its threads. The functions
-here register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
+Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server. It has the
+descriptors, signal handlers and locks of its parent, but none of its threads. The functions here
+register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
 
 All state is at module level, because the hooks apply to the whole process.
 """
@@ -56,7 +56,7 @@ def close_in_forks(descriptor: int) -> None:
 
 
 def hold_for_forks(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Acquire a lock around forks: in a child, a thread that holds it would not exist."""
+    """Acquire a lock around forks, so that no other thread holds it when a child is made."""
     _locks.append((acquire, release))
 
 

@@ -258,7 +258,7 @@ class RequestRules:
             fault = malformed
             # Triton counts a string when it has read its length, and checks its bytes last.
             found = fault.elements + (fault.length is not None)
-        limit = max(0, expected)  # the text has the negative number itself
+        limit = max(0, expected)  # the error text has the negative number
         if found > limit:
             raise invalid_arg(
                 f"{request.label} unexpected number of string elements {limit + 1} for "

@@ -147,7 +147,7 @@ class ClientTimeouts:
         self._seen: dict[tuple[Phase, int], tuple[float, int]] = {}
 
     def expired(self, waits: Iterable[Wait], now_s: float) -> list[Wait]:
-        """Return those of the current waits that have expired."""
+        """Return the current waits that have expired."""
         expired: list[Wait] = []
         seen: dict[tuple[Phase, int], tuple[float, int]] = {}
         for wait in waits:

@@ -128,9 +128,9 @@ class Gateway:
         return self._state is ServerState.READY
 
     def ready(self) -> Sequence[Probe] | None:
-        """Return the probes of models that decide whether the server is ready.
+        """Return the models' probes, which decide whether the server is ready.
 
-        There are mostly none. Returns None if the server is not ready: it has no repository or,
+        The result is mostly empty. It is None if the server is not ready: it has no repository or,
         with strict readiness, a model did not load. Raises ServerError UNAVAILABLE while the server
         stops.
         """
@@ -154,8 +154,8 @@ class Gateway:
     def model_ready(self, name: str, version: int = LATEST) -> Sequence[Probe] | None:
         """Return the probes that decide whether a model is ready.
 
-        There are mostly none. Returns None if the version, or the latest one, is not loaded or not
-        healthy.
+        The result is mostly empty. It is None if the version, or the latest one, is not loaded or
+        not healthy.
         """
         self.check_ready()
         versions = self._repository.versions(name)
@@ -265,7 +265,7 @@ class MetricsGateway:
         self._cache = cache
 
     def families(self) -> list[Family]:
-        """Return the current metrics of models and machine, and those that models define."""
+        """Return the current metrics of models and machine, and the metrics that models define."""
         readings = map(self._reading, self._repository.all())
         counters = self._latencies.counters
         cache = {} if self._cache is None else cache_samples(self._cache.reading())

@@ -61,7 +61,7 @@ def prepare(
     if place.is_file() and place.suffix in _ARCHIVES:
         place = _unpacked(place, scratch / "archive")
     if not place.is_dir():
-        raise ValueError(f"{directory}: found no folder or archive; expected one of them")
+        raise ValueError(f"{directory}: expected a folder or an archive")
     place = place.resolve()
     if model_config(place) is not None:
         overlay = Overlay(place.parent, place.parent, scratch, choices)

@@ -91,9 +91,9 @@ class Session:
         self._strikes = PingStrikes(options)
         self._calls: dict[int, ServedCall] = {}
         self._fields: Fields = ()
-        self._headers: RequestHeaders | None = None  # of `_fields`
+        self._headers: RequestHeaders | None = None  # parsed from `_fields`
         self._encoding = ""  # of replies to requests with `_headers`
-        self._parked: deque[ServedCall] = deque()  # wait until the client reads its replies
+        self._parked: deque[ServedCall] = deque()  # calls that wait until the client reads replies
         self._is_unparking = False
         self._request_bytes = 0
         self._is_held = False

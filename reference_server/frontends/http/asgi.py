@@ -153,7 +153,7 @@ class AsgiExchange:
                 await self._send_all()
         except OSError:  # ASGI 2.4 and later: the client is disconnected
             self._disconnected()
-        except asyncio.CancelledError:  # earlier versions
+        except asyncio.CancelledError:  # earlier versions of ASGI
             self._disconnected()
             raise
         finally:

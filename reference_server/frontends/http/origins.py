@@ -24,7 +24,8 @@ class WebOrigins:
     """The rules for web pages at one port.
 
     1. A request with another method than GET and HEAD is refused if a page of another origin sent
-       it: by `Sec-Fetch-Site` or, without that header, if `Origin` differs from `Host`.
+       it. Such a page is recognized by `Sec-Fetch-Site` or, without that header, by an `Origin`
+       that differs from `Host`.
     2. A request is refused if `Host` is neither an IP address nor a local or allowed name, because
        another name indicates DNS rebinding. At a port that only this machine reaches, this rule
        applies to all requests. At other ports, it applies to connections from this machine: to
@@ -63,7 +64,7 @@ class WebOrigins:
                 return (
                     f"request of a web page refused: found {shown}; expected a page of this server."
                     " --http-allowed-host allows the pages of a host, and "
-                    "--http-allow-cross-site=true those of all hosts"
+                    "--http-allow-cross-site=true the pages of all hosts"
                 )
         is_suspicious = for_operators or (origin is not None and site is None)
         if (

@@ -37,7 +37,7 @@ class Page:
 
     Args:
         file: the name of the file.
-        values: texts that replace words of the file.
+        values: replacement texts, by the word of the file that they replace.
     """
 
     def __init__(self, file: str, values: Mapping[str, str] | None = None) -> None:

@@ -113,7 +113,7 @@ class RequestReader:
         self._request = receiver.begin()  # the current or last request
         self._body = Body(self._intake, self._max_input)
         self._head_bytes = 0  # since the last piece of a body, or the request's start
-        self._completed = 0  # requests
+        self._completed = 0  # number of completed requests
 
     @property
     def missing(self) -> Wait:

@@ -315,7 +315,7 @@ def _may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
     return length != 0 and length <= limit
 
 
-# Most replies have one of few heads.
+# Most replies have one of a few heads.
 @functools.lru_cache(maxsize=1024)
 def reply_headers(
     version: str,
