@@ -17,7 +17,7 @@ from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
-from reference_server.frontends.event_loop import Background, LoopTurns
+from reference_server.frontends.event_loop import Background, LoopIterationEnds
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
@@ -75,7 +75,7 @@ class Server:
         self._registry = registry or new_registry()
         cache_bytes = options.response_cache_bytes
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
-        self._turns = LoopTurns()
+        self._loop_ends = LoopIterationEnds()
         self._incidents = Incidents(time.monotonic)
         self._intake = Intake(options.most_request_bytes)
         self._executions = ExecutionWatch(
@@ -83,7 +83,7 @@ class Server:
         )
         self._lag = LoopLag(self._run_periodic_work, self._executions.executing_since)
         loader = ModelLoader(
-            self._clock, self._registry, *(options, self._turns, self._cache, self._executions)
+            self._clock, self._registry, *(options, self._loop_ends, self._cache, self._executions)
         )
         self.model_calls = loader.calls
         self._portability = loader.portability
@@ -221,7 +221,7 @@ class Server:
             False if a model failed to load.
         """
         self._loop = loop
-        self._turns.begin(loop)
+        self._loop_ends.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
             self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT

@@ -282,11 +282,11 @@ def _wrong_uses(tree: ast.Module, modules: set[str]) -> Iterator[CodeFault]:
                 column = use.value.col_offset + 1
                 yield CodeFault(use.lineno, text, is_certain=False, hint=hint, column=column)
     for call, method in _method_calls(tree):
-        if method in uses and method.attr in known - given and (text := _misfit(call, method)):
+        if method in uses and method.attr in known - given and (text := _call_error(call, method)):
             yield CodeFault(call.lineno, text, is_certain=False, column=call.col_offset + 1)
 
 
-def _misfit(call: ast.Call, method: ast.Attribute) -> str:
+def _call_error(call: ast.Call, method: ast.Attribute) -> str:
     """Return the error if the arguments of a call of Triton's module do not fit, or ""."""
     names = [each.arg for each in call.keywords]
     if None in names or any(isinstance(each, ast.Starred) for each in call.args):

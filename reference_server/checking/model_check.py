@@ -122,7 +122,7 @@ class ModelCheck:
         return dict(self._rules.stubs).get(self.folder.name)
 
     @property
-    def _elsewhere(self) -> Level:
+    def _machine_level(self) -> Level:
         """The level of a requirement that this machine lacks, and another machine may meet."""
         return Level.ERROR if self._rules.here else Level.WARNING
 
@@ -227,7 +227,7 @@ class ModelCheck:
         except ServerError as error:
             error.path = ("parameters", environments.PARAMETER)
             is_elsewhere = not is_within(self.folder.path, Path(path))
-            level = self._elsewhere if is_elsewhere else Level.ERROR
+            level = self._machine_level if is_elsewhere else Level.ERROR
             return [replace(self.fault(error), level=level)]
         return []
 
@@ -244,7 +244,7 @@ class ModelCheck:
 
     def fault(self, error: ServerError, hint: str = "") -> Fault:
         """Return a fault of the configuration."""
-        level = self._elsewhere if isinstance(error, NotHere) else Level.ERROR
+        level = self._machine_level if isinstance(error, NotHere) else Level.ERROR
         hint = hint or error.hint or self._name_hint(error)
         return replace(self._warning(error.path, error.message), level=level, hint=hint)
 
@@ -424,7 +424,7 @@ class ModelCheck:
             fault = replace(
                 self._warning(path, f"{'.'.join(map(str, path))}: found '{text}'"),
                 hint=hint,
-                level=self._elsewhere,
+                level=self._machine_level,
             )
             places = [each.place for each in found]
             if fault.place in places:

@@ -28,7 +28,7 @@ CODECS = 2
 T = TypeVar("T")
 
 
-class LoopTurns:
+class LoopIterationEnds:
     """Calls at the end of an event loop's iterations. Thread-safe."""
 
     def __init__(self) -> None:

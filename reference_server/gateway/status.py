@@ -156,8 +156,8 @@ def by_model(
     """Return the counters of `RUNTIME_FAMILIES`, by model and version."""
     found: dict[tuple[str, str], RuntimeMetrics] = {}
     for family, labels, value in samples:
-        of = labels.get("model", ""), labels.get("version", "")
-        found.setdefault(of, RuntimeMetrics()).add(family, labels, value)
+        key = labels.get("model", ""), labels.get("version", "")
+        found.setdefault(key, RuntimeMetrics()).add(family, labels, value)
     return found
 
 

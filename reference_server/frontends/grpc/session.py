@@ -26,12 +26,12 @@ from reference_server.frontends.grpc.http2.frames import ErrorCode
 from reference_server.frontends.grpc.http2.header_blocks import Fields
 from reference_server.frontends.grpc.http2.receiving import (
     ConnectionFailed,
-    DataCame,
-    PingCame,
-    PongCame,
-    RequestBegan,
+    DataReceived,
+    PingReceived,
+    PongReceived,
     RequestEnded,
-    StreamGone,
+    RequestStarted,
+    StreamEnded,
 )
 from reference_server.frontends.grpc.http2.sending import Part
 from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
@@ -252,7 +252,7 @@ class Session:
 
     # -- events of the client
 
-    def _on_request(self, event: RequestBegan) -> None:
+    def _on_request(self, event: RequestStarted) -> None:
         stream_id, fields, ended = event
         try:
             # Repeated headers of a client are the identical object.
@@ -279,7 +279,7 @@ class Session:
         if ended:
             call.half_close()
 
-    def _on_data(self, event: DataCame) -> None:
+    def _on_data(self, event: DataReceived) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
             if self._http2.answered_bytes > _MOST_UNREAD and not call.is_parked:
@@ -319,7 +319,7 @@ class Session:
         if call is not None:
             call.half_close()
 
-    def _on_gone(self, event: StreamGone) -> None:
+    def _on_stream_end(self, event: StreamEnded) -> None:
         if event.stream_id in self._calls:
             self._report("cancelled", "call cancelled before the response was sent")
             self._cancelled(event.stream_id)
@@ -337,7 +337,7 @@ class Session:
             self._update_flow()
         return call
 
-    def _on_ping(self, _: PingCame) -> None:
+    def _on_ping(self, _: PingReceived) -> None:
         self._reset_pings()
         if self._strikes.count_ping(self._clock.time(), has_calls=bool(self._calls)):
             self._report("pings", "too many pings")
@@ -345,7 +345,7 @@ class Session:
             self._write(self._http2.take_output())
             self._close()
 
-    def _on_pong(self, event: PongCame) -> None:
+    def _on_pong(self, event: PongReceived) -> None:
         if event.payload == _LAST_PING and not self._is_ending:
             self._http2.end()
             self._is_ending = True
@@ -403,11 +403,11 @@ class Session:
 
 
 _HANDLERS: dict[type, Callable[[Session, Any], None]] = {
-    RequestBegan: Session._on_request,
-    DataCame: Session._on_data,
+    RequestStarted: Session._on_request,
+    DataReceived: Session._on_data,
     RequestEnded: Session._on_end,
-    StreamGone: Session._on_gone,
-    PingCame: Session._on_ping,
-    PongCame: Session._on_pong,
+    StreamEnded: Session._on_stream_end,
+    PingReceived: Session._on_ping,
+    PongReceived: Session._on_pong,
     ConnectionFailed: Session._on_failure,
 }
