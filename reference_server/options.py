@@ -322,11 +322,11 @@ class ServerOptions:
     """All settings that are needed to build a server.
 
     Attributes:
-        startup_models: models to load at start in mode EXPLICIT; `*` alone is all models.
+        startup_models: models to load at start in mode EXPLICIT; a single `*` is all models.
         most_request_bytes: memory limit for all in-flight large requests; 0 is no limit.
         response_cache_bytes: the size of the response cache; None is no cache.
-        python_backend: settings of the backend that runs `model.py`, as given. Triton reports their
-            errors at the first load.
+        python_backend: settings of the backend that runs `model.py`, as given. As in Triton, the
+            first load reports their errors.
         max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all other
             backends.
         stub_models: functions (MODULE:FUNCTION) that replace models, by the name of the model.
@@ -335,7 +335,7 @@ class ServerOptions:
         model_namespacing: models of different repositories may have the same name.
         file_override: load requests may contain files.
         outside_links: a model's files may be links to places outside its folder.
-        execution_warning_s: executions of inline models that take longer are logged; 0 is never.
+        execution_warning_s: longer executions of inline models are logged; 0 is never.
         client_shared_memory: clients may register shared memory.
         profile: the tritonserver release to emulate.
         strict_portable: refuse what does not work on tritonserver 2.51.

@@ -52,7 +52,7 @@ def write_array(array: _Array) -> bytes:
 
 
 def write_elements(array: _Array) -> list[bytes]:
-    """Return `write_array` without its brackets, in pieces of some milliseconds of work each."""
+    """Return the text of `write_array` without brackets, in pieces of some milliseconds of work."""
     write, most = _writer(array.dtype)
     flat = array.ravel()
     if flat.size <= most:

@@ -219,7 +219,7 @@ _LOG_READERS: dict[str, Callable[[JsonValue], LogValue]] = {
 def encode_trace_settings(settings: Mapping[str, Sequence[str]]) -> bytes:
     """Encode the trace settings: the levels as a list, all other settings as strings.
 
-    As in Triton, a setting that was given several times becomes several members with one name.
+    As in Triton, a setting that was given several times becomes several members with the same name.
     """
     members = [
         (name, shown)

@@ -5,9 +5,9 @@ than JSON, and the texts and byte offsets of its refusals reach the client. Two 
 work: `json_fast_reader` reads ordinary documents, and `json_exact_reader` reads all other documents
 byte by byte, as RapidJSON does.
 
-Two differences from RapidJSON are intended. A number that fits a double becomes the nearest double,
-where RapidJSON misses by one or two units in the last place for every tenth number of 17 digits,
-and refuses a few unusual numbers such as `0e400`. And nesting is limited, as in newer releases.
+Two differences from RapidJSON are intended. A number that fits a double becomes the nearest double;
+RapidJSON is off by one or two units in the last place for every tenth number of 17 digits, and
+refuses a few unusual numbers such as `0e400`. Nesting is limited, as in newer releases.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _add_models(add: _Add) -> None:
     add("--allow-outside-links", type=boolean, default=True, metavar="BOOL",
         help="allow a model's files to be links to places outside its folder (true)")
     add("--load-model", action="append", default=[], metavar="NAME",
-        help="load this model at start, in mode explicit; * alone: all models")
+        help="load this model at start, in mode explicit; a single *: all models")
     add("--repository-poll-secs", type=number, default=15, metavar="SECONDS",
         help="interval between checks for changed models in mode poll; 0: none (15)")
     add("--model-load-thread-count", type=at_least(1), default=4, metavar="N",

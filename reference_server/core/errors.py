@@ -80,7 +80,7 @@ class LoadDeadlock(ServerError):
 
 
 class NotHere(ServerError):
-    """A model requires something that this machine or server lacks, but another may have.
+    """A model requires something that this machine or server lacks, but others may have.
 
     `reference-server check` reports it as a warning.
     """

@@ -78,7 +78,7 @@ class ServerMetadata:
 class SystemRegion:
     """A registered part of a POSIX shared memory object.
 
-    `key` is the object's name as the client sent it, with or without its slash.
+    `key` is the object's name as the client sent it, with or without the leading slash.
     """
 
     name: str

@@ -85,10 +85,10 @@ class Scheduler(Protocol):
         """
 
     def refuse(self) -> None:
-        """Refuse new requests from now on; accepted ones continue. Thread-safe."""
+        """Refuse new requests from now on; accepted requests continue. Thread-safe."""
 
     def close(self) -> None:
-        """Refuse new requests, answer accepted ones, then release the instances. Blocks."""
+        """Refuse new requests, answer accepted requests, then release the instances. Blocks."""
 
 
 class Recorder(Protocol):
@@ -233,9 +233,9 @@ class ModelCalls(Protocol):
 
         Args:
             request: The request.
-            halted: The unanswered requests of the calling instance, if it blocks until the first
-                response. A request that would wait for this instance, and so never be answered, is
-                then refused.
+            halted: The unanswered requests of the calling instance, if the instance blocks until
+                the first response. A request that would wait for this instance, and so never be
+                answered, is then refused.
         """
 
     def load(

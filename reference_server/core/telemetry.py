@@ -50,7 +50,7 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The response cache's counters at one moment; `utilization` is a fraction of its bytes."""
+    """The response cache's counters at one moment; `utilization` is the used share of bytes."""
 
     utilization: float
     entries: int
@@ -122,7 +122,7 @@ class Quantiles:
     """The observations of a summary.
 
     `values` are pairs of a quantile from 0 to 1 and its value, which is NaN without recent
-    observations. `count` and `sum` are those of all values.
+    observations. `count` and `sum` include all values.
     """
 
     count: int

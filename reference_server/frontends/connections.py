@@ -228,10 +228,10 @@ class Pausable(Protocol):
 
 
 class Incoming:
-    """Passes received bytes to their parser, within the connection's share of the loop.
+    """Passes received bytes to their parser, for at most `SHARE_S` of each loop iteration.
 
-    The bytes are passed in portions. Bytes beyond the share are kept for the next loop iteration;
-    until then the transport does not read.
+    The bytes are passed in portions. Bytes beyond this share of time are kept for the next loop
+    iteration; until then the transport does not read.
 
     Args:
         handle: parses bytes, passed in order as views that are valid until `handle` returns.

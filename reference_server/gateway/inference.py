@@ -143,8 +143,8 @@ class Inferences:
         """Return the loaded model.
 
         Raises:
-            ServerError: The model is not loaded, or it is decoupled and `refuses_decoupled`, the
-                text of the error, is not empty.
+            ServerError: The model is not loaded; or it is decoupled, and `refuses_decoupled` is the
+                text of this error.
         """
         served = self._gateway.find(name, version)
         if refuses_decoupled and served.config.decoupled:
@@ -361,7 +361,7 @@ class Inference:
             self._trace.close()
 
     def deliver(self, response: InferResponse) -> None:
-        """Give a response to the call, and clean up after the last; on the event loop's thread."""
+        """Pass a response to the call; clean up after the last response. On the loop's thread."""
         if self._behind is None:
             self._deliver(response)
         else:

@@ -71,7 +71,7 @@ class Trial:
         """Print what was changed in the copy."""
         self._print(f"Model repository: {roots[0]}, in the copy {self._overlay.root}")
         for other in roots[1:]:
-            self._print(f"  not tried: {other} (--root chooses another one)")
+            self._print(f"  not tried: {other} (--root chooses another repository)")
         for model in self._overlay.models.values():
             for note in model.notes:
                 self._print(f"{model.name}: {note}")

@@ -108,7 +108,7 @@ class Running:
     def on_loop(self, call: Callable[[], T]) -> T:
         """Return the result of `call`, which runs on the event loop. Also raises like `check`."""
         self.check_process()  # before the lock, whose state a forked process has copied
-        with self._lock:  # so that the loop runs this before it ends
+        with self._lock:  # so that the loop runs the call before it ends
             self.check()
             done = run_on(self.loop, call)
         return done.result()

@@ -35,8 +35,8 @@ class Stream:
 
     `opened_s` is the time of its opening, in seconds of the connection's clock. `send_window` may
     be negative after a change of settings. `queue` has the bytes that flow control holds back, in
-    order; `trailers` is the block that ends the stream after them, once it is known. With `is_held`
-    the client gets no further window.
+    order; `trailers` is the block that ends the stream after the queue, None until it is known.
+    With `is_held` the client gets no further window.
     """
 
     __slots__ = (
