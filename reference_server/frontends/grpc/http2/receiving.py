@@ -83,15 +83,8 @@ class ConnectionFailed(NamedTuple):
     reason: str
 
 
-Event = (
-    RequestStarted
-    | DataReceived
-    | RequestEnded
-    | StreamEnded
-    | PingReceived
-    | PongReceived
-    | ConnectionFailed
-)
+_RequestEvent = RequestStarted | DataReceived | RequestEnded | StreamEnded
+Event = _RequestEvent | PingReceived | PongReceived | ConnectionFailed
 
 
 # -- limits for frames without a request
