@@ -18,7 +18,7 @@ _DRAINING_SHARE = 0.75
 _LOG_INTERVAL_S = 1.0
 #: The interval between checks for requests in flight.
 _CHECK_INTERVAL_S = 0.02
-#: A loop whose clock has ticks, such as uvloop's, may end a wait one tick early.
+#: A loop whose clock has ticks, such as uvloop, may end a wait one tick early.
 _TICK_S = 0.005
 #: Time beyond the timeout for the last log lines and the exit.
 _EXIT_MARGIN_S = 1.0
@@ -52,7 +52,7 @@ class Models(Protocol):
         """Reject new requests. Requests in flight continue."""
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Return model, version and number of the requests that are waited for."""
+        """Return model, version and request count of each version with requests in flight."""
 
     @property
     def live(self) -> int:
@@ -181,10 +181,10 @@ async def _done_by(
     *work: asyncio.Future[None],
     is_logged: bool = False,
 ) -> bool:
-    """Wait for all of `work` until `deadline`, in the loop's time. Return False if some is left.
+    """Wait for all of `work` until `deadline`, in the loop's time. Return False if it comes first.
 
-    `log_state` is called before each wait of a second, except the first one with `is_logged`.
-    Unfinished work continues.
+    `log_state` is called before each wait of at most one second, but with `is_logged` not before
+    the first wait. Unfinished work continues.
     """
     loop = asyncio.get_running_loop()
     while pending := [future for future in work if not future.done()]:
@@ -208,7 +208,7 @@ def _in_thread(finalize: Callable[[], None]) -> asyncio.Future[None]:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finalized.set_result, None)
 
-    # A daemon thread does not keep the process alive, as one of the loop's thread pool would.
+    # A daemon thread does not keep the process alive, as a thread of the loop's pool would.
     threading.Thread(target=run, name="close", daemon=True).start()
     return finalized
 

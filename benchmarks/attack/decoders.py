@@ -52,7 +52,7 @@ from reference_server.config.schema import ModelConfig as FrozenConfig
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.http2.frames import ConnectionFault
 from reference_server.frontends.grpc.http2.header_blocks import HeaderReader
-from reference_server.frontends.grpc.http2.receiving import DataCame, Event
+from reference_server.frontends.grpc.http2.receiving import DataReceived, Event
 from reference_server.repository.versions import ServedModel
 
 Target = Callable[[bytes], None]
@@ -169,7 +169,7 @@ def _events(*pieces: bytes) -> tuple[list[str], list[object]]:
     bodies: dict[int, bytes] = {}
     for piece in pieces:
         for event in peer.connection.receive(memoryview(piece), 0.0):
-            if isinstance(event, DataCame):
+            if isinstance(event, DataReceived):
                 bodies[event.stream_id] = bodies.get(event.stream_id, b"") + event.data
                 if not event.ended:
                     continue
@@ -179,7 +179,7 @@ def _events(*pieces: bytes) -> tuple[list[str], list[object]]:
 
 def _named(event: Event) -> str:
     """Describe the event without its part of a body."""
-    if isinstance(event, DataCame):
+    if isinstance(event, DataReceived):
         return f"end of stream {event.stream_id}"
     return repr(event)
 

@@ -1,4 +1,4 @@
-"""Find errors in the folders of model repositories: all at once, without running code of models."""
+"""Finds all errors in the folders of model repositories, without running code of models."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _faults_between(models: Sequence[ModelCheck]) -> Iterator[Fault]:
         assert model.proto is not None
         source = ModelSource(model.folder, model.proto, None, explicit=True)
         graph.put(name, source.steps, explicit=True)
-    # Models that cannot be read exist, and are already reported.
+    # Unreadable models exist, and their faults are already reported.
     for name in by_id.keys() - readable.keys():
         graph.put(name, {}, explicit=True)
     errors = graph.errors(readable)

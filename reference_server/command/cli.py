@@ -46,11 +46,11 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
-#: The interpreter's switch interval. With a shorter one, streams of many responses lose more to
-#: thread switches than other threads gain.
+#: The interpreter's switch interval. With a shorter interval, streams of many responses lose more
+#: to thread switches than other threads gain.
 _SWITCH_INTERVAL_S = 0.001
-#: malloc reuses freed blocks up to this size, and keeps this many free bytes at the end of a heap:
-#: the largest value that glibc accepts for the first (mallopt(3), malloc.h).
+#: malloc reuses freed blocks up to this size, and keeps this many free bytes at the end of a heap.
+#: For blocks, glibc accepts no larger value (mallopt(3), malloc.h).
 _KEPT_BYTES = 1 << 25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for hint in hints:  # repeated: the log line is far above, or in a file
             print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
-    except ExitTimeout:  # it is logged
+    except ExitTimeout:  # already logged
         _exit_at_once()
     return 0
 
@@ -316,11 +316,12 @@ def _exit_at_once() -> None:
 def keep_freed_memory() -> None:
     """Let malloc keep the memory of large requests for reuse.
 
-    glibc's malloc returns most of their memory to the system when each takes some 100 KB. Getting
-    the pages again one by one costs more than copying the requests (docs/results/memory.md).
+    By default, glibc's malloc returns most memory of requests above about 100 KB to the system.
+    Getting the pages again one by one costs more than copying the requests
+    (docs/results/memory.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none, or one without effect
+    if mallopt is not None:  # in other C libraries it is missing or has no effect
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
