@@ -33,10 +33,9 @@ from ge_runtime.engines.gearing import (
     adapt_threads,
     answer_slots,
     overlap_lines,
-    with_compiled_gears,
-    with_fixed_batch,
+    with_graph_gears,
 )
-from ge_runtime.errors import ArtifactFault, ConfigFault, shown
+from ge_runtime.errors import ArtifactFault, ConfigFault
 from ge_runtime.memory.machine import (
     MemoryLimit,
     ReadLimits,
@@ -130,11 +129,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)
-        if engine.shapes is not None:
-            files = shown(*(artifact.path for artifact in artifacts))
-            config = with_compiled_gears(config, engine.shapes, files)
-        else:
-            config = with_fixed_batch(config, engine.signature)
+        config = with_graph_gears(config, engine, artifacts)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
         padding: Padding | None = None
@@ -150,12 +145,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             if gearing.histogram is not None and gearing.histogram.total:
                 terms = BatchRules.of(config, contract).terms
                 kept = KeptCosts.of(
-                    config,
-                    artifacts,
-                    terms,
-                    version_dir=version_dir,
-                    hardware=backend.hardware,
-                    cores=cores_of_process(),
+                    config, artifacts, terms, version_dir, backend.hardware, cores_of_process()
                 )
                 costs = kept and kept.load()
                 cost = costs.cost if costs else None
