@@ -144,13 +144,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
             if gearing.histogram is not None and gearing.histogram.total:
                 terms = BatchRules.of(config, contract).terms
-                kept = KeptCosts.of(
-                    config, artifacts, terms, version_dir, backend.hardware, cores_of_process()
-                )
-                costs = kept and kept.load()
-                cost = costs.cost if costs else None
-                if (own := config.cost) is not None:
-                    cost = CostModel(*own[:3], terms, own.growth_s)
+                cost = _cost(config, artifacts, terms, version_dir, backend.hardware)
                 padding = padding_of(config, gearing.gears, gearing.histogram, cost, terms)
         return Inspection(
             version_dir,
@@ -165,6 +159,21 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             tuple(engine.unplanned) if isinstance(engine, Limited) else (),
             padding,
         )
+
+
+def _cost(
+    config: RuntimeConfig,
+    artifacts: Sequence[Artifact],
+    terms: tuple[tuple[str, ...], ...],
+    version_dir: Path,
+    hardware: str,
+) -> CostModel | None:
+    """Return the given cost of executions, or that kept by an earlier start; None if unknown."""
+    if (own := config.cost) is not None:
+        return CostModel(*own[:3], terms, own.growth_s)
+    kept = KeptCosts.of(config, artifacts, terms, version_dir, hardware, cores_of_process())
+    costs = kept and kept.load()
+    return costs.cost if costs else None
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
