@@ -107,7 +107,7 @@ class _OpenGraph:
 
     artifacts: Sequence[Artifact]
     rewrites: Sequence[str]
-    """How the graphs were rewritten, as lines of the report."""
+    """Rewrites of the graphs, as lines of the report."""
     backends: Sequence[DeviceBackend]
     engines: Sequence[Engine]
 
@@ -410,11 +410,7 @@ def _sequences(
 
 
 def _executors(
-    graph: _OpenGraph,
-    footprint: Footprint,
-    rules: BatchRules,
-    gears: Sequence[Gear],
-    plan: Plan,
+    graph: _OpenGraph, footprint: Footprint, rules: BatchRules, gears: Sequence[Gear], plan: Plan
 ) -> tuple[Executor, ...]:
     """Return an executor of each engine, with its planned memory. Raises PlanFault."""
     largest = [footprint.shapes(gear) for gear in gears]

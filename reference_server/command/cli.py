@@ -245,8 +245,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
 
 
 def _check_addresses(
-    parser: CommandParser,
-    enabled: Mapping[str, HttpOptions | GrpcOptions | MetricsOptions | None],
+    parser: CommandParser, enabled: Mapping[str, HttpOptions | GrpcOptions | MetricsOptions | None]
 ) -> None:
     """Exit with an error if two types of requests have the same address and port."""
     places = [(name, f"{own.address}:{own.port}") for name, own in enabled.items() if own]

@@ -120,9 +120,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
     limits = read()  # before the graph is opened, because the plan includes its weights
     with ExitStack() as opened:
         backend = open_backend(
-            config.devices[0],
-            DeviceSettings.of(config),
-            engine=artifacts[0].engine,
+            config.devices[0], DeviceSettings.of(config), engine=artifacts[0].engine
         )
         opened.callback(backend.close)
         artifacts = for_chip(artifacts, backend.hardware)

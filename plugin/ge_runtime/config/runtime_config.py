@@ -266,6 +266,7 @@ def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
     # In order of dependence: tensors have axes, axes limits, limits gears.
+    model = str(model_config.get("name", ""))
     max_batch_size = read_max_batch_size(model_config, errors)
     parameters = table.read_parameters(model_config, errors)
     rows = read_rows(parameters, max_batch_size)
@@ -322,7 +323,7 @@ def _read(
         errors.add(field, "a model.py with GraphModel", expected)
     check_growing_states(states, padding, devices, parameters, batched=max_batch_size > 0)
     return RuntimeConfig(
-        model=str(model_config.get("name", "")),
+        model=model,
         engine=engine,
         max_batch_size=max_batch_size,
         rows=max(1, rows),
@@ -358,11 +359,7 @@ def _read(
         io_buffers=read_io_buffers(parameters, devices, engine=engine),
         service_share=service_share,
         resident=Resident.read(
-            parameters,
-            tensors,
-            service_share,
-            model=str(model_config.get("name", "")),
-            max_batch_size=max_batch_size,
+            parameters, tensors, service_share, model=model, max_batch_size=max_batch_size
         ),
         workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, engine=engine),

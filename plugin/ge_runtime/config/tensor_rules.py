@@ -99,11 +99,8 @@ def read_values(
 ) -> tuple[dict[str, Number], dict[str, Number], dict[str, ValueRange]]:
     """Return the values of missing inputs, the values of padding, and the value ranges.
 
-    Args:
-        parameters: The model's parameters.
-        tensors: The model's tensors.
-        length_inputs: The inputs with rows' lengths; their default is the size of their axis.
-        rows: Whether batches may have rows of padding.
+    length_inputs: the inputs with rows' lengths; their default is the size of their axis. rows:
+    see `_read_pads`.
     """
     defaults = _read_defaults(parameters, tensors, length_inputs)
     pads = _read_pads(parameters, tensors, rows=rows)
