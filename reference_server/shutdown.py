@@ -8,6 +8,7 @@ import faulthandler
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,34 @@ def exit_after(timeout_s: float) -> None:
     faulthandler.dump_traceback_later(timeout_s + _EXIT_MARGIN_S, exit=True, file=_STANDARD_ERROR)
 
 
+class _Progress:
+    """Logs what the shutdown still waits for, and the time left until its deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def _remaining_s(self) -> int:
+        return max(0, round(self._deadline - asyncio.get_running_loop().time()))
+
+    def log_connections(self, listeners: Mapping[str, Listener]) -> None:
+        for name, listener in listeners.items():
+            if found := listener.connections:
+                log.info("Timeout %d: Found %d %s connections", self._remaining_s(), found, name)
+
+    def log_requests(self, models: Models) -> None:
+        found = models.in_flight()
+        log.info(
+            "Timeout %d: Found %d model versions that have in-flight inferences",
+            self._remaining_s(),
+            len(found),
+        )
+        for name, version, count in found:
+            log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
+
+    def log_models(self, models: Models) -> None:
+        log.info("Timeout %d: Found %d live models", self._remaining_s(), models.live)
+
+
 async def shut_down(
     first: Mapping[str, Listener],
     models: Models | None,
@@ -101,51 +130,26 @@ async def shut_down(
     Raises:
         ExitTimeout: a request was not answered or a model not finalized within `timeout_s`.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    deadline = asyncio.get_running_loop().time() + timeout_s
     drained_by = deadline - timeout_s * (1 - draining)
-
-    def remaining_s() -> int:
-        return max(0, round(deadline - loop.time()))
-
-    def log_connections(listeners: Mapping[str, Listener]) -> None:
-        for name, listener in listeners.items():
-            if listener.connections:
-                found = listener.connections
-                log.info("Timeout %d: Found %d %s connections", remaining_s(), found, name)
-
-    def log_requests() -> None:
-        assert models is not None
-        found = models.in_flight()
-        log.info(
-            "Timeout %d: Found %d model versions that have in-flight inferences",
-            remaining_s(),
-            len(found),
-        )
-        for name, version, count in found:
-            log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
-
-    def log_models() -> None:
-        assert models is not None
-        log.info("Timeout %d: Found %d live models", remaining_s(), models.live)
-
+    progress = _Progress(deadline)
     drained = _drained(first)
     work = [drained]
-    await _done_by(drained_by, lambda: log_connections(first), drained)
+    await _done_by(drained_by, partial(progress.log_connections, first), drained)
     if first_ended := drained.done():
         _close(first)
     if models is not None:
         models.refuse()
         log.info("Waiting for in-flight requests to complete.")
-        log_requests()
+        progress.log_requests(models)
         answered = asyncio.ensure_future(_answered(models))
-        await _done_by(drained_by, log_requests, answered, is_logged=True)
+        await _done_by(drained_by, partial(progress.log_requests, models), answered, is_logged=True)
         answered.cancel()
         log.info("All models are stopped, unloading models")
         work.append(_in_thread(models.unload))
-        await _done_by(deadline, log_models, *work)
+        await _done_by(deadline, partial(progress.log_models, models), *work)
     work.append(_drained(last))
-    in_time = await _done_by(deadline, lambda: log_connections(last), *work)
+    in_time = await _done_by(deadline, partial(progress.log_connections, last), *work)
     if not first_ended:
         _close(first)
     _close(last)
@@ -155,7 +159,7 @@ async def shut_down(
         log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
         raise ExitTimeout
     if models is not None:
-        log_models()
+        progress.log_models(models)
 
 
 def _drained(listeners: Mapping[str, Listener]) -> asyncio.Future[None]:

@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 try:
@@ -100,6 +100,23 @@ def _restrictions(
         parser.error(f"argument {option}: {error}")
 
 
+def _rate_limit(parser: CommandParser, given: argparse.Namespace) -> RateLimit | None:
+    try:
+        limits = parse_resources(given.rate_limit_resource)
+    except ValueError as error:
+        parser.error(f"argument --rate-limit-resource: {error}")
+    return RateLimit(limits) if given.rate_limit == "execution_count" else None
+
+
+def _time_limits(given: argparse.Namespace) -> TimeLimits:
+    return TimeLimits(
+        given.connection_idle_secs,
+        given.connection_head_secs,
+        given.connection_body_secs,
+        given.connection_unread_secs,
+    )
+
+
 def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None:
     settings = given.cache_config
     if given.response_cache_byte_size is not None:
@@ -179,26 +196,18 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         )
     http = _http_options(parser, given)
     grpc = _grpc_options(parser, given)
-    try:
-        limits = parse_resources(given.rate_limit_resource)
-    except ValueError as error:
-        parser.error(f"argument --rate-limit-resource: {error}")
+    rate_limit = _rate_limit(parser, given)
     metrics = _metrics_options(given, http.restricted.keys() | grpc.restricted.keys())
-    served = [
-        ("HTTP", given.allow_http, f"{http.address}:{http.port}"),
-        ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
-        ("metrics", given.allow_metrics, f"{metrics.address}:{metrics.port}"),
-    ]
-    _check_places(parser, [(name, place) for name, allowed, place in served if allowed])
+    enabled = {
+        "HTTP": http if given.allow_http else None,
+        "GRPC": grpc if given.allow_grpc else None,
+        "metrics": metrics if given.allow_metrics else None,
+    }
+    _check_addresses(parser, enabled)
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         model_namespacing=given.model_namespacing,
-        time_limits=TimeLimits(
-            given.connection_idle_secs,
-            given.connection_head_secs,
-            given.connection_body_secs,
-            given.connection_unread_secs,
-        ),
+        time_limits=_time_limits(given),
         most_connections=given.connection_most,
         most_request_bytes=given.connection_memory_mib << 20,
         server_id=given.id,
@@ -216,7 +225,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         poll_s=given.repository_poll_secs,
         model_load_threads=given.model_load_thread_count,
         model_load_retries=given.model_load_retry_count,
-        rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
+        rate_limit=rate_limit,
         exit_timeout_s=given.exit_timeout_secs,
         exit_closes_idle=given.exit_closes_idle,
         response_cache_bytes=_cache_bytes(parser, given),
@@ -235,8 +244,11 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
     return options, _warnings(given)
 
 
-def _check_places(parser: CommandParser, places: Sequence[tuple[str, str]]) -> None:
+def _check_addresses(
+    parser: CommandParser, enabled: Mapping[str, HttpOptions | GrpcOptions | MetricsOptions | None]
+) -> None:
     """Exit with an error if two types of requests have the same address and port."""
+    places = [(name, f"{own.address}:{own.port}") for name, own in enabled.items() if own]
     for (name, place), (other, same) in itertools.combinations(places, 2):
         if place == same:
             parser.error(

@@ -30,7 +30,7 @@ from ge_runtime.engines.artifact import find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Footprint, Gearing, with_compiled_gears, with_fixed_batch
+from ge_runtime.engines.gearing import Footprint, Gearing, with_graph_gears
 from ge_runtime.errors import shown
 from ge_runtime.memory.plan import aligned_columns
 from ge_runtime.npu.driver.card import Cards
@@ -264,12 +264,8 @@ def bench(
         artifacts = for_chip(artifacts, backend.hardware)
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
-        files = shown(*(artifact.path for artifact in artifacts))
         config = config_for(folder, config, engine.signature)
-        if engine.shapes is not None:
-            config = with_compiled_gears(config, engine.shapes, files)
-        else:
-            config = with_fixed_batch(config, engine.signature)
+        config = with_graph_gears(config, engine, artifacts)
         footprint = Footprint.of(config, Contract.between(config, engine.signature))
         gears = list(Gearing.of(config, version_dir).gears.every())
         shapes = [footprint.shapes(gear) for gear in gears]
@@ -279,6 +275,7 @@ def bench(
             for gear, each in zip(gears, shapes, strict=True)
         ]
         hardware = backend.hardware
+    files = shown(*(artifact.path for artifact in artifacts))
     return Report(config.model, files, config.devices[0], hardware, times)
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -99,15 +99,8 @@ def check(
         ConfigFault: The model cannot be opened. All other errors of `Runtime.open` are possible.
     """
     with ExitStack() as opened:
-
-        def opened_with(parameters: Mapping[str, str]) -> ModelUnderTest:
-            return opened.enter_context(
-                ModelUnderTest.opened(
-                    version_dir, model_config, derived=derived, parameters=parameters
-                )
-            )
-
-        model = opened_with({})
+        open_model = partial(ModelUnderTest.opened, version_dir, model_config, derived=derived)
+        model = opened.enter_context(open_model())
         config = model.parts.config
         generator = RequestGenerator(config, model.parts.gears, ranges or {})
         reference, checker = Reference(model.parts), AnswerChecker(config, tolerance)
@@ -121,7 +114,8 @@ def check(
         ]
         pads = poisoned_pads(model.parts, generator.ranges, padding)
         if pads:
-            padded = opened_with({f"pad.{name}": value for name, value in pads.items()})
+            poisoned = {f"pad.{name}": value for name, value in pads.items()}
+            padded = opened.enter_context(open_model(parameters=poisoned))
             how = "in random groups, padding poisoned"
             trials.append(trial(how, padded, choice=at_random, data_only=True))
         ends = time.monotonic() + seconds
@@ -132,15 +126,10 @@ def check(
             rng = np.random.default_rng((seed, started))
             batch = generator.request_batch(rng)
             expected = [_expected(reference, request) for request in batch]
+            groups, failure = _run_round(trials, batch, expected, rng, started)
             requests += len(batch)
-            for place, way in enumerate(trials):
-                # Each way of executing alternates between both bytes.
-                examined = ExpectedBatch(batch, expected, _BYTES[(started + place) % len(_BYTES)])
-                groups, failure = way.run(examined, rng, started)
-                executions += len(groups)
-                shared += sum(len(group) > 1 for group in groups)
-                if failure is not None:
-                    break
+            executions += len(groups)
+            shared += sum(len(group) > 1 for group in groups)
             started += 1
         return Report(
             model=config.model,
@@ -222,6 +211,25 @@ class _Trial:
             return Variants(answers, [])
 
         return Rounding(self.model.parts.config.outputs, expected, variants)
+
+
+def _run_round(
+    trials: Sequence[_Trial | Leakage],
+    batch: Sequence[RandomRequest],
+    expected: Sequence[Mapping[str, Array]],
+    rng: np.random.Generator,
+    number: int,
+) -> tuple[Groups, Failure | None]:
+    """Run trials until the first failure; return all executions, and the failure."""
+    executed: list[Sequence[int]] = []
+    for place, trial in enumerate(trials):
+        # Each way of executing alternates between both bytes.
+        examined = ExpectedBatch(batch, expected, _BYTES[(number + place) % len(_BYTES)])
+        groups, failure = trial.run(examined, rng, number)
+        executed += groups
+        if failure is not None:
+            return executed, failure
+    return executed, None
 
 
 def _expected(reference: Reference, request: RandomRequest) -> Mapping[str, Array]:

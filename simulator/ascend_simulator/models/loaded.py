@@ -221,16 +221,8 @@ class Models:
         context = now.context()
         manifest = om.manifest
         now.faults.strike("load")
-        if manifest.soc != now.settings.soc:
-            text = f"load: found a model for {manifest.soc}, expected {now.settings.soc}"
-            raise Refused(Code.RT_SOC_VERSION, text)
+        _check_file(now, manifest, work)
         planned = manifest.family != "dynamic"
-        if not planned and work is not None:
-            violate(
-                DYNAMIC_WITH_MEMORY,
-                "load: found memory for a model with free shapes, which allocates at run time. "
-                "Compile it with gears",
-            )
         work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
         number = self.next_number(planned=planned)
         name = f"model {number}"
@@ -248,11 +240,7 @@ class Models:
             own_work, own_weights = regions
             self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
-                # Every load writes the weights, even those shared with another load of the file, so
-                # that model must not be executing.
-                what = f"load of {name} (weights)"
-                now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
-                image.write(om.graph, own_weights.content)
+                _write_weights(now, name, image, om.graph, own_weights)
             graph = _graph(now, om)
             dump = now.part(Dumps).of(om.graph, file, now.settings.threads)
         except BaseException:
@@ -343,6 +331,29 @@ def check_context(now: Process, model: Model, what: str) -> None:
         text = f"{what}: {model.name}: the current context is not the one of its load"
         violate(OTHER_CONTEXT, text)
         raise Refused(Code.RT_MODEL_CONTEXT, text)
+
+
+def _check_file(now: Process, manifest: Manifest, work: Given | None) -> None:
+    """Check that the chip executes the file, and that the model can use the caller's memory."""
+    if manifest.soc != now.settings.soc:
+        text = f"load: found a model for {manifest.soc}, expected {now.settings.soc}"
+        raise Refused(Code.RT_SOC_VERSION, text)
+    if manifest.family == "dynamic" and work is not None:
+        violate(
+            DYNAMIC_WITH_MEMORY,
+            "load: found memory for a model with free shapes, which allocates at run time. "
+            "Compile it with gears",
+        )
+
+
+def _write_weights(
+    now: Process, name: str, image: WeightImage, graph: bytes, weights: Region
+) -> None:
+    # Every load writes the weights, even those shared with another load of the file, so that model
+    # must not be executing.
+    what = f"load of {name} (weights)"
+    now.claims.host_access(weights.ptr, image.nbytes, write=True, what=what)
+    image.write(graph, weights.content)
 
 
 def _graph(now: Process, om: Om) -> Graph:

@@ -138,13 +138,7 @@ def compare(
     version_dir = version_folder(folder, version)
     config = read_runtime_config(folder)
     onnx = version_dir / "model.onnx"
-    if config.stages:
-        raise ArtifactFault(
-            f"{folder}: found parameter 'stages', expected one graph, model.onnx and model.om. Put "
-            "each stage into its own folder"
-        )
-    if not onnx.is_file():
-        raise ArtifactFault(f"{onnx}: file not found, expected the graph that model.om is made of")
+    _ensure_one_graph(folder, config, onnx)
     place = device or (config.devices[0] if config.device_kind == "npu" else "npu:0")
     with CardGraphs(place, folder, version_dir / "model.om", config) as card:
         if inputs is not None:
@@ -155,9 +149,7 @@ def compare(
             chosen, fed = random_inputs(
                 folder, version_dir, config, _signature(onnx), card.shapes(), gear, seed
             )
-            sizes = {ROWS: chosen.rows, **chosen.extents} if config.batched else chosen.extents
-            at = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-            source = f"inputs of seed {seed}" + (f" at {at}" if at else "")
+            source = f"inputs of seed {seed}{_gear_text(config, chosen)}"
         expected = run_on_cpu(onnx, fed)
         found = card.run_file(card.om, fed, [*expected])
         outputs = {name: difference(found[name], expected[name]) for name in expected}
@@ -189,6 +181,23 @@ def compare(
         return result(
             layers=layers.measured, count=len(graph.tensors), compiled=card.compiled, first=first
         )
+
+
+def _ensure_one_graph(folder: Path, config: RuntimeConfig, onnx: Path) -> None:
+    """Raise ArtifactFault for a model of several graphs, or without model.onnx."""
+    if config.stages:
+        raise ArtifactFault(
+            f"{folder}: found parameter 'stages', expected one graph, model.onnx and model.om. Put "
+            "each stage into its own folder"
+        )
+    if not onnx.is_file():
+        raise ArtifactFault(f"{onnx}: file not found, expected the graph that model.om is made of")
+
+
+def _gear_text(config: RuntimeConfig, gear: Gear) -> str:
+    sizes = {ROWS: gear.rows, **gear.extents} if config.batched else gear.extents
+    text = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+    return f" at {text}" if text else ""
 
 
 def random_inputs(
