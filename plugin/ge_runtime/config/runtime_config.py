@@ -354,7 +354,7 @@ def _read(
         oversize=oversize,
         packing=packing,
         intra_op_threads=parameters.get(table.THREADS) or max(1, share),
-        adapts_threads=parameters.get(table.THREADS) is None,
+        adapts_threads=parameters.text(table.THREADS) is None,
         devices=devices,
         io_buffers=read_io_buffers(parameters, devices, engine=engine),
         service_share=service_share,
