@@ -131,7 +131,9 @@ def test_sizes_outside_the_ranges_are_refused_before_the_card_is_asked(encoder, 
     calls = machine.report.calls.get("mdl.execute", 0)
     for rows, tokens in ((9, 8), (8, 33)):
         inputs, _ = token_batch(rows, tokens)
-        with pytest.raises(EngineFault, match=r"expected 1~8,1~32, which it was compiled for"):
+        with pytest.raises(
+            EngineFault, match=r"expected 1~8,1~32, which the file was compiled for"
+        ):
             encoder.run(inputs, {"embedding": None})
     assert machine.report.calls.get("mdl.execute", 0) == calls
     right(encoder, 8, 32)
