@@ -82,7 +82,7 @@ Mode: TypeAlias = Literal["strict", "lenient", "report"]
 
 
 class SimulatorViolation(AssertionError):
-    """A violation of a rule. A device does not report it; it corrupts data, fails or hangs.
+    """A violation of a rule. A device does not report violations: data are corrupt, or calls hang.
 
     `rule` is the rule's id in RULES.
     """

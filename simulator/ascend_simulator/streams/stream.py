@@ -40,7 +40,7 @@ _Entry: TypeAlias = "tuple[int, Task, Origin] | Mark | _WaitFor | None"
 
 
 class Owner(Protocol):
-    """The collection of streams, `streams.Streams`, as a stream uses it."""
+    """The part of `Streams` that a stream uses."""
 
     lock: RLock
     lost: bool

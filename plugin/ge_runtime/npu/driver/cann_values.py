@@ -28,7 +28,7 @@ NOT_SUPPORTED: Final = 207000
 
 # Codes for functions that have no return code.
 _NO_HANDLE: Final = 200000
-"""BAD_ALLOC, for functions that create objects, as they only allocate host memory."""
+"""BAD_ALLOC, for functions that create objects: such functions only allocate host memory."""
 _NO_ANSWER: Final = 100000
 """INVALID_PARAM, for getters."""
 

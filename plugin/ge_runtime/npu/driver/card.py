@@ -40,7 +40,7 @@ class CardStatus:
     """The status of a card."""
 
     fault: str
-    """Why the card cannot be trusted with an execution; empty if it is healthy."""
+    """Why nothing should be executed on the card; empty if the card is healthy."""
     free_bytes: int = 0
     total_bytes: int = 0
     percent: Mapping[str, int] = field(default_factory=dict)

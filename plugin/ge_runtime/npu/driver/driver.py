@@ -49,7 +49,7 @@ class Produced(NamedTuple):
 
     dims: tuple[int, ...]
     address: Address
-    """Device memory: the dataset's, or allocated by the driver if the dataset had no memory."""
+    """Device memory of the dataset. If the dataset had none, the driver has allocated it."""
 
 
 class AippKind(Enum):

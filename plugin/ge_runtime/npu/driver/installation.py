@@ -145,7 +145,7 @@ _ANY_RANK: Final = -2
 
 
 class GeProcess:
-    """GE in this process, initialized by its first user and finalized by the last. Thread-safe."""
+    """GE in this process. The first user initializes it, the last one finalizes it. Thread-safe."""
 
     def __init__(self, py: GePy) -> None:
         """Initialize with an object that has the modules of GE_PY_MODULES as attributes."""

@@ -392,7 +392,7 @@ _DATA: Final = 0x1 | 0x2 | 0x4
 
 
 class PyAclCaptures:
-    """Profiles with acl.prof, and dumps with acl.mdl."""
+    """The functions for profiles (acl.prof) and dumps (acl.mdl)."""
 
     def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
         """Initialize the captures; an old `acl` may lack `acl.prof`."""

@@ -46,7 +46,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """One execution in the queue. The queue sets `state` and the attributes after it."""
+    """One execution in the queue. The queue sets `state` and the attributes below `state`."""
 
     client: Hashable
     units: int = 1
