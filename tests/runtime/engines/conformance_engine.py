@@ -113,7 +113,7 @@ class EngineConformance:
         assert 0 <= opened(ENCODER).weights_bytes() - TABLE.nbytes < 64
         assert opened(copy_of(np.float32)).weights_bytes() == 0
 
-    def test_intermediates_are_reported_for_any_sizes(self, opened, rows=8, tokens=32):
+    def test_intermediates_are_reported(self, opened, rows=8, tokens=32):
         shapes = dict.fromkeys(("input_ids", "attention_mask"), (rows, tokens))
         found = opened(ENCODER).intermediates(shapes)
         assert found.unsized == 0
