@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: Words of the command line; None for those of the process.
+        arguments: Command-line arguments; None for `sys.argv[1:]`.
 
     Returns:
         The exit code; docs/replay.md lists them.

@@ -111,7 +111,7 @@ def has_values(prometheus: Prometheus, query: str) -> bool:
 @pytest.mark.parametrize("job", ["triton", "reference"])
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
 def test_a_panel_has_data(panel: Panel, job: str, watched: Prometheus):
-    expects = job == "reference" or not panel.ours
+    expects = job == "reference" or not panel.reference_only
     for query in panel.queries.values():
         asked = of_job(query, job)
         has_data = eventually(partial(has_values, watched, asked), expects)

@@ -65,14 +65,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--at-least",
         metavar="PERCENT",
         default="5%",
-        help="smallest change of a latency that is claimed; default: 5%%",
+        help="smallest change of a latency that is reported; default: 5%%",
     )
     add(
         "--fail-if",
         metavar="CONDITION",
         action="append",
         default=[],
-        help="exit with 1 if it holds: differs>0, errors>0, p50>1.1x, p90>..., p99>..., "
+        help="condition for exit code 1: differs>0, errors>0, p50>1.1x, p90>..., p99>..., "
         "slowest>...; repeatable; default: differs>0 and errors>0",
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")

@@ -30,7 +30,7 @@ from triton_replay.reporting.hdr import hdr_lines
 from triton_replay.wire.bodies import Headers
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([kKMGT])?(i)?B?")
-# Also characters that change the direction of text, and those that XML does not allow.
+# Control characters, characters that change the text direction, and characters invalid in XML.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
 )
@@ -41,7 +41,7 @@ def run_loop(task: Coroutine[Any, Any, None]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         import uvloop
-    except ImportError:  # Windows has none
+    except ImportError:  # uvloop does not support Windows
         asyncio.run(task)
     else:
         uvloop.run(task)
@@ -103,7 +103,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def write_hdr(path: Path, times: Sequence[int]) -> None:
-    """Write latencies in nanoseconds in HdrHistogram's format; no file without latencies.
+    """Write latencies in nanoseconds in HdrHistogram's format; if there are none, write no file.
 
     Raises:
         FileUnwritable: The file cannot be written.
@@ -114,7 +114,7 @@ def write_hdr(path: Path, times: Sequence[int]) -> None:
 
 
 def parse_header(text: str, option: str) -> tuple[str, str]:
-    """Parse `NAME:VALUE`. Raise ReplayError, with `option`, if it is invalid."""
+    """Parse `NAME:VALUE`. Raise a ReplayError that names `option` if the text is invalid."""
     name, separator, value = text.partition(":")
     if not separator or not name.strip() or re.search("[\r\n\u0100-\U0010ffff]", text):
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
@@ -128,7 +128,7 @@ def check_timeout(seconds: float) -> None:
 
 
 def add_headers(add: Callable[..., Any], timeout: float) -> None:
-    """Add the options of requests that are sent again with `add`, a parser's `add_argument`."""
+    """Add the options for sending requests again. `add` is a parser's `add_argument`."""
     header_help = "header to send, e.g. instead of a redacted Authorization; repeatable"
     add("--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
     timeout_help = "time limit of a request; default: %(default)g"
@@ -146,7 +146,7 @@ def headers_of(given: argparse.Namespace) -> Headers:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
+    """Parse a size such as `1GiB`. Raise a ReplayError that names `option` if it is invalid."""
     found = _SIZE.fullmatch(text.strip())
     size = 0
     if found is not None:
@@ -162,7 +162,7 @@ def print_message(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-# -- rules of comparison, which `compare`, `ab`, `replay` and exported pytest tests share
+# -- options for comparisons, shared by `compare`, `ab`, `replay` and exported pytest tests
 
 
 NAME_OPTIONS: Final = (

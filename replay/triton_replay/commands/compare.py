@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compare`."""
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="a capture")
-    add("b", metavar="B", type=Path, help="a replay of A, or of the capture that A is a replay of")
+    add("b", metavar="B", type=Path, help="a replay of A, or another replay of the capture of A")
     add_rules(add, RULE_OPTIONS)
     add(
         "--learn",
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         help="write the smallest request of each group to DIR, as a capture for replay, with the "
-        "requests that it depends on, such as the earlier ones of its sequence",
+        "requests that it depends on, such as earlier requests of its sequence",
     )
     add_filter_options(parser)
 

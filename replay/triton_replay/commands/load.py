@@ -46,7 +46,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
         ),
         (
             *("--sequence-id-range", "START:END", "1"),
-            "sequence ids; END is exclusive; default: 1 without end",
+            "sequence ids; END is exclusive; default: from 1, without end",
         ),
     ),
     "the measurement": (
@@ -65,7 +65,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
             *("-s --stability-percentage", "PERCENT", 10.0),
             "allowed difference of three windows; default: 10",
         ),
-        ("-r --max-trials", "N", 10, "most windows of a load"),
+        ("-r --max-trials", "N", 10, "largest number of windows of a load"),
         ("--percentile", "N", int, "latency percentile for stability and -l; default: the mean"),
         ("-l --latency-threshold", "MS", 0.0, "latency limit; 0: none"),
         (
@@ -127,7 +127,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
 }
 """For each option its flags, its form or its choices, its default or its type, and its help.
 
-An option with neither form nor choices has no value. One whose default is a list or None is
+An option with neither form nor choices has no value. An option whose default is a list or None is
 repeatable.
 """
 _WITHOUT_EFFECT: Final = ("-a --async", "--sync", "--serial-sequences", "-v")
@@ -182,7 +182,7 @@ def run(given: argparse.Namespace) -> int:
         print_message("interrupted; the loads measured so far are reported")
         return INTERRUPTED
     finally:
-        # Also if the server has exited.
+        # Write the report even if the server has exited.
         if report.measurements:
             print_result("\n".join(summary_lines(report)))
             _write(given, report)

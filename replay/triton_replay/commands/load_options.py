@@ -136,7 +136,7 @@ def _check_conflicts(given: argparse.Namespace) -> None:
                 raise ReplayError(text)
     if given.collect_metrics and given.f is not None and not given.verbose_csv:
         raise ReplayError(
-            "--collect-metrics with -f: expected --verbose-csv, which has its columns"
+            "--collect-metrics with -f: expected --verbose-csv, which adds the columns of metrics"
         )
 
 

@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_proxy_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the proxy and of what it records."""
+    """Add the options of the proxy and of its recording."""
     add = parser.add_argument
     listen_help = "address for clients over HTTP; default: %(default)s"
     add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help=listen_help)
@@ -77,7 +77,7 @@ def add_proxy_options(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         type=int,
         default=MAX_BODY,
-        help="largest body to record; of a larger one only the size is; default: 16 MiB",
+        help="largest body to record; only the size of larger ones is recorded; default: 16 MiB",
     )
     add("--max-capture", metavar="BYTES", type=int, help="size at which the recording ends")
     rotate_help = "size, such as 1GiB, from which another file continues the capture"
@@ -217,7 +217,7 @@ def rotation_of(given: argparse.Namespace) -> int:
 
 
 def redaction_of(given: argparse.Namespace) -> Redaction:
-    """Return what the options redact."""
+    """Return the redaction that the options describe."""
     return Redaction(
         frozenset(name.lower() for name in given.redact_header),
         frozenset(given.redact_tensor),

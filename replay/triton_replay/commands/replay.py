@@ -34,7 +34,7 @@ from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player
 
 MAX_WAITING: Final = 2**30
-"""Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
+"""Largest total size of queued bodies, in bytes. Request bodies are mapped from the capture."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ async def _replay(
         # Responses that cannot be recorded are of no use.
         loop.call_soon_threadsafe(stop.set)
 
-    # What the recording kept is kept again, so that the targets of both captures are equal.
+    # Names that the recording kept are kept again, so that the targets of both captures are equal.
     kept = capture.opening.settings.get("keep_headers")
     kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
     recorder = Recorder(

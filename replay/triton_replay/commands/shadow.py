@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output_help = "folder for a.trc and b.trc, the requests whose responses differ"
     add("--output", metavar="DIR", type=Path, required=True, help=output_help)
     add("--in-flight", metavar="N", type=int, default=16, help="concurrent requests; default: 16")
-    memory_help = "most memory for requests in progress; others are not sent to B; default: 256MiB"
+    memory_help = "memory for requests in progress; beyond it, none is sent to B; default: 256MiB"
     add("--memory", metavar="SIZE", default="256MiB", help=memory_help)
     add_headers(add, timeout=60)
     add_rules(add, RULE_OPTIONS[:2])
@@ -124,7 +124,7 @@ def _recorders(
 ) -> dict[Path, Recorder]:
     """Create the captures of differences."""
     make_folder(given.output)
-    found = {}
+    recorders = {}
     for name in servers:
         if (given.output / name).exists():
             raise ReplayError(f"--output: {given.output / name} exists. Use another folder")
@@ -132,14 +132,14 @@ def _recorders(
         path = given.output / name
         writer = CaptureWriter.create(path, rotation_of(given))
         writer.write([opening(address, {**settings_of(given), "shadow_of": given.server})])
-        found[path] = Recorder(
+        recorders[path] = Recorder(
             writer,
             clock,
             redaction=redaction_of(given),
             max_capture=given.max_capture,
             on_end=lambda reason: print_message(f"no more differences are stored: {reason}"),
         )
-    return found
+    return recorders
 
 
 async def _serve(

@@ -31,7 +31,7 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
 
 
 def https_of(given: argparse.Namespace, address: str) -> ssl.SSLContext | None:
-    """Return the context for an address, or None if it is not of HTTPS.
+    """Return the TLS context for an address, or None if the address does not use HTTPS.
 
     Raises:
         ReplayError: A file cannot be used.
@@ -46,7 +46,7 @@ def https_of(given: argparse.Namespace, address: str) -> ssl.SSLContext | None:
 
 
 def server_of(given: argparse.Namespace, option: str, grpc_option: str) -> Server:
-    """Return the server in two options. The default for gRPC is the next port.
+    """Return the server whose addresses two options name. gRPC's default is the next port.
 
     Raises:
         ReplayError: An address or a file cannot be used.
@@ -62,7 +62,7 @@ def server_of(given: argparse.Namespace, option: str, grpc_option: str) -> Serve
 
 
 def grpc_tls_of(given: argparse.Namespace, address: str = "") -> ssl.SSLContext | None:
-    """Return the context for gRPC, or None without TLS. Raise ReplayError like `https_of`."""
+    """Return the TLS context for gRPC, or None without TLS. Raise ReplayError like `https_of`."""
     if not given.ssl_grpc_use_ssl and not address.startswith(HTTPS):
         return None
     context = _context(given, "grpc")

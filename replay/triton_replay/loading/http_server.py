@@ -75,7 +75,7 @@ class HttpServer:
         return self._post(loop, f"/v2/systemsharedmemory/region/{region}/unregister", b"{}")
 
     def text(self, loop: Loop, target: str) -> Query:
-        """Return the query for any page, whose answer is its text."""
+        """Return the query that reads the text of any page."""
         request = message("GET", target, self.address, self.headers)
         return Query(self.connect(loop), request, bytes.decode)
 
@@ -182,7 +182,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _joined(first: str, second: str) -> bytes:
-    """Merge two serialized JSON objects, the second not empty."""
+    """Merge two serialized JSON objects; the second must not be empty."""
     return (second if first == "{}" else f"{first[:-1]},{second[1:]}").encode()
 
 
