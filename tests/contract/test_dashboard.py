@@ -1,4 +1,4 @@
-"""Every query of the dashboard, asked of a Prometheus that has watched both servers under load."""
+"""Every query of the dashboard, on a Prometheus server that scraped both servers under load."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def watched(
     oracle_installed: None, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    """A Prometheus, while both servers are asked all the time."""
+    """Run Prometheus while both servers receive requests."""
     flags = COMPLETE | {
         "cache_config": "local,size=65536",
         "allow_grpc": False,
