@@ -237,7 +237,7 @@ def _file() -> Path:
     return Path(folder) / pbtxt.FILE_NAME
 
 
-def _checked(config: ModelConfig) -> None:
+def _check_and_freeze(config: ModelConfig) -> None:
     """Check a configuration as for a loaded model, and freeze it."""
     config.name = config.name or "m"
     config.backend = config.backend or "python"
@@ -252,7 +252,7 @@ def config_text(data: bytes) -> None:
     path = _file()
     path.write_bytes(data)
     with contextlib.suppress(ServerError):
-        _checked(pbtxt.read(path))
+        _check_and_freeze(pbtxt.read(path))
 
 
 def config_json(data: bytes) -> None:
@@ -262,7 +262,7 @@ def config_json(data: bytes) -> None:
     except ValueError:
         return
     with contextlib.suppress(ServerError):
-        _checked(config)
+        _check_and_freeze(config)
 
 
 # -- the device service

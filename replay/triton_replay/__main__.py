@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; docs/replay.md lists them.
     """
-    given = make_parser().parse_args(arguments)
+    args = make_parser().parse_args(arguments)
     try:
-        return int(given.run(given))
+        return int(args.run(args))
     except ReplayError as error:
         print_message(f"triton-replay: {error}")
         return error.exit_code

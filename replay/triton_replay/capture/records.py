@@ -182,7 +182,7 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
         kind = _KINDS[fields.pop("kind")]
         for one in dataclasses.fields(kind):
             if one.name in fields:
-                fields[one.name] = _checked(one.name, fields[one.name], str(one.type))
+                fields[one.name] = _check_field(one.name, fields[one.name], str(one.type))
         if kind in (Request, StreamMessage, Response):
             fields["body"] = body
         return kind(**fields)
@@ -206,7 +206,7 @@ _VALUES: Final = {
 """Allowed values by field."""
 
 
-def _checked(name: str, value: object, kind: str) -> object:
+def _check_field(name: str, value: object, kind: str) -> object:
     """Check the value of a field; return it with tuples in place of lists. Raise _InvalidField."""
     valid = _CHECKS[kind](value)
     if name in ("method", "target"):

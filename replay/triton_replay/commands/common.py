@@ -135,14 +135,14 @@ def add_headers(add: Callable[..., Any], timeout: float) -> None:
     add("--timeout", metavar="SECONDS", type=float, default=timeout, help=timeout_help)
 
 
-def headers_of(given: argparse.Namespace) -> Headers:
+def headers_of(args: argparse.Namespace) -> Headers:
     """Return the headers in the options of `add_headers`, and check `--timeout`.
 
     Raises:
         ReplayError: An option is invalid.
     """
-    check_timeout(given.timeout)
-    return tuple(parse_header(text, "--header") for text in given.header)
+    check_timeout(args.timeout)
+    return tuple(parse_header(text, "--header") for text in args.header)
 
 
 def parse_size(text: str, option: str) -> int:
@@ -195,14 +195,14 @@ def add_rules(add: Callable[..., Any], options: Sequence[tuple[str, str, str]]) 
         add(f"--{name}", metavar=form, action="append", default=[], help=f"{text}; repeatable")
 
 
-def names_of(given: argparse.Namespace) -> Names:
+def names_of(args: argparse.Namespace) -> Names:
     """Return the names in NAME_OPTIONS. Raise ReplayError if a value is invalid."""
-    return parse_names(given.map_model, given.map_version, given.map_output)
+    return parse_names(args.map_model, args.map_version, args.map_output)
 
 
-def rules_of(given: argparse.Namespace) -> Tolerances:
+def rules_of(args: argparse.Namespace) -> Tolerances:
     """Return the rules in RULE_OPTIONS. Raise ReplayError if a value is invalid."""
-    return parse_tolerances(given.tolerance, given.ignore, names_of(given))
+    return parse_tolerances(args.tolerance, args.ignore, names_of(args))
 
 
 # -- the monotonic clock of recordings and replays

@@ -274,7 +274,7 @@ def _of_inputs(contents: Sequence[Content]) -> Iterator[Feature]:
         sizes = [len(one) for one in elements]
         if max(sizes) <= most:
             found, codes = np.unique(np.concatenate(elements), return_inverse=True)
-            texts = [f"{name} contains {_shown(value)}" for value in found.tolist()]
+            texts = [f"{name} contains {_number_text(value)}" for value in found.tolist()]
             rows = np.repeat(np.arange(count), sizes)
             yield Values(f"value of {name}", texts, rows, codes, of_content=True)
 
@@ -324,7 +324,7 @@ def _values_in(values: Array) -> Iterator[tuple[str, str]]:
         yield "sign of", "negative numbers"
 
 
-def _shown(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 

@@ -165,7 +165,7 @@ class _Model:
         for cause in (one for cluster in self._clusters() for one in self._causes(*cluster)):
             for at, other in enumerate(merged):
                 if _are_one(cause, other):
-                    merged[at] = self._joined(cause, other)
+                    merged[at] = self._join(cause, other)
                     break
             else:
                 merged.append(cause)
@@ -209,7 +209,7 @@ class _Model:
         level = min(_LEVELS.get(family, 0) for family, _ in keys)
         return np.asarray(~requests & (self._levels >= level))
 
-    def _joined(self, one: _Cause, other: _Cause) -> _Cause:
+    def _join(self, one: _Cause, other: _Cause) -> _Cause:
         keys, requests = one.keys | other.keys, one.requests | other.requests
         equal = self._equal(keys, requests)
         found = find_conditions(self._requests, requests, equal)
@@ -231,7 +231,7 @@ class _Model:
                 condition += ", unless another difference hides it"
         needs: frozenset[str] = frozenset()
         if cause.condition is not None:
-            condition, needs = _described(cause, cause.condition), cause.condition.needs
+            condition, needs = _condition_text(cause, cause.condition), cause.condition.needs
             typical = [row for row in rows if cause.condition.holds[row]]
         else:
             typical = rows
@@ -308,7 +308,7 @@ class _Model:
         return sorted(indexes)
 
 
-def _described(cause: _Cause, condition: Condition) -> str:
+def _condition_text(cause: _Cause, condition: Condition) -> str:
     hits, all_hits = int((cause.requests & condition.holds).sum()), int(cause.requests.sum())
     wrong, equal = int((cause.equal & condition.holds).sum()), int(cause.equal.sum())
     often = "only" if hits >= _MOSTLY * all_hits else "more often"

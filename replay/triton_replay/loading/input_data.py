@@ -58,7 +58,7 @@ def read_streams(model: Model, options: InputOptions) -> list[list[Row]]:
         if len(options.sources) > 1:
             raise ReplayError("--input-data: zero and random cannot be combined with other values")
         maker = _zeros if options.sources[0] == "zero" else _random
-        return [[_made(model, options, maker)]]
+        return [[_make_row(model, options, maker)]]
     paths = [Path(source) for source in options.sources]
     if paths[0].is_dir():
         if len(paths) > 1:
@@ -85,10 +85,10 @@ def shape_of(place: TensorPlace, shapes: Mapping[str, tuple[int, ...]]) -> tuple
                 f"--shape {place.name}:{','.join(str(max(n, 16)) for n in place.shape)}"
             )
         return place.shape
-    return _checked(place, shapes[place.name], f"--shape {place.name}")
+    return _check_shape(place, shapes[place.name], f"--shape {place.name}")
 
 
-def _checked(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
+def _check_shape(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
     fits = len(shape) == len(place.shape) and all(
         has in (-1, given) for has, given in zip(place.shape, shape, strict=True)
     )
@@ -97,7 +97,7 @@ def _checked(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[in
     return shape
 
 
-def _made(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN401  two functions
+def _make_row(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN401  two functions
     chance = random.Random(_SEED)
     found = {}
     for place in model.inputs:
@@ -222,7 +222,7 @@ class _JsonFile:
     def _shape(self, place: TensorPlace, given: object, where: str) -> tuple[int, ...]:
         if not isinstance(given, list) or not all(type(n) is int and n >= 0 for n in given):
             raise self._fault(where, f"found {given!r}, expected a list of sizes")
-        return _checked(place, tuple(given), f"{self._path}: {where}")
+        return _check_shape(place, tuple(given), f"{self._path}: {where}")
 
     def _fault(self, where: str, what: str) -> ReplayError:
         return ReplayError(f"{self._path}: {where}: {what}")

@@ -60,7 +60,7 @@ def batches(model: Model, streams: Sequence[Sequence[Row]], batch: int) -> list[
         raise ReplayError(text)
     return [
         [
-            _joined(model, [rows[(first + step) % len(rows)] for step in range(batch)])
+            _join_rows(model, [rows[(first + step) % len(rows)] for step in range(batch)])
             for first in range(len(rows))
         ]
         for rows in streams
@@ -120,7 +120,7 @@ def bytes_of(place: TensorPlace, shape: tuple[int, ...], data: bytes, where: str
     return TensorData(place.name, place.datatype, shape, data)
 
 
-def _joined(model: Model, rows: Sequence[Row]) -> RequestData:
+def _join_rows(model: Model, rows: Sequence[Row]) -> RequestData:
     if not model.max_batch_size:
         return RequestData(tuple(rows[0].values()))
     found = []
