@@ -1,9 +1,9 @@
-"""Draws what schedulers do, as the schedulers themselves decide it under a clock of its own.
+"""Draw what the server's schedulers decide, under a simulated clock.
 
     python -m tools.timelines docs/images      the pictures of docs/schedulers.md, again
 
-Nothing here knows how a batch is formed: the lives of the requests are read off the same objects
-that the server runs.
+This program does not form batches: it runs the server's scheduler classes, and draws the times of
+the requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MS = 1_000_000
 
 @dataclass
 class Life:
-    """One request: when it came, began, ended and was answered, in milliseconds."""
+    """One request, and the times of its arrival, start, end and response, in milliseconds."""
 
     name: str
     arrives: float
@@ -46,7 +46,7 @@ class Life:
 
 @dataclass
 class _Answer:
-    """The sink of a request: notes when the answer comes."""
+    """The sink of a request, which stores the time of the response."""
 
     life: Life
     simulation: _Simulation
@@ -157,7 +157,7 @@ class _Simulation:
             self._instances += 1
 
     def _start(self, now_ns: int) -> None:
-        for number in self._idle[::-1]:  # the last busy one first, as the server does
+        for number in self._idle[::-1]:  # as the server: the last busy instance first
             if taken := self._work.take(number, now_ns):
                 self._idle.remove(number)
                 for request in taken:
@@ -169,7 +169,7 @@ class _Simulation:
 
 
 def draw(axes: Axes, title: str, lives: Sequence[Life]) -> None:
-    """A line for each request: grey while it waits, coloured while it runs with its batch."""
+    """Draw a bar for each request: grey while it waits, in its batch's colour while it runs."""
     for row, life in enumerate(lives):
         assert life.answered is not None
         begins = life.answered if life.begins is None else life.begins
@@ -204,7 +204,7 @@ def delay() -> dict[str, Sequence[Life]]:
 
 
 def priorities() -> dict[str, Sequence[Life]]:
-    """Play two priority levels; a request of the second one waits for at most 100 ms."""
+    """Play two priority levels; a request of level 2 waits for at most 100 ms."""
     settings = DynamicBatching(
         (), 0, levels=2, default_level=2, policies={2: QueuePolicy(timeout_us=100_000)}
     )
@@ -217,7 +217,7 @@ def priorities() -> dict[str, Sequence[Life]]:
 
 
 def order() -> dict[str, Sequence[Life]]:
-    """Requests that last longer and shorter, on two instances."""
+    """Play requests of different durations on two instances."""
 
     def lives() -> list[Life]:
         lasting = (90.0, 20.0, 20.0, 50.0)
@@ -238,10 +238,10 @@ PICTURES = {
 
 def main(folder: Path) -> None:
     """Draw all pictures into `folder`."""
-    # Only drawing needs it, and importing it takes half a second of each collection of the tests.
+    # Only drawing needs matplotlib, whose import would take half a second whenever tests start.
     import matplotlib as mpl
 
-    mpl.use("agg")  # to files alone
+    mpl.use("agg")  # draw to files only
 
     from matplotlib import pyplot as plt
 
