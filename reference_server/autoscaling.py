@@ -1,7 +1,7 @@
 """The number of replicas that a model needs: the rule, and its policy for Ray Serve.
 
-docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. Nothing
-of Ray is imported: Serve's controller calls the policy.
+docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. The
+module imports no part of Ray: Serve's controller calls the policy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: The target utilization, as a share of full batches, by the current rate. The rest is reserved for
-#: a higher rate while a replica starts.
+#: The target utilization at the current rate, as a share of the capacity in full batches. The rest
+#: is reserved for a higher rate while a replica starts.
 USED = 0.6
-#: The target utilization by the highest rate of the last `PEAK_S` seconds. A rate that was already
+#: The target utilization at the highest rate of the last `PEAK_S` seconds. A rate that was already
 #: seen needs a smaller reserve.
 PEAK_USED = 0.8
 PEAK_S = 900
 #: The time in seconds in which replicas process the rows that wait for too long.
 DRAIN_S = 15
 
-#: The metrics of a replica, by `record_autoscaling_stats`.
+#: The names of the metrics that a replica reports in `record_autoscaling_stats`.
 ROWS = "rows"
 REQUESTS = "requests"
 PENDING = "pending"
@@ -38,11 +38,11 @@ class Goal:
 def replicas_wanted(
     come_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
 ) -> float:
-    """Return the wanted number of replicas; there are `replicas` now.
+    """Return the wanted number of replicas if there are `replicas` now.
 
-    The current rate uses three fifths of their capacity in full batches, the recent peak rate
-    (`Peak`) four fifths. Rows that wait longer than the goal allows are processed in a quarter of a
-    minute.
+    The current rate may use three fifths of the replicas' capacity in full batches, and the recent
+    peak rate (`Peak`) four fifths. Rows that wait longer than the goal allows are to be processed
+    within a quarter of a minute.
     """
     capacity_per_s = replicas * goal.rows_per_s
     late_s = (
@@ -57,15 +57,15 @@ def replicas_wanted(
 class Peak:
     """The highest rate of the last quarter of an hour, in rows per second.
 
-    `points` are times and rates, in falling order of the rates: other points can never be the
-    highest.
+    `points` holds pairs of a time and a rate, in falling order of the rates. A rate that a later
+    rate exceeds is dropped: it can never be the highest.
     """
 
     def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
         self.points = list(points)
 
     def seen(self, now_s: float, come_per_s: float) -> float:
-        """Add the current rate, and return the highest one."""
+        """Add the current rate, and return the highest rate."""
         kept = [(at_s, come) for at_s, come in self.points if 0 <= now_s - at_s <= PEAK_S]
         while kept and kept[-1][1] <= come_per_s:
             kept.pop()
@@ -94,7 +94,7 @@ class Situation(Protocol):
 
     @property
     def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Measured]]] | None:
-        """The recent metrics by name (see above) and by replica."""
+        """The recent values of each metric (`ROWS`, `REQUESTS`, `PENDING`), by replica."""
 
 
 class ByWork:
@@ -156,7 +156,7 @@ _SAMPLE_S = 1
 
 
 def _growth(state: dict[str, Any], now_s: float, waiting: float) -> float:
-    """Return the growth of the waiting rows per second; samples are kept in `state`."""
+    """Return the growth of the waiting rows per second; keep the samples in `state`."""
     seen = [point for point in state.get(_SEEN, ()) if now_s - _RATE_S <= point[0] <= now_s]
     if not seen or now_s - seen[-1][0] >= _SAMPLE_S:
         seen.append((now_s, waiting))

@@ -1,4 +1,4 @@
-"""Unpacks tar archives of Python environments. They are not trusted: each entry is checked.
+"""Unpacks tar archives of Python environments. Archives are not trusted: each entry is checked.
 
 Links are created after all files, so no file is ever written through a link.
 """
@@ -20,7 +20,7 @@ _CHUNK = 1 << 18
 #: The limit for one read. tarfile reads the extension of a header as a whole.
 _READ_LIMIT = 1 << 20
 _GZIP = b"\x1f\x8b"
-#: venv-pack links these to the interpreter from which the environment was created.
+#: venv-pack makes these paths links to the interpreter that created the environment.
 _INTERPRETER = re.compile(r"bin/python[0-9.]*")
 _MTIME_LIMIT = 1 << 32
 #: The path of an entry: its components.
@@ -28,7 +28,7 @@ _Parts = tuple[str, ...]
 
 
 class ArchiveError(Exception):
-    """The archive cannot be unpacked. `text` is the error text of Triton, which fails as well."""
+    """The archive cannot be unpacked. `text` is Triton's error text for the same archive."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class Limits:
 
     Attributes:
         content_bytes: The size of the decompressed archive.
-        entries: The number of its files, folders and links.
+        entries: The number of files, folders and links.
     """
 
     content_bytes: int = 32 << 30
@@ -55,14 +55,14 @@ def unpack(archive: IO[bytes], into: Path, limits: Limits) -> str:
 
     Args:
         archive: The file, at its start.
-        into: The folder, which contains a part of the archive if an exception is raised.
+        into: The folder. After an exception it contains a part of the archive.
         limits: The limits of the archive.
 
     Returns:
         The SHA-256 of the file in hexadecimal digits.
 
     Raises:
-        ArchiveError: The file is no such archive, or an entry is refused.
+        ArchiveError: The file is not a tar archive, or an entry is refused.
         OSError: A file cannot be read or written.
     """
     compressed = archive.read(len(_GZIP)) == _GZIP
@@ -77,7 +77,7 @@ def unpack(archive: IO[bytes], into: Path, limits: Limits) -> str:
 
 
 def digest_of(archive: IO[bytes]) -> str:
-    """Return the SHA-256 of a file, which is at its start, in hexadecimal digits."""
+    """Return the SHA-256 of a file, positioned at its start, in hexadecimal digits."""
     hashed = _Hashed(archive)
     hashed.read_rest()
     return hashed.digest.hexdigest()
@@ -103,7 +103,7 @@ class _Hashed:
 class _Content:
     """The decompressed archive. It can only be read forward, and each read is limited.
 
-    Some releases of tarfile go back, or read without limit, if a size in a header is negative.
+    If a size in a header is negative, some releases of tarfile seek back or read without a limit.
     """
 
     def __init__(self, file: IO[bytes], limits: Limits) -> None:
@@ -166,8 +166,8 @@ class _Unpacking:
                 self._unpack(entry)
                 entry = tar.next()
         except (tarfile.TarError, ValueError, RecursionError, OverflowError) as error:
-            raise _broken(error) from None  # a chain of headers is a recursion in tarfile
-        if any(self._content.last_read):  # tarfile takes an invalid header for the end
+            raise _broken(error) from None  # RecursionError: a long chain of headers
+        if any(self._content.last_read):  # tarfile treats an invalid header as the end
             raise _broken("invalid header")
         for parts, target in self._links.items():
             self._make_link(parts, target)
@@ -221,7 +221,7 @@ class _Unpacking:
             )
 
     def _make_folder(self, parts: _Parts) -> None:
-        """Create a folder and those above it. Each one counts as an entry."""
+        """Create a folder and its missing parents. Each folder counts as an entry."""
         if parts not in self._folders:
             self._make_folder(parts[:-1])
             self._add()
@@ -264,7 +264,7 @@ def _parts(entry: tarfile.TarInfo, name: str) -> _Parts:
 def _check_target(entry: tarfile.TarInfo, parts: _Parts) -> None:
     """Check that a symbolic link stays inside. Raises ArchiveError.
 
-    A target may go up first and down afterwards. Then no chain of links leads outside either.
+    The parts `..` of a target must come first, so that no chain of links leads outside either.
     """
     target = entry.linkname
     if target.startswith("/"):

@@ -48,7 +48,7 @@ class PythonSettings:
         return _parsed_host("EXECUTION_HOST", parameter) if parameter else self.host
 
 
-#: Triton's integer settings: the least value, and Triton's text for smaller values.
+#: Map each of Triton's integer settings to its least value and Triton's text for smaller values.
 _LEAST = {
     "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),  # Triton says 4, means 1
     "shm-growth-byte-size": (1, "can't be smaller than or equal to zero."),
@@ -114,7 +114,7 @@ class PythonHosts:
         clock: The clock of the instances.
         metrics: The server's metrics.
         executions: A watch on the executions of inline instances.
-        portability: Receives what tritonserver 2.51 would refuse.
+        portability: Receives a report of each use that tritonserver 2.51 would refuse.
         environments: Finds the models' own Python environments.
     """
 
@@ -152,7 +152,8 @@ class PythonHosts:
             calls: The server's operations for BLS requests and model control.
             chosen: The model's EXECUTION_HOST, or an empty string.
             health: Receives the death of the instance's process, and the model's readiness probe.
-            prepare: Called with an instance whose process was started again, before it serves.
+            prepare: Called with an instance whose process was started again, before the instance
+                serves.
         """
         settings = python_settings(self._given)
         report = partial(self.portability.report, spec.model_name)
@@ -203,7 +204,7 @@ class PythonHosts:
 _CURED_BY_A_PROCESS = (
     "main thread",  # signal.signal, set_wakeup_fd, Tk, Matplotlib's windows
     "context has already been set",  # multiprocessing.set_start_method
-    "set_num_interop_threads",  # torch, if called after it has started to compute
+    "set_num_interop_threads",  # torch, after its first computation
     "more than once per process",  # C extensions, such as NumPy's
     "Duplicated timeseries in CollectorRegistry",  # prometheus_client's registry
 )

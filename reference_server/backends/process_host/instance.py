@@ -40,7 +40,7 @@ _NS_PER_S = 1_000_000_000
 class Backoff:
     """The delays before a process is started again. Reads no clock.
 
-    The first delay is `first_s`. Each further one is twice as long, up to `limit_s`. If a process
+    The first delay is `first_s`. Each further delay is twice as long, up to `limit_s`. If a process
     ran for longer than `limit_s`, the delays start again at `first_s`.
     """
 
@@ -55,7 +55,7 @@ class Backoff:
         self._started_ns = now_ns
 
     def ended(self, now_ns: int) -> int:
-        """Note an end or a failed start; return the delay of the next start in nanoseconds."""
+        """Record an end or a failed start; return the delay of the next start in nanoseconds."""
         if self._started_ns is not None and now_ns - self._started_ns > self._limit_ns:
             self._delay_ns = self._first_ns
         self._started_ns = None
@@ -306,7 +306,7 @@ class ProcessInstance:
         self._health.mark_healthy(self.name)
 
     def _ready_child(self) -> ChildProcess:
-        """Return the process, after the next attempt to start it if it is down."""
+        """Return the process. If it is down, wait for the next attempt to start it."""
         with self._changed:
             if self._child is None and self._supervision.restarts:
                 failed = self._failed_starts
@@ -320,7 +320,7 @@ class ProcessInstance:
     # ----------------------------------------------------------------------------- its requests
 
     def _responded(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
-        """Deliver a response that is not a result of `execute`. On the receiving thread."""
+        """Deliver a response that is not a result of `execute`. Runs on the receiving thread."""
         response = messages.unpack_response(parcel, packed)
         final = response.final
         request = (

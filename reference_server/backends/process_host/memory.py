@@ -2,8 +2,8 @@
 
 It is an anonymous file, which the kernel frees with the last process that uses it. Its size is
 sealed, so that neither process can remove pages of the other. The file is large and sparse: the
-kernel allocates pages when they are written. Pages beyond `KEPT_BYTES` are returned when no block
-is in use.
+kernel allocates pages when they are written. Pages beyond `KEPT_BYTES` are returned to the kernel
+when no block is in use.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class OutgoingMemory:
 
 
 class _Lease(weakref.ref[_Bytes]):
-    """A weak reference to a view that knows the offset of its block."""
+    """A weak reference to a view, with the offset of the view's block."""
 
     __slots__ = ("offset",)
     offset: int
@@ -194,7 +194,7 @@ class IncomingMemory:
         return block.data
 
     def close(self) -> None:
-        """Drop the map, which lives as long as its views."""
+        """Release the map; its views keep it alive."""
         self._map = None
 
     def _end(self, lease: weakref.ref[_Bytes]) -> None:

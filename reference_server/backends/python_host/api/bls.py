@@ -1,7 +1,7 @@
 """Business logic scripting (BLS): inference requests that a model sends to other models.
 
-Tensors are passed by reference in both directions. The called model receives them protected, since
-the calling model still holds them: it gets a copy when it wants to write.
+Tensors are passed by reference in both directions. The called model receives them read-only, since
+the calling model still holds them; `Tensor.as_numpy` copies a read-only array.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class InferenceTrace(NotConstructible):
 
 
 class BlsResponses:
-    """The responses to one request: a thread-safe ResponseSink that keeps all of them.
+    """The responses to one request: a thread-safe ResponseSink that keeps all responses.
 
     `listener` is called after each response, on the thread that delivers it.
     """
@@ -118,7 +118,7 @@ class BlsResponses:
             arrived = threading.Lock()
             arrived.acquire()
             self._waiting.append(arrived)
-            if self._has(index):  # it arrived before `send` could see the lock
+            if self._has(index):  # the response arrived before `send` could see the lock
                 break
             arrived.acquire()
         return self._responses[index] if index < len(self._responses) else None
@@ -196,7 +196,7 @@ class ResponseIterator(BareIterator):
 #: The result of `exec`: a response, or an iterator of responses for `decoupled`.
 BlsResult = Union[BareResponse, BareIterator]  # noqa: UP007 - for Python 3.9
 
-# A model sees one class with that name, and so do error texts.
+# Models and error texts see one class with that name.
 BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__
 
 
@@ -278,7 +278,7 @@ class BlsRequest(NamedTuple):
     def _send(
         self, server: ServerAccess, request: InferRequest, *, decoupled: bool, halts: bool
     ) -> ServerError | None:
-        """Send `request`; return the error if that is impossible."""
+        """Send `request`; return the error if it cannot be sent."""
         calls = server.calls
         # The checks are in Triton's order, since only the first error is reported.
         try:
@@ -348,7 +348,7 @@ def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
     return responses
 
 
-#: The sink of a request that a model has created; a copy of the request is sent.
+#: The sink of a request that a model has created; a copy with another sink is sent.
 NO_RESPONSES = BlsResponses()
 
 # ------------------------------------------------------------- the constructor's arguments

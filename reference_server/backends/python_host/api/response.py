@@ -170,7 +170,7 @@ class InferenceResponse(BareResponse):
         return "" if self._parameters is _NO_TEXT else parameters_json(self._parameters)
 
 
-# A model sees one class with that name, and so do error texts.
+# Models and error texts see one class with that name.
 BareResponse.__name__ = BareResponse.__qualname__ = InferenceResponse.__name__
 
 
@@ -273,7 +273,7 @@ class InferenceResponseSender(NotConstructible):
         """Send a response. The caller holds the lock, which keeps the order; no sink blocks."""
         if answer is not None:
             response = self._senders.respond(self._request, answer)
-            if response.error is None:  # as in Triton, the model's object loses the same tensors
+            if response.error is None:  # as in Triton, the model's object loses the other tensors
                 sent = {tensor.name for tensor in response.outputs}
                 answer._output_tensors = [
                     tensor for tensor in answer._output_tensors if tensor._core.name in sent
@@ -290,9 +290,10 @@ class InferenceResponseSender(NotConstructible):
             self._kept = response
 
     def _fail(self, error: ServerError, *, after_kept: bool = False) -> None:
-        """Send `error` as the last response, unless the last one has been sent.
+        """Send `error` as the last response, unless the last response has been sent.
 
-        A response that is held back is sent before it if `after_kept` is set, else dropped.
+        If `after_kept` is set, a response that is held back is sent before `error`; else it is
+        dropped.
         """
         with self._lock:
             if self._is_closed:
@@ -407,7 +408,7 @@ class ResponseSenders:
         return InferResponse(*self._model, request.id)
 
     def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
-        """Return the server's response for the model's, with the requested tensors only."""
+        """Convert the model's response to the server's, with the requested tensors only."""
         response = InferResponse(*self._model, request.id)
         if answer._error is not None:
             response.error = answer._error._as_server_error()
@@ -433,7 +434,7 @@ class ResponseSenders:
                 self._changed.notify_all()
 
     def lost(self, sender: InferenceResponseSender) -> None:
-        """Answer for a freed sender. The garbage collector calls this, so it must not lock."""
+        """Have a freed sender's request answered. The garbage collector calls this: no locks."""
         self._lost.put(sender)
 
     def _answer_lost(self) -> None:

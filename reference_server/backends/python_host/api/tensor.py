@@ -131,8 +131,8 @@ class Tensor(Native):
         TypeError: An argument has another type.
     """
 
-    # `_core` is the tensor that the server passes on. `_array` is the result of `as_numpy`; it is
-    # None until that is called for a received tensor.
+    # `_core` is the tensor that the server passes on. `_array` is the result of `as_numpy`; for a
+    # received tensor it is None until the first call.
 
     __slots__ = ("_array", "_core")
     __module__ = MODULE
@@ -258,7 +258,7 @@ class Tensor(Native):
 class _GpuTensor(Tensor):
     """A tensor that a model created in GPU memory.
 
-    `_source` is the model's tensor, `_core` the copy in host memory that the server passes on.
+    `_source` is the model's tensor. `_core` is its copy in host memory, which the server passes on.
     """
 
     __slots__ = ("_source",)
