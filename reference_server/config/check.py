@@ -37,7 +37,7 @@ from reference_server.core.telemetry import is_label_name
 
 _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _MAX_INT64 = 2**63 - 1
-#: Limits of one model that no real model reaches. Triton has none.
+#: Limits of one model that no real model reaches. Triton has no such limits.
 _MOST_INSTANCES, _MOST_WARMUPS = 4096, 1_000_000
 _MOST_SEQUENCES, _MOST_ELEMENTS = 1_000_000, 1 << 28
 _ON_CPU = "write `kind: KIND_CPU`; `reference-server try DIR` does it in a copy"
@@ -98,8 +98,8 @@ def _check_amounts(config: ConfigProto) -> Faults:
     ):
         if found > most:
             yield invalid_arg(
-                f"model '{config.name}': found count {found} in all of '{field}'; expected at most "
-                f"{most}",
+                f"model '{config.name}': found a total count of {found} in '{field}'; expected "
+                f"at most {most}",
                 field,
             )
     batching = config.sequence_batching
@@ -242,7 +242,7 @@ def _check_tensor(
             yield from under(("reshape", "shape"), count)
         elif isinstance(entry, ModelInput):  # as in Triton, whose outputs are not checked
             yield from under(("dims",), _check_count(entry.name, entry.dims))
-    # As in Triton, a number without a name, which JSON can contain, is accepted and ignored.
+    # As in Triton, an enum number without a name, which JSON can contain, is accepted and ignored.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
         yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}", "dims")

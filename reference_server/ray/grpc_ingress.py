@@ -62,7 +62,7 @@ class StreamFailed(Exception):
 
 
 class GrpcIngress:
-    """Has a method for each RPC; the unary ones are added below."""
+    """Has a method for each RPC; the unary methods are added below the class."""
 
     def __init__(self, models: Mapping[str, Deployed], own: Calls) -> None:
         self._deployed = models
@@ -107,7 +107,7 @@ class GrpcIngress:
         return self._deployed.get(getattr(request, _MODEL_REQUESTS[name].model))
 
     async def _of_all(self, name: str, call: tuple[str, Fields, bytes], answer: bytes) -> bytes:
-        """Return the answer for all models, in place of that of a server without models."""
+        """Return the answer for all models, in place of `answer` by the server without models."""
         models, message = self._deployed, call[2]
         if name in ("ServerReady", _CHECK):
             if await asyncio.to_thread(deployments.all_run, models):
@@ -198,7 +198,7 @@ class _Stream:
             else:
                 task = before = self._begin(self._keep(model, message, before))
             if model is not None and model.keeps_state:
-                await task  # otherwise the next request may overtake it
+                await task  # otherwise the next request may overtake this request
             tasks = [each for each in tasks if not each.done()] + [task]
         if tasks:
             await asyncio.wait(tasks)
@@ -217,7 +217,7 @@ class _Stream:
     async def _keep(
         self, model: Deployed | None, message: bytes, before: asyncio.Task[None] | None
     ) -> None:
-        """Send the responses after those of the request before."""
+        """Send the responses after the responses of the previous request."""
         kept = [item async for item in self._of(model, message)]
         if before is not None:
             await asyncio.wait([before])

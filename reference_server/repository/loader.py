@@ -219,7 +219,7 @@ class ModelLoader:
     def change_instances(
         self, served: ServedModel, folder: ModelFolder, source: ConfigProto
     ) -> ServedModel:
-        """Change the instances of a serving version to those of `source`, and return it.
+        """Change the instances of a serving version to those in `source`, and return the version.
 
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
@@ -299,7 +299,7 @@ class ModelLoader:
                 raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")
 
     def _add_settings(self, given: dict[str, Any]) -> None:
-        """Add settings for Triton's own backends, which are not kept in the configuration."""
+        """Add settings for Triton's own backends. The served configuration has none of them."""
         sizes = self._options.max_batch_sizes
         size = sizes.get(given["backend"], sizes.get(""))
         if size is not None:
@@ -356,7 +356,7 @@ class ModelLoader:
 
 
 def join_removed(served: ServedModel) -> None:
-    """Wait until the removed instances of a version are closed, except those with sequences."""
+    """Wait until the removed instances of a version are closed, except instances with sequences."""
     scheduler = _instance_scheduler(served)
     if scheduler is not None:
         scheduler.join_removed()

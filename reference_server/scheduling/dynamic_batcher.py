@@ -17,7 +17,7 @@ class BatchSizes:
     """The allowed and the preferred batch sizes, in rows.
 
     Args:
-        largest: The largest batch. 0 is a model without batching; each request runs alone.
+        largest: The largest batch. 0 means a model without batching: each request runs alone.
         preferred: Sizes at which a batch is sent early; empty means `largest` only.
     """
 
@@ -59,7 +59,8 @@ class _PreparedBatch:
 class Forming:
     """The batch that the waiting requests would form now, in order, behind the requests of `base`.
 
-    `saturated` is true if no later request may join; `ended` if that is because of the batch key.
+    `saturated` is true if no later request may join; `ended` is true if the batch key is the
+    reason.
     """
 
     def __init__(self, sizes: BatchSizes, base: _PreparedBatch | None = None) -> None:
@@ -67,7 +68,7 @@ class Forming:
         self._base_rows = base.rows if base else 0
         self._key: Hashable = base.key if base else None
         self.rows = self._base_rows
-        self._preferred_count = 0  # those up to the largest preferred size reached
+        self._preferred_count = 0  # requests up to the largest preferred size reached
         self._oldest_ns = 0
         self._blocked = False
         self.joined = 0
@@ -80,7 +81,7 @@ class Forming:
         if self._blocked:
             return False
         if self.rows:
-            # It exceeds the largest preferred size: the requests before it are sent now.
+            # This request exceeds the largest preferred size: the earlier requests are sent now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
                 self.saturated = True
@@ -88,7 +89,7 @@ class Forming:
                 self._blocked = True
             elif (
                 request.batch_key != self._key
-            ):  # requests keep their order, even if later ones fit
+            ):  # requests keep their order, even if later requests fit
                 self._blocked = self.ended = True
             if self._blocked:
                 return False
@@ -103,7 +104,7 @@ class Forming:
         return True
 
     def count(self, now_ns: int, delay_ns: int) -> int:
-        """Return how many requests, from the first, are sent now; 0 to wait for more requests."""
+        """Return the number of requests, from the first, to send now; 0: wait for more requests."""
         sizes = self._sizes
         overdue = bool(self.joined) and now_ns - self._oldest_ns >= delay_ns
         if self._preferred_count and (delay_ns == 0 or not overdue):
@@ -129,13 +130,13 @@ class DynamicBatcher:
     it has a preferred size. Prepared batches that have waited the whole delay are sent together.
 
     A cancelled request is refused, also when a prepared batch contains it. The batch runs without
+    the request. Without a delay and preferred sizes, a batch is formed only when an instance takes
     it.
-    Without a delay and preferred sizes, a batch is formed only when an instance asks for one.
 
     Args:
         max_rows: The largest batch.
         preferred_rows: Sizes at which a batch is sent early; empty means `max_rows`.
-        delay_ns: How long the oldest request may wait for others.
+        delay_ns: How long the oldest request may wait for other requests.
         instances: The number of instances.
     """
 
@@ -166,7 +167,7 @@ class DynamicBatcher:
         if self._packs:
             self._waiting.append(request)
             return
-        self._prepare(now_ns)  # overdue requests do not wait for this one
+        self._prepare(now_ns)  # overdue requests do not wait for this request
         self._waiting.append(request)
         self._prepare(now_ns)
 
@@ -213,7 +214,7 @@ class DynamicBatcher:
         return [request for request in batch if not request.cancellation.is_cancelled]
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Do nothing: no decision depends on it."""
+        """Do nothing: no decision depends on finished batches."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests that were cancelled before an instance received them."""
@@ -223,7 +224,7 @@ class DynamicBatcher:
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the delay of the oldest request ends, if an instance waits for that."""
+        """Return when the delay of the oldest request ends, if an instance waits for it."""
         return self._due_ns
 
     def flush(self) -> None:
@@ -261,7 +262,7 @@ class DynamicBatcher:
             batch.add(self._first().requests)
 
     def _grow(self, batch: _PreparedBatch | None) -> None:
-        """Start to form requests that join `batch`, or a new batch if it is None."""
+        """Start to form the requests that join `batch`, or a new batch if `batch` is None."""
         self._growing = batch
         self._forming = Forming(self._sizes, batch)
 

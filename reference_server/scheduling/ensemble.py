@@ -88,7 +88,7 @@ class EnsembleScheduler:
 
     @property
     def pending(self) -> int:
-        """0: the steps of a request are sent immediately, and wait at their models."""
+        """Zero, because the steps of a request are sent immediately, and wait at their models."""
         return 0
 
     @property
@@ -118,7 +118,7 @@ class EnsembleScheduler:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new requests and wait for those in flight."""
+        """Refuse new requests and wait for the requests in flight."""
         with self._changed:
             self._closing = True
             self._changed.wait_for(lambda: not self._running)
@@ -127,7 +127,7 @@ class EnsembleScheduler:
 class _Branch:
     """The tensors of the request, or those that depend on one response of a decoupled step.
 
-    `places` has the sequence places of tensors that differ from the request's.
+    `places` has the sequence places of the tensors whose place differs from the request's.
     """
 
     __slots__ = ("finished", "places", "stage", "started", "tensors")
@@ -220,7 +220,7 @@ class EnsembleRun:
         self._act(starts)
 
     def step_timed(self, timing: Timing) -> None:
-        """Record the timing of a step whose responses carry none.
+        """Record the timing of a step whose responses carry no timing.
 
         The call may come after the final response of the ensemble.
         """
@@ -235,7 +235,7 @@ class EnsembleRun:
             self._request.timed(timing)
 
     def _place(self, branch: _Branch, index: int, response: InferResponse) -> SequencePlace | None:
-        """Return the sequence place of a response's tensors; None if it is the request's."""
+        """Return the sequence place of a response's tensors; None: the place of the request."""
         if not response.parameters and not branch.places:
             return None
         own = self._plan.place_of_step(self._request, index, branch.places)
@@ -347,7 +347,7 @@ class EnsembleRun:
         self._send_responses()
 
     def _send_responses(self) -> None:
-        """Send the queued responses in order, unless another thread is doing it."""
+        """Send the queued responses in order, unless another thread is sending them."""
         while True:
             with self._lock:
                 if self._is_sending or not self._outbox:

@@ -46,7 +46,7 @@ class SequencePlace(NamedTuple):
     flags: SequenceFlag
 
 
-#: The places of tensors, by name, that differ from the place of the ensemble's request.
+#: For each tensor whose place differs from that of the ensemble's request, the place.
 Places = Mapping[str, SequencePlace]
 
 
@@ -83,7 +83,7 @@ class EnsembleGraph:
         self._whole = self._staged(self.needed_for(()))
 
     def _traced(self) -> tuple[dict[int, int], bool]:
-        """Return the origin of each step, and whether a step or the client has more than one.
+        """Return the origin of each step, and whether a step or the client has several origins.
 
         The origin is the decoupled step whose responses the inputs depend on, or the request.
         """
@@ -123,7 +123,7 @@ class EnsembleGraph:
         return tensor in self._shared
 
     def stages(self, requested: Collection[str]) -> tuple[frozenset[int], ...]:
-        """Return the steps that produce the `requested` outputs, by stage; all if it is empty."""
+        """Return the steps that produce the `requested` outputs, by default all, by stage."""
         return self._staged(self.needed_for(requested)) if requested else self._whole
 
     def _staged(self, needed: Iterable[int]) -> tuple[frozenset[int], ...]:
@@ -134,7 +134,7 @@ class EnsembleGraph:
         return tuple(map(frozenset, stages))
 
     def needed_for(self, requested: Collection[str]) -> frozenset[int]:
-        """Return the steps that produce the `requested` outputs; all outputs if it is empty."""
+        """Return the steps that produce the `requested` outputs, by default all."""
         wanted = [
             self._writer[tensor]
             for tensor in (requested or self._outputs)
@@ -220,7 +220,7 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
-    """The plan of one ensemble; `outputs` in the order of responses. Thread-safe."""
+    """The plan of one ensemble; `outputs` are in the order of the responses. Thread-safe."""
 
     name: str
     version: int
@@ -264,14 +264,15 @@ class EnsemblePlan:
     def place_of_step(
         self, request: InferRequest, step_index: int, places: Places
     ) -> SequencePlace:
-        """Return a step's sequence place: that of an input, else that of the request."""
+        """Return a step's sequence place: the place of an input, else the place of the request."""
         read = self.graph.steps[step_index].inputs.values()
         return next((places[name] for name in read if name in places), place_of(request))
 
     def _passed(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
         """Return the input `name` of a step.
 
-        It is passed by reference. A shared tensor is protected, because models may modify inputs.
+        The tensor is passed by reference. A shared tensor is read-only, because models may modify
+        inputs.
         """
         passed = tensor.renamed(name, self.shapes.for_step(step_index, name, tensor.shape))
         return passed.protected() if self.graph.is_shared(tensor.name) else passed
@@ -291,7 +292,7 @@ class EnsemblePlan:
             for name in self.outputs
             if name in wanted and name in tensors
         ]
-        # Triton repeats them for each output that has elements.
+        # Triton repeats the parameters for each output that has elements.
         own = place_of(request)
         parameters = [
             parameter
@@ -311,7 +312,7 @@ class EnsemblePlan:
         return InferResponse(self.name, self.version, request.id, error=named)
 
     def ending(self, request: InferRequest, *, has_answered: bool) -> InferResponse:
-        """Return the final response if no step is left that could produce one."""
+        """Return the final response of a request of which no step is left."""
         if has_answered or self.graph.decoupled:
             return InferResponse(self.name, self.version, request.id, empty=True)
         return self.failure(
@@ -420,8 +421,8 @@ class StepLimits(Generic[BranchT]):
     def start_freed(self) -> None:
         """Start the waiting steps that have received a place. Sends requests, so hold no lock.
 
-        Only one thread does this at a time, in a loop: a step that is answered immediately frees
-        the place for the next one, and the calls would nest.
+        Only one thread at a time does this, in a loop. Otherwise the calls would nest, since a step
+        that is answered immediately frees its place for the next step.
         """
         while True:
             with self._lock:

@@ -162,7 +162,7 @@ class InlineInstance:
 
     def _open(self, own_names: Mapping[str, object]) -> None:
         spec = self._spec
-        modules, module = load(spec.model_file, own_names, self._advise, self._found)
+        modules, module = load(spec.model_file, own_names, self._advise, self._report_row)
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
@@ -279,7 +279,7 @@ class InlineInstance:
             f"Python model {self._spec.model_file} does not implement `execute` method."
         )
 
-    def _found(self, key: str) -> None:
+    def _report_row(self, key: str) -> None:
         """Report that the portability row `key` applies. Raises with --strict-portable."""
         self._report(key)
         if self._spec.strict_portable:

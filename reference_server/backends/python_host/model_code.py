@@ -34,7 +34,7 @@ def load(
     model_file: Path,
     own_names: Mapping[str, object] = MappingProxyType({}),
     advise: Callable[[BaseException], str] = no_advice,
-    found: Callable[[str], None] = ignore,
+    report_row: Callable[[str], None] = ignore,
 ) -> tuple[ModelModules, ModuleType]:
     """Import a model's file into a new module table. Blocks while its top-level code runs.
 
@@ -44,7 +44,7 @@ def load(
             whose name is not a number; that folder is searched, and the name is `<stem>`.
         own_names: The objects in Triton's modules that are bound to the instance, by name.
         advise: Returns a hint to append to the text of an exception.
-        found: Receives the key of a portability row that applies to the model's code; may raise.
+        report_row: Receives the key of a portability row that applies to the code; may raise.
 
     Returns:
         The module table, which the caller closes, and the model's module.
@@ -64,7 +64,7 @@ def load(
         {UTILS: utils, MODULE: _native_module({**native, **own_names})},
         directory.parent if is_versioned else directory,
     )
-    modules.found = found
+    modules.report_row = report_row
     # `1.model`, as in Triton: tracebacks and pickles contain it; `from . import` relies on it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:
