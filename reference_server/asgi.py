@@ -3,8 +3,8 @@ r"""The server's HTTP as an ASGI application, for uvicorn, hypercorn and other A
     REFERENCE_SERVER_OPTIONS="--model-repository=models" \
         uvicorn --factory reference_server.asgi:from_environment --port 8000
 
-The options are those of the command line, but the server opens no port: the ASGI server owns the
-connections. Its port also serves `/metrics`.
+The options are those of the command line. The server opens none of the ports in them: the ASGI
+server owns the connections. `/metrics` is served at the same port.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _METRICS = b"/metrics"
 class Application:
     """An ASGI 3 application: loads the models when the lifespan starts, drains when it ends.
 
-    Use one instance per process and event loop. Requests fail before the lifespan has started.
+    Use one instance per process and event loop. Requests without a started lifespan fail.
 
     Args:
         options: the server's options, such as `application` parses from a command line.
@@ -77,7 +77,7 @@ class Application:
         assert self._server is not None
         try:
             await self._server.shut_down({})
-        except ExitTimeout:  # already logged
+        except ExitTimeout:  # it is logged
             await send(
                 {"type": "lifespan.shutdown.failed", "message": "exit timeout: requests in flight"}
             )

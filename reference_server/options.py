@@ -35,7 +35,7 @@ class OpenTelemetryOptions:
     """The export of spans, by OTLP over HTTP.
 
     `resource` are the server's attributes. A batch is sent every `schedule_delay_ms`, or as soon as
-    `max_export_batch_size` spans wait. At most `max_queue_size` spans wait; further spans are lost.
+    `max_export_batch_size` spans wait. At most `max_queue_size` spans wait; further ones are lost.
     `given` are the settings as given on the command line, in their order.
     """
 
@@ -171,7 +171,7 @@ class HttpOptions:
 class WebOptions:
     """The web pages that may send requests, at the ports of HTTP and metrics.
 
-    `allowed_hosts` are names of the server that are not local, and hosts of web pages. With
+    `allowed_hosts` are names of the server that are not local, and hosts of pages. With
     `allow_cross_site`, pages of all sites may send requests, as in Triton.
     """
 
@@ -192,8 +192,7 @@ class Compression(enum.IntEnum):
 class TlsOptions:
     """The PEM files of a port that uses TLS.
 
-    With `demands_client_certificate`, clients need a certificate that is signed by a certificate in
-    `root`.
+    With `demands_client_certificate`, clients need a certificate signed by one in `root`.
     """
 
     certificate: str
@@ -204,7 +203,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The gRPC frontend. A field named like a gRPC channel argument has the argument's meaning.
+    """The gRPC frontend. Fields with the name of a gRPC channel argument have its meaning.
 
     An age of 0 is no limit. Metadata whose names match `forwarded` become parameters of inference
     requests; with an empty pattern, none do. Without `tls`, connections are plaintext. At most
@@ -322,13 +321,12 @@ class ServerOptions:
     """All settings that are needed to build a server.
 
     Attributes:
-        startup_models: models to load at start in mode EXPLICIT; a single `*` is all models.
+        startup_models: models to load at start in mode EXPLICIT; `*` alone is all models.
         most_request_bytes: memory limit for all in-flight large requests; 0 is no limit.
         response_cache_bytes: the size of the response cache; None is no cache.
         python_backend: settings of the backend that runs `model.py`, as given. Triton reports their
             errors at the first load.
-        max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all other
-            backends.
+        max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all others.
         stub_models: functions (MODULE:FUNCTION) that answer for models, by the models' names.
         backend_directory: the folder of Python-based backends, each a folder with a `model.py`.
         model_config_name: a model's `configs/<model_config_name>.pbtxt` replaces its config.pbtxt.

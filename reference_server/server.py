@@ -286,7 +286,7 @@ class Server:
         )
 
     def body_limits(self, options: HttpOptions) -> BodyLimits:
-        """Return the limits for bodies that another server receives, such as an ASGI server."""
+        """Return the limits for bodies that another server's connections receive."""
         return BodyLimits(options.max_input_bytes, self._intake, self._options.time_limits)
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:

@@ -12,8 +12,8 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-#: The part of the timeout after which models are unloaded even if requests are in flight. Then
-#: models without requests are finalized in time even if another model hangs.
+#: The part of the timeout after which models are unloaded even if requests are in flight. Models
+#: without requests are then finalized in time although another model hangs.
 _DRAINING_SHARE = 0.75
 _LOG_INTERVAL_S = 1.0
 #: The interval between checks for requests in flight.
@@ -39,7 +39,7 @@ class Listener(Protocol):
         """Reject new work. Requests in flight continue."""
 
     async def drained(self) -> None:
-        """Return when no request is in flight."""
+        """Return when nothing is in flight."""
 
     def close(self) -> None:
         """Close the port."""
@@ -87,9 +87,8 @@ async def shut_down(
     """Drain the `first` ports, then unload the models, then drain the `last` ports.
 
     As in Triton, the `last` ports stay open until the end, so that clients see the state of the
-    server. Requests to these ports are served until the `first` ports are drained, then rejected,
-    and find no models after unloading. Every second the log reports the connections, requests or
-    models that remain.
+    server. Their requests are served until the first ports are drained, then rejected, and find no
+    models after unloading. The log reports every second what is still waited for.
 
     Args:
         first: ports by their name in the log.
@@ -160,7 +159,7 @@ async def shut_down(
 
 
 def _drained(listeners: Mapping[str, Listener]) -> asyncio.Future[None]:
-    """Stop accepting on the ports; the returned future is done when no request is in flight."""
+    """Stop accepting on the ports; the returned future is done when nothing is in flight."""
     for listener in listeners.values():
         listener.stop_accepting()
     return asyncio.ensure_future(_wait_until_drained(listeners))
@@ -182,9 +181,9 @@ async def _done_by(
     *work: asyncio.Future[None],
     is_logged: bool = False,
 ) -> bool:
-    """Wait for all of `work` until `deadline`, in the loop's time. Return False if some remains.
+    """Wait for all of `work` until `deadline`, in the loop's time. Return False if some is left.
 
-    `log_state` is called before each wait of a second, with `is_logged` except the first wait.
+    `log_state` is called before each wait of a second, except the first one with `is_logged`.
     Unfinished work continues.
     """
     loop = asyncio.get_running_loop()
@@ -200,7 +199,7 @@ async def _done_by(
 
 
 def _in_thread(finalize: Callable[[], None]) -> asyncio.Future[None]:
-    """Run `finalize` on a thread. The future is done when `finalize` has returned."""
+    """Run `finalize` on a thread. The future is done when it has returned."""
     loop = asyncio.get_running_loop()
     finalized: asyncio.Future[None] = loop.create_future()
 
@@ -209,7 +208,7 @@ def _in_thread(finalize: Callable[[], None]) -> asyncio.Future[None]:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finalized.set_result, None)
 
-    # Unlike a thread of the loop's pool, a daemon thread does not keep the process alive.
+    # A daemon thread does not keep the process alive, as one of the loop's thread pool would.
     threading.Thread(target=run, name="close", daemon=True).start()
     return finalized
 

@@ -146,7 +146,7 @@ _PARTS = {
 }
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 64 << 20
-#: How long a status, and the numbers of instances, are reused, since several pages may be open.
+#: A status and the numbers of instances are reused for this time: several pages may be open.
 _STATUS_S = 1.0
 _CONFIG_S = 30.0
 
@@ -162,7 +162,7 @@ class RemoteStatus:
         self._instances: dict[tuple[str, str], tuple[float, int | None]] = {}
 
     def read(self) -> Mapping[str, Any]:
-        """Return the status in the form of `StatusGateway.read`. Blocks.
+        """Return the status, as `StatusGateway.read`. Blocks.
 
         Raises:
             ServerError: UNAVAILABLE if the server does not answer.
