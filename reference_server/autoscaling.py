@@ -36,7 +36,7 @@ class Goal:
 
 
 def replicas_wanted(
-    come_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
+    rate_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
 ) -> float:
     """Return the wanted number of replicas if there are `replicas` now.
 
@@ -50,7 +50,7 @@ def replicas_wanted(
         if capacity_per_s
         else 0.0
     )
-    needed_per_s = max(come_per_s / USED, peak_per_s / PEAK_USED)
+    needed_per_s = max(rate_per_s / USED, peak_per_s / PEAK_USED)
     return needed_per_s / goal.rows_per_s + replicas * late_s / DRAIN_S
 
 
@@ -64,12 +64,12 @@ class Peak:
     def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
         self.points = list(points)
 
-    def seen(self, now_s: float, come_per_s: float) -> float:
+    def add(self, now_s: float, rate_per_s: float) -> float:
         """Add the current rate, and return the highest rate."""
-        kept = [(at_s, come) for at_s, come in self.points if 0 <= now_s - at_s <= PEAK_S]
-        while kept and kept[-1][1] <= come_per_s:
+        kept = [(at_s, rate) for at_s, rate in self.points if 0 <= now_s - at_s <= PEAK_S]
+        while kept and kept[-1][1] <= rate_per_s:
             kept.pop()
-        self.points = [*kept, (now_s, come_per_s)]
+        self.points = [*kept, (now_s, rate_per_s)]
         return self.points[0][1]
 
 
@@ -134,12 +134,12 @@ class ByWork:
         state = dict(situation.policy_state)
         now = situation.current_time or 0.0
         growth = _growth(state, now, waiting)
-        come = max(0.0, rows + growth)
+        rate = max(0.0, rows + growth)
         peak = Peak(state.get(_PEAK, ()))
-        most = peak.seen(now, come)
+        most = peak.add(now, rate)
         state[_PEAK] = peak.points
         replicas = max(1, situation.current_num_replicas)
-        return replicas_wanted(come, most, waiting, replicas, self._goal), state
+        return replicas_wanted(rate, most, waiting, replicas, self._goal), state
 
 
 def _rate(points: Sequence[Measured]) -> float:

@@ -187,7 +187,7 @@ class _Unpacking:
             self._make_folder(parts)
             return
         if not parts:
-            raise _refused(entry, "an empty name", "a path inside the archive")
+            raise _refusal(entry, "an empty name", "a path inside the archive")
         self._make_folder(parts[:-1])
         self._add()
         self._links.pop(parts, None)
@@ -202,7 +202,7 @@ class _Unpacking:
             source = self._into.joinpath(*_parts(entry, entry.linkname))
             if not source.is_file():
                 found = f"a hard link to '{entry.linkname}'"
-                raise _refused(entry, found, "an earlier file as its target")
+                raise _refusal(entry, found, "an earlier file as its target")
             os.link(source, path)
         elif entry.isreg() and not entry.issparse():
             try:
@@ -211,7 +211,7 @@ class _Unpacking:
                 text = "archive_read_data_block() failed with error code = -30"
                 raise ArchiveError(str(error), text) from None
         else:
-            raise _refused(entry, f"type {entry.type!r}", "a file, folder or link")
+            raise _refusal(entry, f"type {entry.type!r}", "a file, folder or link")
 
     def _add(self) -> None:
         self._count += 1
@@ -257,7 +257,7 @@ def _parts(entry: tarfile.TarInfo, name: str) -> _Parts:
     """Return the components of a path in the archive. Raises ArchiveError if it leads outside."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise _refused(entry, f"path '{name}'", "a path inside the archive")
+        raise _refusal(entry, f"path '{name}'", "a path inside the archive")
     return parts
 
 
@@ -269,13 +269,13 @@ def _check_target(entry: tarfile.TarInfo, parts: _Parts) -> None:
     target = entry.linkname
     if target.startswith("/"):
         if not _INTERPRETER.fullmatch("/".join(parts)):
-            raise _refused(entry, f"a link to '{target}'", "a relative path as its target")
+            raise _refusal(entry, f"a link to '{target}'", "a relative path as its target")
         return
     steps = [part for part in target.split("/") if part not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     if up >= len(parts) or ".." in steps[up:] or "\0" in target:
-        raise _refused(entry, f"a link to '{target}'", "a target inside the archive")
+        raise _refusal(entry, f"a link to '{target}'", "a target inside the archive")
 
 
-def _refused(entry: tarfile.TarInfo, found: str, expected: str) -> ArchiveError:
+def _refusal(entry: tarfile.TarInfo, found: str, expected: str) -> ArchiveError:
     return ArchiveError(f"entry '{entry.name}': found {found}; expected {expected}")

@@ -89,7 +89,7 @@ def _integer(text: str) -> int:
 
 def _boolean(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise _refused(name, text, ("true", "false"))
+        raise _refusal(name, text, ("true", "false"))
     return text == "true"
 
 
@@ -97,10 +97,10 @@ def _parsed_host(name: str, text: str) -> Host:
     try:
         return Host(text)
     except ValueError:
-        raise _refused(name, text, [host.value for host in Host]) from None
+        raise _refusal(name, text, [host.value for host in Host]) from None
 
 
-def _refused(name: str, text: str, known: Iterable[str]) -> ServerError:
+def _refusal(name: str, text: str, known: Iterable[str]) -> ServerError:
     return invalid_arg(f"Incorrect value for {name}: '{text}', expected one of {', '.join(known)}")
 
 

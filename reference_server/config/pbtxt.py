@@ -30,7 +30,7 @@ def locate(model_folder: Path, name: str = "") -> Path:
 
 
 def read(path: Path) -> ConfigProto:
-    """Return the configuration in the file at `path`, or an empty one if there is no such file.
+    """Return the configuration in the file at `path`, or an empty configuration without it.
 
     Raises:
         ServerError: The file cannot be read. Triton's text is followed by the line, column and

@@ -257,7 +257,7 @@ _NS_PER_MS = 1_000_000
 class FirstResponses:
     """The durations to the first response of one model version, in whole milliseconds. Thread-safe.
 
-    `bounds` are the upper bounds of buckets, by default those of Triton.
+    `bounds` are the upper bounds of buckets, by default Triton's.
     """
 
     def __init__(self, clock: Clock, bounds: Sequence[float] | None = None) -> None:

@@ -6,10 +6,10 @@
           ...               spans that the model records
         <model>             requests on its behalf: an ensemble's steps, a model's requests
 
-Each span is sent when it ends, so inner spans are sent before outer ones. Like Triton, the exporter
-sends the spans to a collector, by OTLP over HTTP as JSON. Adding a span never blocks. A separate
-thread sends the spans of a bounded queue. A span is counted as lost if the queue is full or the
-collector refuses it.
+Each span is sent when it ends, so inner spans are sent before outer spans. Like Triton, the
+exporter sends the spans to a collector, by OTLP over HTTP as JSON. Adding a span never blocks. A
+separate thread sends the spans of a bounded queue. A span is counted as lost if the queue is full
+or the collector refuses it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLOSE_S = 5.0
 
 @dataclass(slots=True)
 class Span:
-    """A span. All times, also those of `events`, are in nanoseconds since the epoch.
+    """A span. All times, including the times of `events`, are in nanoseconds since the epoch.
 
     `parent_id` is empty for the first span of a trace.
     """

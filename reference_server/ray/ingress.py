@@ -89,7 +89,7 @@ class Ingress(GrpcIngress):
         if route is None and routes.path_of(target) == _METRICS:
             messages = await self._metrics()
         elif route is None or model is None or route.operation in _NOT_FOR_REPLICAS:
-            messages = await self._of_the_server(request, body, route)
+            messages = await self._answer_for_server(request, body, route)
         elif route.operation is Operation.GENERATE_STREAM:
             async for message in deployments.stream(model, "stream", request, body):
                 yield message
@@ -103,7 +103,7 @@ class Ingress(GrpcIngress):
         for message in messages:
             yield message
 
-    async def _of_the_server(
+    async def _answer_for_server(
         self, request: Message, body: Body, route: Route | None
     ) -> Sequence[Message]:
         # The server without models finds the errors of the request.

@@ -62,7 +62,7 @@ class DependencyGraph:
         self._ids.add(name)
 
     def remove(self, names: Iterable[ModelId], *, with_unused: bool = False) -> set[ModelId]:
-        """Remove models, and return those that were present.
+        """Remove models, and return the models that were present.
 
         With `with_unused`, also remove models that no other model uses now, unless they were
         requested by name.
@@ -229,7 +229,7 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> Faults:
                         f"{kind} {mapped} in model {step.model_name}",
                         *path,
                     )
-        if not step.inputs.keys() <= inputs.keys():  # one of them may be misspelled
+        if not step.inputs.keys() <= inputs.keys():  # an unknown name may be a misspelled input
             continue
         for mapped, entry in inputs.items():
             if mapped not in step.inputs and not entry.optional:
@@ -330,8 +330,8 @@ def _check_consistent(
     ):
         yield invalid_arg(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent shape: "
-            f"{_shown(before.full_dims)} is inferred from model {before.model} while "
-            f"{_shown(found.full_dims)} is inferred from model {found.model}"
+            f"{_dims_text(before.full_dims)} is inferred from model {before.model} while "
+            f"{_dims_text(found.full_dims)} is inferred from model {found.model}"
         )
 
 
@@ -341,5 +341,5 @@ def _dims_agree(one: Dims, other: Dims) -> bool:
     )
 
 
-def _shown(dims: Dims) -> str:
+def _dims_text(dims: Dims) -> str:
     return "[" + ",".join(map(str, dims)) + "]"

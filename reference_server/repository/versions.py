@@ -55,8 +55,8 @@ class ServedModel:
         scheduler: Runs the requests.
         statistics: Counts the requests.
         labels: The lines of the label files, by output.
-        order: A number that grows with each load; an ensemble's number is greater than those of its
-            models.
+        order: A number that grows with each load; an ensemble's number is greater than its models'
+            numbers.
         files: The temporary folder, if the files come from a load request.
         health: The health of the instances.
         group: The instances, if the model has any.

@@ -178,12 +178,12 @@ class DynamicBatcher:
         self._prepare(now_ns)
         self._due_ns = None
         while self._prepared:
-            batch = self._first()
+            batch = self._pop_prepared()
             if self._delay_ns and not batch.ended:
                 self._merge(batch, now_ns)
             self._size -= len(batch.requests)
             self._prepare(now_ns)
-            if wanted := self._wanted(batch.requests):
+            if wanted := self._without_cancelled(batch.requests):
                 return wanted
         self._due_ns = self._forming.due_ns(self._delay_ns) if self._waiting else None
         return None
@@ -205,7 +205,7 @@ class DynamicBatcher:
         self._size = len(waiting)
         return batch or None
 
-    def _wanted(self, batch: Batch) -> Batch:
+    def _without_cancelled(self, batch: Batch) -> Batch:
         """Return `batch` without the requests that were cancelled since they joined it."""
         gone = [request for request in batch if request.cancellation.is_cancelled]
         if not gone:
@@ -241,7 +241,7 @@ class DynamicBatcher:
         """Return False: any instance can execute any request."""
         return False
 
-    def _first(self) -> _PreparedBatch:
+    def _pop_prepared(self) -> _PreparedBatch:
         """Remove and return the first prepared batch; it no longer grows."""
         batch = self._prepared.popleft()
         if batch is self._growing:
@@ -259,7 +259,7 @@ class DynamicBatcher:
                 or batch.rows + other.rows > self._sizes.largest
             ):
                 return
-            batch.add(self._first().requests)
+            batch.add(self._pop_prepared().requests)
 
     def _grow(self, batch: _PreparedBatch | None) -> None:
         """Start to form the requests that join `batch`, or a new batch if `batch` is None."""
@@ -269,7 +269,7 @@ class DynamicBatcher:
     def _prepare(self, now_ns: int) -> None:
         """Form batches of the waiting requests, up to the allowed number of prepared batches."""
         while self._waiting and len(self._prepared) < self._ahead:
-            forming = self._walk()
+            forming = self._extend_forming()
             count = forming.count(now_ns, self._delay_ns)
             if count:
                 batch = self._growing
@@ -286,7 +286,7 @@ class DynamicBatcher:
             else:
                 return
 
-    def _walk(self) -> Forming:
+    def _extend_forming(self) -> Forming:
         """Add the requests that arrived since the last call to the forming batch."""
         forming = self._forming
         while forming.joined < len(self._waiting):

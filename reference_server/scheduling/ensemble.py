@@ -125,7 +125,7 @@ class EnsembleScheduler:
 
 
 class _Branch:
-    """The tensors of the request, or those that depend on one response of a decoupled step.
+    """The tensors of the request, or the tensors that depend on one response of a decoupled step.
 
     `places` has the sequence places of the tensors whose place differs from the request's.
     """

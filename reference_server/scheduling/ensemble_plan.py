@@ -78,11 +78,11 @@ class EnsembleGraph:
         self._writer = writer
         holders = Counter(chain(self._outputs, *(step.inputs.values() for step in steps)))
         self._shared = frozenset(tensor for tensor, count in holders.items() if count > 1)
-        self._origins, self._mixes = self._traced()
+        self._origins, self._mixes = self._trace_origins()
         self._stage = tuple(self._depth(index) for index in range(len(self.steps)))
         self._whole = self._staged(self.needed_for(()))
 
-    def _traced(self) -> tuple[dict[int, int], bool]:
+    def _trace_origins(self) -> tuple[dict[int, int], bool]:
         """Return the origin of each step, and whether a step or the client has several origins.
 
         The origin is the decoupled step whose responses the inputs depend on, or the request.
@@ -158,8 +158,8 @@ class EnsembleGraph:
 class BatchDimAdapter:
     """Adapts the shapes of an ensemble's tensors to the receiving model or client. Immutable.
 
-    Between models of which only one has a batch dimension, the batch dimension is added or removed.
-    Otherwise a tensor keeps its shape; a model refuses a shape that does not fit.
+    If only the sender or only the receiver has a batch dimension, the dimension is removed or
+    added. Otherwise a tensor keeps its shape; a model refuses a shape that does not fit.
 
     Args:
         signature: The ensemble's inputs and outputs.
@@ -245,7 +245,7 @@ class EnsemblePlan:
         return InferRequest(
             step.model_name,
             {
-                name: self._passed(step_index, name, tensors[tensor])
+                name: self._step_input(step_index, name, tensors[tensor])
                 for name, tensor in step.inputs.items()
                 if tensor in tensors
             },
@@ -268,7 +268,7 @@ class EnsemblePlan:
         read = self.graph.steps[step_index].inputs.values()
         return next((places[name] for name in read if name in places), place_of(request))
 
-    def _passed(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
+    def _step_input(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
         """Return the input `name` of a step.
 
         The tensor is passed by reference. A shared tensor is read-only, because models may modify
@@ -288,7 +288,7 @@ class EnsemblePlan:
         """Return a response with the requested outputs that were produced."""
         wanted = request.requested_outputs or self.outputs
         outputs = [
-            self._returned(tensors[name])
+            self._client_output(tensors[name])
             for name in self.outputs
             if name in wanted and name in tensors
         ]
@@ -302,7 +302,7 @@ class EnsemblePlan:
         ]
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
-    def _returned(self, tensor: Tensor) -> Tensor:
+    def _client_output(self, tensor: Tensor) -> Tensor:
         shape = self.shapes.for_client(tensor.name, tensor.shape)
         return tensor if shape is tensor.shape else tensor.renamed(tensor.name, shape)
 

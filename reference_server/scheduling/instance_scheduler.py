@@ -120,7 +120,7 @@ class InstanceScheduler:
     def open(self) -> None:
         """Open all instances in parallel. If one fails, close the others and raise its error."""
         try:
-            self._idle += _opened(self._workers.values())
+            self._idle += _open_all(self._workers.values())
         except BaseException:
             self._workers.clear()
             self.close()
@@ -159,7 +159,7 @@ class InstanceScheduler:
                 for number, instance in zip(free, added, strict=False)
             }
         try:
-            opened = _opened(new_workers.values())
+            opened = _open_all(new_workers.values())
         except BaseException:
             if self._limiter is not None:
                 self._limiter.remove(limited)
@@ -395,7 +395,7 @@ class _Worker(threading.Thread):
             self._scheduler.closed(self)
 
 
-def _opened(workers: Collection[_Worker]) -> list[_Worker]:
+def _open_all(workers: Collection[_Worker]) -> list[_Worker]:
     """Open the instances in parallel. If one fails, close the others and raise its error."""
     for worker in workers:
         worker.start()

@@ -171,14 +171,14 @@ class _PriorityQueue:
 class _Pending:
     """The requests at the front of the queue that have joined the next batch.
 
-    They keep their places until one of them expires, or a request arrives that belongs before one
-    of them. Then the batch is formed anew.
+    They keep their places until a joined request expires, or a request arrives that belongs before
+    a joined request. Then the batch is formed anew.
     """
 
     def __init__(self, sizes: BatchSizes) -> None:
         self.forming = Forming(sizes)
         self.joined: Batch = []
-        self.passed = 0  # requests of the queue, including cancelled ones
+        self.passed = 0  # requests of the queue, including cancelled requests
         self.expiry_ns = 0  # the earliest expiry; 0: never
         self._last = 0, False  # the last request's level, and whether it is delayed
 
@@ -251,21 +251,21 @@ class PolicyBatcher:
         self._due_ns = None
         refused, self._refused_next = self._refused_next, []
         self._refused += refused
-        while self._look(now_ns):
+        while self._form_batch(now_ns):
             pending, self._pending = self._pending, _Pending(self._sizes)
             batch = pending.joined[: pending.forming.count(now_ns, self._delay_ns)]
-            if batch := self._removed(batch):
+            if batch := self._remove_batch(batch):
                 return batch
         return None
 
-    def _look(self, now_ns: int) -> bool:
+    def _form_batch(self, now_ns: int) -> bool:
         """Form the pending batch; return whether an instance can execute it, or a part of it."""
         if self._pending.expiry_ns <= now_ns:
             self._pending = _Pending(self._sizes)
         pending = self._pending
         refused = self._queue.expire(now_ns, delays=True)
         if not pending.joined:
-            refused += self._cancelled()
+            refused += self._pop_cancelled()
         for level, waiting in itertools.islice(self._queue, pending.passed, None):
             if not pending.join(level, waiting):
                 break
@@ -304,7 +304,7 @@ class PolicyBatcher:
         """Return False: requests are not bound to instances."""
         return False
 
-    def _cancelled(self) -> list[Refusal]:
+    def _pop_cancelled(self) -> list[Refusal]:
         """Remove the cancelled requests at the front of the queue."""
         refused: list[Refusal] = []
         while (first := next(iter(self._queue), None)) is not None:
@@ -313,7 +313,7 @@ class PolicyBatcher:
             refused.append(Refusal(self._queue.pop(), CANCELLED))
         return refused
 
-    def _removed(self, batch: Batch) -> Batch:
+    def _remove_batch(self, batch: Batch) -> Batch:
         """Remove a batch from the queue; refuse the cancelled requests in and before it."""
         removed: Batch = []
         for request in batch:

@@ -74,7 +74,7 @@ class ResourceManager:
                         "resource in the model configuration."
                     )
         if self._limits is not None:
-            for name, needed in sorted(_most(limited for _, limited in added).items()):
+            for name, needed in sorted(_largest_needs(limited for _, limited in added).items()):
                 limit = self._limits.get((name, scopes[name]), 0)
                 if needed > limit:
                     raise invalid_arg(
@@ -109,7 +109,7 @@ class ResourceManager:
     def _available(self) -> Mapping[str, int]:
         """Return the amount of each resource that any instance needs."""
         if self._limits is None:
-            return _most(limited for _, limited in self._members)
+            return _largest_needs(limited for _, limited in self._members)
         return {
             resource.name: self._limits.get((resource.name, resource.is_global), 0)
             for instance, _ in self._members
@@ -141,7 +141,7 @@ def _rate_limited(instance: InstanceConfig) -> RateLimitedInstance:
     return RateLimitedInstance(instance.priority, needs)
 
 
-def _most(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
+def _largest_needs(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
     """Return the largest amount of each resource that one instance needs."""
     most: dict[str, int] = {}
     for limited in instances:

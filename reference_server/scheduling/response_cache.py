@@ -87,7 +87,7 @@ class LeastRecentlyUsed:
 
 
 @lru_cache(256)
-def _shared(form: Form) -> Form:
+def _interned(form: Form) -> Form:
     """Return one object for equal forms: most responses of a model have the same form."""
     return form
 
@@ -150,7 +150,7 @@ class ResponseCache:
                 return False
         if any(0 in tensor.shape for tensor in outputs):
             raise NotStored("Response buffer from output was nullptr")
-        form = _shared(tuple((each.name, each.datatype, each.shape) for each in outputs))
+        form = _interned(tuple((each.name, each.datatype, each.shape) for each in outputs))
         stored = form, tuple(_bytes(each) for each in outputs)
         byte_size = sum(len(data) + OUTPUT_OVERHEAD_BYTES for data in stored[1])
         with self._lock:

@@ -97,7 +97,7 @@ class _Times:
             self.renew(dict.fromkeys(sequence for _, _, sequence in self._heap))
 
     def renew(self, sequences: Iterable[SequenceQueue]) -> None:
-        """Replace all entries by those of `sequences`."""
+        """Replace all entries by the entries of `sequences`."""
         self._heap = [
             (due_ns, next(self._numbers), sequence)
             for sequence in sequences
@@ -140,8 +140,8 @@ class SequenceSlots:
         self.by_instance: list[list[Slot]] = []
         self._free: list[tuple[int, int]] = []
         self._leaving: set[int] = set()
-        # The sequences that requests can join, by correlation id: first those with a slot, then
-        # those in the backlog.
+        # The sequences that requests can join, by correlation id: `_placed` have a slot, `_queued`
+        # are in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
         # In order of arrival; unlike a deque it removes any element in constant time.

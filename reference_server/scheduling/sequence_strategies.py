@@ -133,7 +133,7 @@ class OldestSequences:
         self._make_batcher = make_batcher
         self._batchers = [make_batcher() for _ in slots.by_instance]
         # The slot and sequence of each request in a batcher or in execution, by the request's `id`.
-        self._given: dict[int, tuple[Slot, SequenceQueue]] = {}
+        self._in_progress: dict[int, tuple[Slot, SequenceQueue]] = {}
         self._occupied: set[Slot] = set()  # slots of these requests
         self._busy: set[int] = set()
 
@@ -151,7 +151,7 @@ class OldestSequences:
             return
         request = self.slots.next_of(sequence)
         self._inputs.add(sequence, request)
-        self._given[id(request)] = slot, sequence
+        self._in_progress[id(request)] = slot, sequence
         self._occupied.add(slot)
         self._batchers[slot.instance].offer(request, now_ns)
 
@@ -181,7 +181,7 @@ class OldestSequences:
             self._executed(request, again=id(request) in wanted, now_ns=now_ns)
 
     def _executed(self, request: InferRequest, *, again: bool, now_ns: int) -> None:
-        slot, sequence = self._given.pop(id(request))
+        slot, sequence = self._in_progress.pop(id(request))
         self._occupied.discard(slot)
         self.slots.executed(sequence, request, again=again, now_ns=now_ns)
         self._forward(slot, now_ns)
@@ -194,7 +194,7 @@ class OldestSequences:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
                 # The sequence's later requests depend on the refused request.
-                self.slots.cancel(self._given[id(refusal.request)][1])
+                self.slots.cancel(self._in_progress[id(refusal.request)][1])
                 self._executed(refusal.request, again=False, now_ns=now_ns)
         return [*refused, *self.slots.take_refused()]
 

@@ -146,5 +146,5 @@ def test_the_peak_is_the_largest_recent_rate(steps):
         now += seconds
         came.append((now, come))
         lately = [each for at, each in came if now - at <= PEAK_S]
-        assert peak.seen(now, come) == max(lately)
+        assert peak.add(now, come) == max(lately)
         assert len(peak.points) <= len(set(lately))

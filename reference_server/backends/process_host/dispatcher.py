@@ -56,7 +56,7 @@ class CallDispatcher:
             "infer": self._infer,
             "hold": self._hold,
             "series": self._new_series,
-            "move": self._move,
+            "move": self._update_series,
             "value": lambda number: self._series[number].value(),
         }
         # Loading takes as long as the model does and may wait for this process. So each of these
@@ -189,7 +189,7 @@ class CallDispatcher:
     def _forget(self, number: int) -> None:
         del self._series[number]
 
-    def _move(self, number: int, verb: str, value: float) -> None:
+    def _update_series(self, number: int, verb: str, value: float) -> None:
         series = self._series[number]
         moves = {"increment": series.increment, "set": series.set, "observe": series.observe}
         moves[verb](value)

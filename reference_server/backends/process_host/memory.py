@@ -167,7 +167,7 @@ class _Lease(weakref.ref[_Bytes]):
 
 
 class IncomingMemory:
-    """The reading side: returns views of blocks, and collects the offsets of unused ones.
+    """The reading side: returns views of blocks, and collects the offsets of unused blocks.
 
     A view is writable and belongs to the caller. It is valid while anything refers to it, such as
     an array of the view or an array of that array. Thread-safe.

@@ -194,7 +194,7 @@ class InlineInstance:
             responses = _returned_responses(returned, received, senders)
         except ServerError as error:
             now = running.ended_ns = self._clock.monotonic_ns()
-            # A new error, because the frames of the old one refer to the batch.
+            # A new error, because the frames of `error` refer to the batch.
             if not _end_with_error(received, ServerError(error.code, error.message)):
                 raise
             return Execution([None] * len(received), input_end_ns, now, failed=True)

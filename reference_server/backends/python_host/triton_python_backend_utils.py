@@ -327,7 +327,7 @@ class ModelConfig:
         """Set the transaction policy.
 
         Args:
-            transaction_policy_dict: A dict with the one key `decoupled`.
+            transaction_policy_dict: A dict with the single key `decoupled`.
 
         Raises:
             ValueError: There is another key, or the configuration has another value.

@@ -320,7 +320,7 @@ class BlsRequest(NamedTuple):
         decoupled: bool,
     ) -> BlsResult:
         if refusal is not None:
-            responses = _refused(request, refusal)
+            responses = _error_responses(request, refusal)
         iterator = ResponseIterator if server.has_newer_api else BareIterator
         first = responses.get(0)
         assert first is not None
@@ -332,7 +332,7 @@ class BlsRequest(NamedTuple):
             return iterator._of_responses._received(error)
         # Checked here because Triton allocates the outputs when the called model returns them.
         if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
-            responses = _refused(request, internal(_NO_DEVICE))
+            responses = _error_responses(request, internal(_NO_DEVICE))
             first = responses.get(0)
             assert first is not None
         if decoupled:
@@ -340,7 +340,7 @@ class BlsRequest(NamedTuple):
         return iterator._of_responses._received(first)
 
 
-def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
+def _error_responses(request: InferRequest, error: ServerError) -> BlsResponses:
     responses = BlsResponses()
     responses.send(
         InferResponse(request.model_name, request.model_version, request.id, error=error)

@@ -231,7 +231,7 @@ class MetricFamily(Native):
             series = self._hold.series(_checked_labels(labels or {}), bounds)
         except ServerError as error:
             raise self._server.failure("Error when creating Metric", error) from error
-        return Metric._made(self._server, self._hold, series)
+        return Metric._of(self._server, self._hold, series)
 
     def _bounds(self, buckets: object) -> list[float]:
         if buckets is None:
@@ -268,7 +268,7 @@ class Metric(NotConstructible):
     _series: MetricSeries
 
     @classmethod
-    def _made(cls, server: InstanceMetrics, hold: MetricFamilyHold, series: MetricSeries) -> Metric:
+    def _of(cls, server: InstanceMetrics, hold: MetricFamilyHold, series: MetricSeries) -> Metric:
         self = object.__new__(cls)
         self._server = server
         self._hold = hold
@@ -277,15 +277,15 @@ class Metric(NotConstructible):
 
     def increment(self, amount: float, /) -> None:
         """Add `amount` to a counter or gauge; for a counter it must not be negative."""
-        self._move("increment", as_float(amount, "amount"))
+        self._update("increment", as_float(amount, "amount"))
 
     def set(self, value: float, /) -> None:
         """Set the value of a gauge."""
-        self._move("set", as_float(value, "value"))
+        self._update("set", as_float(value, "value"))
 
     def observe(self, value: float, /) -> None:
         """Add an observation to a histogram."""
-        self._move("observe", as_float(value, "value"))
+        self._update("observe", as_float(value, "value"))
 
     def value(self) -> float:
         """Return the current value of a counter or gauge."""
@@ -294,7 +294,7 @@ class Metric(NotConstructible):
         except ServerError as error:
             raise self._failure("get", error) from error
 
-    def _move(self, verb: str, number: float) -> None:
+    def _update(self, verb: str, number: float) -> None:
         try:
             getattr(self._live_series(verb), verb)(number)
         except ServerError as error:

@@ -212,7 +212,7 @@ class InferenceRequest(Native):
         return set(self._request.requested_outputs or self._senders.output_names)
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object, without those that the server consumes."""
+        """Return the parameters as a JSON object, without parameters that the server consumes."""
         if self._bls is not None:
             return parameters_json(self._bls.parameters)
         return _compact_json(dict(self._request.parameters))

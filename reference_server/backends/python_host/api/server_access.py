@@ -189,7 +189,7 @@ def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str |
 
 
 def _version(text: str) -> int:
-    """Return the leading integer of `text`, as Triton does. Raises ServerError without one."""
+    """Return the leading integer of `text`, as Triton does. Raises ServerError if there is none."""
     if not text:
         return LATEST
     refusal = f"failed to get model version from specified version string '{text}'"
