@@ -115,7 +115,7 @@ class ByWork:
         given = {"rows_per_second": rows_per_second, "full_batch_seconds": full_batch_seconds}
         for name, value in {**given, "latency_goal_seconds": latency_goal_seconds}.items():
             if not value > 0:
-                raise ValueError(f"{name} is {value}, expected a number above 0")
+                raise ValueError(f"{name}: found {value}; expected a number above 0")
         self._goal = Goal(rows_per_second, full_batch_seconds, latency_goal_seconds)
 
     def __call__(self, situation: Situation) -> tuple[float, dict[str, Any]]:

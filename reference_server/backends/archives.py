@@ -177,7 +177,7 @@ class _Unpacking:
             return tarfile.TarFile(fileobj=self._content, errorlevel=2)  # type: ignore[arg-type]
         except (tarfile.TarError, ArchiveError) as error:
             raise ArchiveError(
-                f"found no tar archive ({error}); expected one, plain or compressed by gzip",
+                f"found another file ({error}); expected a tar archive, plain or gzip",
                 "archive_read_open_filename() failed.",
             ) from None
 

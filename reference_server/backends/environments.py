@@ -194,7 +194,7 @@ class Environments:
 
 
 def _interpreter(folder: Path) -> Path:
-    """Return the environment's Python or, as in Triton, the server's if there is none."""
+    """Return the environment's Python or, as in Triton, the server's if it has no Python."""
     for name in _PYTHONS:
         path = folder / "bin" / name
         if path.exists():

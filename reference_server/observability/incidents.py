@@ -33,7 +33,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class Running:
-    """The current execution of an instance. The instance's thread writes to it without a lock.
+    """The current execution of an instance. The instance's thread writes without a lock.
 
     `began_ns` is the start of the last execution. `ended_ns` is the end of the last execution that
     has ended, so it is smaller than `began_ns` during an execution. `reported_ns`, which the watch
@@ -61,7 +61,7 @@ class ExecutionWatch:
     Args:
         clock: The clock of the executions' times.
         limit_s: The limit in seconds; 0: no limit.
-        boundary: The code that calls the models. Only the frames below it are logged.
+        boundary: The code that calls the models. Only the frames that it calls are logged.
     """
 
     def __init__(self, clock: Clock, limit_s: float, boundary: CodeType) -> None:
@@ -158,7 +158,7 @@ class ExecutionWatch:
 
 log = logging.getLogger(__name__)
 
-#: The shortest time between two log lines about the same kind of incident.
+#: The shortest time between two log lines about incidents of one protocol and reason.
 _BETWEEN_LINES_S = 60.0
 #: The interval of the measurements of the event loop's delay.
 _TICK_S = 0.1
@@ -240,7 +240,7 @@ class Incidents:
 
 
 class _Tally:
-    """The number of incidents of one kind, and how many of them are logged."""
+    """The number of incidents of one protocol and reason, and how many of them are logged."""
 
     __slots__ = ("_logged", "_logged_s", "count", "last")
 

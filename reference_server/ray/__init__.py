@@ -65,7 +65,7 @@ def app(arguments: Arguments) -> Application:
     names = options.startup_models or folders.names()
     if unknown := sorted(arguments.models.keys() - names):
         raise ValueError(
-            f"models: found unknown names {', '.join(unknown)}; expected some of: "
+            f"models: found unknown names {', '.join(unknown)}; expected names from: "
             f"{', '.join(names)}"
         )
     deployed = {name: _deployed(name, folders, options, arguments.models) for name in names}

@@ -50,8 +50,8 @@ class Repository:
         loader: Loads one version of a model.
         load_threads: The number of models that are loaded in parallel.
         load_retries: The number of retries after a version has failed to load.
-        wait_submitted: Blocks until every request whose model was looked up before has been
-            submitted to its scheduler. It is never called on a thread that submits requests.
+        wait_submitted: Blocks until every request whose model was looked up before the call has
+            been submitted to its scheduler. It is never called on a thread that submits requests.
         namespaced: Whether models of different repositories may have the same name.
     """
 
@@ -109,7 +109,7 @@ class Repository:
             return not self._errors and not self._unreadable
 
     def load_named(self, names: Iterable[str]) -> bool:
-        """Load these models and the models that they use. Return False after a failure.
+        """Load these models and the models that they use. Return False if any failed or is missing.
 
         Raises ServerError if a repository cannot be read.
         """
@@ -211,7 +211,8 @@ class Repository:
     def _wait(self, blocking: Collection[ModelId], initializing: str) -> None:
         """Wait for a change of the claims on `blocking`. The caller holds the lock.
 
-        Raises LoadDeadlock if these operations wait for the load of the model `initializing`.
+        Raises LoadDeadlock if the claiming operations wait for the load of the model
+        `initializing`.
         """
         if not initializing:
             self._changed.wait()
@@ -235,7 +236,7 @@ class Repository:
         """Return the models that wait for each other if `initializing` waits; empty: none do."""
         paths = [([initializing], blocking)]
         seen: set[ModelId] = set()
-        for path, claimed in paths:  # which grows
+        for path, claimed in paths:  # grows during the loop
             # An operation ends when all of its models are loaded.
             for model in {each for name in claimed for each in self._claimed.get(name, ())} - seen:
                 seen.add(model)

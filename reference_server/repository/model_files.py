@@ -63,7 +63,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     backend = str(config.backend)
     file = backend_directory / backend / PYTHON_FILE
     if backend and not is_within(backend_directory, file):
-        raise invalid_arg(f"backend: found '{backend}', expected a name", "backend")
+        raise invalid_arg(f"backend: found '{backend}'; expected a name", "backend")
     if not file.is_file():
         file = _packaged(backend) or file
     if config.runtime == PYTHON_FILE:
@@ -145,7 +145,7 @@ def _advice(config: ConfigProto) -> str:
         return ""
     present = ", ".join((_PYTHON, *_SHIPPED_FOR))
     return (
-        f" The reference server has the backends {present} and those in --backend-directory; "
+        f" The reference server has the backends {present} and all in --backend-directory; "
         f"{advice}, or replace the model by a function: "
         f"--stub-model={config.name}=MODULE:FUNCTION"
     )

@@ -144,7 +144,7 @@ def _inside(directory: Path, name: str) -> Path:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.endswith("/") or ".." in parts or "\0" in name:
         raise invalid_arg(
-            f"file of a load request: found '{name}', expected a file's path in the folder"
+            f"file of a load request: found '{name}'; expected a file's path in the folder"
         )
     return directory.joinpath(*parts)
 

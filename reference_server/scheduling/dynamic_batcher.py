@@ -9,7 +9,8 @@ from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
 #: Number of batches prepared ahead for each instance. Triton forms another batch while fewer than
-#: two are queued for an instance (`PayloadSlotAvailable` in its core's src/rate_limiter.cc).
+#: two batches are queued for an instance (`PayloadSlotAvailable` in its core's
+#: src/rate_limiter.cc).
 _AHEAD = 2
 
 
@@ -81,15 +82,13 @@ class Forming:
         if self._blocked:
             return False
         if self.rows:
-            # This request exceeds the largest preferred size: the earlier requests are sent now.
+            # The batch would exceed the largest preferred size: the earlier requests are sent now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
                 self.saturated = True
             if rows > sizes.largest:
                 self._blocked = True
-            elif (
-                request.batch_key != self._key
-            ):  # requests keep their order, even if later requests fit
+            elif request.batch_key != self._key:  # even if later requests fit: order is kept
                 self._blocked = self.ended = True
             if self._blocked:
                 return False

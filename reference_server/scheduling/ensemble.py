@@ -160,7 +160,7 @@ class EnsembleRun:
         self._finished = finished
         self._needed = plan.graph.stages(request.requested_outputs)
         self._lock = threading.Lock()
-        self._running = 0  # steps without a final response, including steps that wait for a place
+        self._running = 0  # steps without a final response, including steps that a limit delays
         self._timings: list[Timing] = []
         self._start_ns = 0
         self._has_answered = False
@@ -180,7 +180,7 @@ class EnsembleRun:
             self._limits.start_freed()
 
     def start_held(self, branch: _Branch, index: int) -> None:
-        """Send a step that waited for a place, unless the request has its final response."""
+        """Send a step that a limit has delayed, unless the request has its final response."""
         with self._lock:
             is_over = self._is_over
         if is_over:
@@ -285,17 +285,17 @@ class EnsembleRun:
         return starts
 
     def _may_start(self, branch: _Branch, index: int) -> bool:
-        """Return whether the step has a place under its limit."""
+        """Return whether the limit allows the step to start now."""
         return self._limits is None or self._limits.may_start(self, branch, index)
 
     def _release(self, starts: Sequence[_Start]) -> None:
-        """Release the places of steps that are never sent."""
+        """Release the places, under the limits, of steps that are never sent."""
         if self._limits is not None:
             for _, index in starts:
                 self._limits.release(index)
 
     def _act(self, starts: list[_Start]) -> None:
-        """Send queued responses to the client and start `starts`. Not under the lock."""
+        """Send queued responses to the client, and the steps in `starts`. Not under the lock."""
         if self._outbox:
             self._send_responses()
         for number, (branch, index) in enumerate(starts):

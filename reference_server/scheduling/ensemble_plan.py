@@ -364,7 +364,8 @@ def _sequence_parameters(place: SequencePlace) -> list[tuple[str, Parameter]]:
 # -- `max_inflight_requests`: limits on the in-flight requests of each step
 
 # As in newer releases of Triton, the limit applies to a step and is shared by all requests of the
-# ensemble. A waiting step blocks no thread: the thread that frees a place starts the next step.
+# ensemble: a step has `limit` places for requests in flight. A waiting step blocks no thread: the
+# thread that frees a place starts the next step.
 
 BranchT = TypeVar("BranchT", contravariant=True)
 

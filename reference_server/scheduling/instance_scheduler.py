@@ -209,7 +209,7 @@ class InstanceScheduler:
             self._carry_out(decision)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
-        """Execute one batch on `instance`. Return the instance's next batch, or None."""
+        """Execute one batch on `instance`. Return its next batch; None if it becomes idle."""
         again = self._executor.run(instance, batch)
         with self._lock:
             now = self._clock.monotonic_ns()
@@ -224,7 +224,8 @@ class InstanceScheduler:
         if decision is not None:
             self._carry_out(decision)
         if self._limiter is not None:
-            # Released after the next request of this instance, which then competes by its rank.
+            # Released after the next request of this instance, so that the request competes by its
+            # rank.
             self._limiter.release(self._rate_limited[worker.number])
         return own
 

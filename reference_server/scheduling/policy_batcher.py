@@ -227,8 +227,8 @@ class PolicyBatcher:
         self._compares_shapes = compares_shapes
         self._queue = _PriorityQueue(settings)
         self._pending = _Pending(self._sizes)
-        self._due_ns: int | None = None  # the next look, if an idle instance waits for it
-        self._wanted_rows = 0  # waiting rows that cause an earlier look
+        self._due_ns: int | None = None  # when to look again, if an idle instance waits
+        self._wanted_rows = 0  # the number of waiting rows from which to look earlier
         self._refused: list[Refusal] = []
         self._refused_next: list[Refusal] = []  # answered after the next look
 

@@ -77,7 +77,7 @@ class Slot:
 
 
 class _Times:
-    """A heap of the times at which sequences are due; entries may be outdated.
+    """A heap of the times at which sequences become idle, or expire; entries may be outdated.
 
     `due` returns the current time of a sequence, or None if it is never due. A sequence must be
     added again when its time becomes earlier. `pop` corrects entries whose time became later.
@@ -144,7 +144,7 @@ class SequenceSlots:
         # are in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
-        # In order of arrival; unlike a deque it removes any element in constant time.
+        # In order of arrival. Unlike a deque, it removes any element in constant time.
         self._backlog: OrderedDict[SequenceQueue, None] = OrderedDict()
         self._cancelled: deque[SequenceQueue] = deque()  # any thread appends to it
         self._idle = _Times(self._idle_from_ns)  # sequences with a slot

@@ -141,7 +141,7 @@ class MessageChannel:
                     continue
                 raise ValueError(
                     f"found {len(received)} bytes of a message, then nothing for "
-                    f"{self._stalled_s:g} s; expected {needed}"
+                    f"{self._stalled_s:g} s; expected {needed} bytes"
                 ) from None
             except OSError:
                 return None

@@ -302,7 +302,7 @@ class ProcessInstance:
                     self._changed.notify_all()
             else:
                 break
-        log.info("'%s' was started again", self.name)
+        log.info("the process of instance '%s' was started again", self.name)
         self._health.mark_healthy(self.name)
 
     def _ready_child(self) -> ChildProcess:

@@ -108,7 +108,7 @@ def create(limit: int = LIMIT_BYTES) -> int:
 def _mapped(descriptor: int) -> mmap.mmap:
     """Map the file. Raises ValueError if its size is not sealed: lost pages cause SIGBUS."""
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-        raise ValueError("found a file that can shrink; expected one with a sealed size")
+        raise ValueError("found a file that can shrink; expected a sealed size")
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 

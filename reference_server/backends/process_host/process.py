@@ -59,7 +59,7 @@ class Dispatcher(Protocol):
     handlers: Mapping[str, Handler]
 
     def end(self) -> None:
-        """Note the end of the process."""
+        """Handle the end of the process."""
 
 
 class ChildProcess:
@@ -97,7 +97,7 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process without waiting for its initialization.
 
-        Raises ServerError if the system refuses.
+        Raises ServerError if the system cannot start a process.
         """
         # The kernel kills the process when the thread that started it ends, so the thread keeps
         # running.
@@ -257,7 +257,7 @@ class ChildProcess:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped a process of this user. Not if a debugger has."""
+    """Return whether a process of this user is stopped by a signal, not by a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:  # it has ended
@@ -291,7 +291,7 @@ def _described(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-# ------------------------------------------------------------------------------- its output
+# ------------------------------------------------------------------------------- the output
 
 
 def pump(

@@ -308,7 +308,7 @@ class InlineInstance:
     def _run_coroutine(
         self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]
     ) -> object:
-        """Return the result of a coroutine. Only start the coroutine of a decoupled model."""
+        """Run a coroutine and return its result; only start that of a decoupled model."""
         if not self._spec.is_decoupled:  # Triton waits here too, so batches never overlap
             try:
                 return self._coroutines.run(coroutine)

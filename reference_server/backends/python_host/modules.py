@@ -142,7 +142,7 @@ class ModelModules:
 
     def _load(self, name: str) -> ModuleType | None:
         spec = self._spec(name)
-        if spec is None or name in self._table:  # the package's code may have imported it
+        if spec is None or name in self._table:  # the package's code may have imported the module
             return self._table.get(name)
         package, _, child = name.rpartition(".")
         parent = self._table.get(package)

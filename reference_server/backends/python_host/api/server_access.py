@@ -189,7 +189,7 @@ def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str |
 
 
 def _version(text: str) -> int:
-    """Return the leading integer of `text`, as Triton does. Raises ServerError if there is none."""
+    """Return the leading integer of `text`, as in Triton. Raises ServerError without an integer."""
     if not text:
         return LATEST
     refusal = f"failed to get model version from specified version string '{text}'"
