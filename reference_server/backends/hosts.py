@@ -62,21 +62,21 @@ PYTHON_SETTINGS = frozenset(
 )
 
 
-def python_settings(given: Mapping[str, str]) -> PythonSettings:
-    """Return the checked settings of `given`.
+def python_settings(texts: Mapping[str, str]) -> PythonSettings:
+    """Return the checked settings in `texts`.
 
     Settings that only Triton's processes need are checked as in Triton. Unknown names are ignored.
     Raises ServerError.
     """
     for name, (least, complaint) in _LEAST.items():
-        if name in given and _integer(given[name]) < least:
+        if name in texts and _integer(texts[name]) < least:
             raise invalid_arg(f"{name} {complaint}")
-    limit_s = _integer(given.get("stub-execution-timeout-seconds", "0"))
+    limit_s = _integer(texts.get("stub-execution-timeout-seconds", "0"))
     if limit_s < 0:
         raise invalid_arg("stub-execution-timeout-seconds can't be smaller than zero.")
     return PythonSettings(
-        _parsed_host("host", given.get("host", Host.INLINE.value)),
-        Supervision(_boolean("stub-restart", given.get("stub-restart", "true")), limit_s or None),
+        _parsed_host("host", texts.get("host", Host.INLINE.value)),
+        Supervision(_boolean("stub-restart", texts.get("stub-restart", "true")), limit_s or None),
     )
 
 
@@ -110,7 +110,7 @@ class PythonHosts:
     Each method raises ServerError if a setting is invalid.
 
     Args:
-        given: The backend's settings, as on the command line.
+        settings: The backend's settings, as on the command line.
         clock: The clock of the instances.
         metrics: The server's metrics.
         executions: A watch on the executions of inline instances.
@@ -120,7 +120,7 @@ class PythonHosts:
 
     def __init__(
         self,
-        given: Mapping[str, str],
+        settings: Mapping[str, str],
         clock: Clock,
         metrics: Metrics,
         executions: ExecutionWatch | None = None,
@@ -128,14 +128,14 @@ class PythonHosts:
         environments: Environments | None = None,
     ) -> None:
         # Checked at each load: in Triton an invalid value fails the models, not the server.
-        self._given = given
+        self._settings = settings
         self._clock = clock
         self._metrics = metrics
         self._executions = executions
         self._environments = environments or Environments()
         self.portability = portability or Portability()
         if self.portability.strict:
-            self._given = {"stub-restart": "false", **given}
+            self._settings = {"stub-restart": "false", **settings}
 
     def instance(
         self,
@@ -155,7 +155,7 @@ class PythonHosts:
             prepare: Called with an instance whose process was started again, before the instance
                 serves.
         """
-        settings = python_settings(self._given)
+        settings = python_settings(self._settings)
         report = partial(self.portability.report, spec.model_name)
         if _host(settings, chosen, spec.environment) is Host.INLINE:
             running = None
@@ -185,7 +185,7 @@ class PythonHosts:
 
         `environment` is the path of the model's own environment, or empty.
         """
-        if _host(python_settings(self._given), chosen, environment) is Host.INLINE:
+        if _host(python_settings(self._settings), chosen, environment) is Host.INLINE:
             with logs.speaking(model_name):
                 return model_code.auto_complete(
                     model_file, version_directory, model_name, config, process_advice

@@ -180,8 +180,8 @@ def check_given(config: ConfigProto) -> Faults:
     if config.platform == "ensemble":
         return
     yield from _check_groups(config)
-    for index, made in enumerate(config.batch_input):
-        if made.data_type == DataType.TYPE_INVALID:
+    for index, entry in enumerate(config.batch_input):
+        if entry.data_type == DataType.TYPE_INVALID:
             yield invalid_arg(
                 "unexpected batch input data type 'TYPE_INVALID'",
                 *("batch_input", index, "data_type"),
@@ -305,21 +305,21 @@ def _check_batch_tensors(config: ConfigProto) -> Faults:
     """
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
-    for index, made in enumerate(config.batch_input):
-        yield from under(("batch_input", index), _check_batch_input(made, inputs, config.name))
+    for index, entry in enumerate(config.batch_input):
+        yield from under(("batch_input", index), _check_batch_input(entry, inputs, config.name))
     for index, split in enumerate(config.batch_output):
         split_faults = _check_batch_output(split, inputs, outputs, config.name)
         yield from under(("batch_output", index), split_faults)
 
 
-def _check_batch_input(made: BatchInput, inputs: Collection[str], model: str) -> Faults:
-    kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
-    yield from _check_one_source(kind, made.source_input, model)
-    if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+def _check_batch_input(entry: BatchInput, inputs: Collection[str], model: str) -> Faults:
+    kind = f"batch input kind '{BatchInput.Kind.Name(entry.kind)}'"
+    yield from _check_one_source(kind, entry.source_input, model)
+    if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
         yield invalid_arg(
             f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model}", "data_type"
         )
-    sources = _check_known("source input", made.source_input, inputs, model)
+    sources = _check_known("source input", entry.source_input, inputs, model)
     yield from under(("source_input",), sources)
 
 

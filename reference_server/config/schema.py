@@ -255,11 +255,11 @@ def warmup_samples(config: ConfigProto) -> tuple[WarmupSample, ...]:
     )
 
 
-def _warmup_input(name: str, given: ModelWarmup.Input) -> WarmupInput:
+def _warmup_input(name: str, entry: ModelWarmup.Input) -> WarmupInput:
     return WarmupInput(
         name,
-        datatype(given.data_type),
-        tuple(given.dims),
-        WarmupData(given.WhichOneof("input_data_type")),
-        given.input_data_file,
+        datatype(entry.data_type),
+        tuple(entry.dims),
+        WarmupData(entry.WhichOneof("input_data_type")),
+        entry.input_data_file,
     )

@@ -201,7 +201,7 @@ class Incidents:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, str], _Tally] = {}
+        self._tallies: dict[tuple[str, str], _Tally] = {}
 
     def of(self, protocol: str) -> Callable[[str, str], None]:
         """Return a function that counts an incident of a protocol by its reason and details."""
@@ -211,7 +211,7 @@ class Incidents:
         """Count an incident. `details` are logged if this incident is logged."""
         now_s = self._clock()
         with self._lock:
-            tally = self._found.setdefault((protocol, reason), _Tally())
+            tally = self._tallies.setdefault((protocol, reason), _Tally())
             tally.count += 1
             tally.last = details
             line = tally.due(now_s)
@@ -222,7 +222,7 @@ class Incidents:
         """Log the incidents that have waited for a minute. Must be called regularly."""
         now_s = self._clock()
         with self._lock:
-            due = {key: tally.due(now_s) for key, tally in self._found.items()}
+            due = {key: tally.due(now_s) for key, tally in self._tallies.items()}
         for (protocol, reason), line in due.items():
             if line:
                 self._log(protocol, reason, line)
@@ -232,7 +232,7 @@ class Incidents:
         with self._lock:
             return [
                 Sample((("protocol", protocol), ("reason", reason)), tally.count)
-                for (protocol, reason), tally in self._found.items()
+                for (protocol, reason), tally in self._tallies.items()
             ]
 
     def _log(self, protocol: str, reason: str, line: str) -> None:

@@ -41,7 +41,7 @@ class Tracer(abc.ABC):
         self.log_frequency = log_frequency
         self._lock = threading.Lock()
         self._count = count
-        self._seen = 0
+        self._received = 0
 
     @property
     def remaining(self) -> int:
@@ -74,8 +74,8 @@ class Tracer(abc.ABC):
         with self._lock:
             if self.fault or (self.fault is not None and caller is None):
                 return None
-            self._seen += 1
-            is_due = self._seen % self.rate == 0
+            self._received += 1
+            is_due = self._received % self.rate == 0
             if not is_due and caller is None:
                 return None
             if is_due and self._count > 0:

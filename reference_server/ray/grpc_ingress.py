@@ -189,14 +189,14 @@ class _Stream:
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         tasks: list[asyncio.Task[None]] = []
-        before: asyncio.Task[None] | None = None
+        previous: asyncio.Task[None] | None = None
         async for message in requests:
             await self._free.acquire()
             model = self._model(message)
             if model is not None and model.decoupled:
                 task = self._begin(self._pass_on(model, message))
             else:
-                task = before = self._begin(self._send_in_order(model, message, before))
+                task = previous = self._begin(self._send_in_order(model, message, previous))
             if model is not None and model.keeps_state:
                 await task  # otherwise the next request may overtake this request
             tasks = [each for each in tasks if not each.done()] + [task]
@@ -215,12 +215,12 @@ class _Stream:
             self._output.put_nowait(item)
 
     async def _send_in_order(
-        self, model: Deployed | None, message: bytes, before: asyncio.Task[None] | None
+        self, model: Deployed | None, message: bytes, previous: asyncio.Task[None] | None
     ) -> None:
         """Send the responses after the responses of the previous request."""
         kept = [item async for item in self._answers(model, message)]
-        if before is not None:
-            await asyncio.wait([before])
+        if previous is not None:
+            await asyncio.wait([previous])
         for item in kept:
             self._output.put_nowait(item)
 

@@ -272,14 +272,14 @@ class ModelLoader:
         if not (model_file is None or is_own_code(model_file)):
             environment = _environment(proto, folder)
         if model_file is not None and self._options.auto_complete_config:
-            given = json_form.as_dict(proto)
+            config = json_form.as_dict(proto)
             if model_file == SHIPPED:
-                self._add_settings(given)
+                self._add_settings(config)
             completed = self._hosts.auto_complete(
                 model_file,
                 folder.path / str(version),
                 folder.name,
-                given,
+                config,
                 schema.parameter(proto, "EXECUTION_HOST"),
                 environment,
             )
@@ -298,12 +298,12 @@ class ModelLoader:
             if self.portability.strict:
                 raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")
 
-    def _add_settings(self, given: dict[str, Any]) -> None:
+    def _add_settings(self, config: dict[str, Any]) -> None:
         """Add settings for Triton's own backends. The served configuration has none of them."""
         sizes = self._options.max_batch_sizes
-        size = sizes.get(given["backend"], sizes.get(""))
+        size = sizes.get(config["backend"], sizes.get(""))
         if size is not None:
-            given["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
+            config["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
 
     def _new_statistics(self, config: ModelConfig, version: int) -> ModelStatistics:
         summaries = None

@@ -93,7 +93,7 @@ class ModelModules:
         self._table = dict(provided)
         self._running: set[str] = set()
         self._foreign: set[str] = set()
-        self._held: list[str] = []
+        self._held_names: list[str] = []
         self._lock = threading.RLock()
         self._finder = finder()
         serialize_imports()
@@ -137,8 +137,8 @@ class ModelModules:
     def close(self) -> None:
         """Drop all modules. Call it once, when no code of the instance runs any more."""
         self._table.clear()
-        while self._held:
-            self._finder.release(self._held.pop())
+        while self._held_names:
+            self._finder.release(self._held_names.pop())
 
     def _load(self, name: str) -> ModuleType | None:
         spec = self._spec(name)
@@ -152,7 +152,7 @@ class ModelModules:
         vars(module)["__builtins__"] = vars(self._builtins)
         self._table[name] = module
         if self._finder.hold(name):
-            self._held.append(name)
+            self._held_names.append(name)
         if parent is not None:
             # Before the module's code runs, for modules that import each other.
             setattr(parent, child, module)

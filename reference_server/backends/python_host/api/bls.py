@@ -137,13 +137,13 @@ class BareIterator(NotConstructible):
     iterator can be used again and starts with the first response. Not thread-safe.
     """
 
-    __slots__ = ("_cancellation", "_given", "_is_finished", "_next", "_responses")
+    __slots__ = ("_cancellation", "_is_finished", "_next", "_responses", "_returned")
     __module__ = MODULE
 
     _of_responses: ClassVar[type[BareResponse]] = BareResponse
     _responses: BlsResponses
     _cancellation: Cancellation
-    _given: list[BareResponse]
+    _returned: list[BareResponse]
     _next: int
     _is_finished: bool
 
@@ -152,7 +152,7 @@ class BareIterator(NotConstructible):
         self = object.__new__(cls)
         self._responses = responses
         self._cancellation = cancellation
-        self._given = []
+        self._returned = []
         self._next = 0
         self._is_finished = False
         return self
@@ -169,15 +169,15 @@ class BareIterator(NotConstructible):
         Raises:
             StopIteration: There are no more responses.
         """
-        if self._next == len(self._given):
+        if self._next == len(self._returned):
             response = self._responses.get(self._next)
             if response is None:
                 self._is_finished = True
                 raise StopIteration("Iteration is done for the responses.")
-            self._given.append(self._of_responses._received(response))
-        given = self._given[self._next]
+            self._returned.append(self._of_responses._received(response))
+        returned = self._returned[self._next]
         self._next += 1
-        return given
+        return returned
 
 
 class ResponseIterator(BareIterator):

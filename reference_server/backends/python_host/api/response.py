@@ -191,7 +191,7 @@ class InferenceResponseSender(NotConstructible):
     the model drops a sender before that, the client receives an error.
     """
 
-    __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_senders", "_sink")
+    __slots__ = ("_count", "_held_back", "_is_closed", "_lock", "_request", "_senders", "_sink")
     __module__ = MODULE
 
     _request: InferRequest
@@ -200,7 +200,7 @@ class InferenceResponseSender(NotConstructible):
     _lock: threading.Lock
     _count: int
     _is_closed: bool
-    _kept: InferResponse | None
+    _held_back: InferResponse | None
 
     @classmethod
     def _open(cls, request: InferRequest, senders: ResponseSenders) -> InferenceResponseSender:
@@ -211,7 +211,7 @@ class InferenceResponseSender(NotConstructible):
         self._lock = threading.Lock()
         self._count = 0
         self._is_closed = False
-        self._kept = None
+        self._held_back = None
         return self
 
     def send(self, response: BareResponse | None = None, flags: int = 0) -> None:
@@ -278,8 +278,8 @@ class InferenceResponseSender(NotConstructible):
                 answer._output_tensors = [
                     tensor for tensor in answer._output_tensors if tensor._core.name in sent
                 ]
-        elif self._kept is not None:
-            response, self._kept = self._kept, None
+        elif self._held_back is not None:
+            response, self._held_back = self._held_back, None
         else:
             response = self._senders.blank(self._request)
             response.empty = True
@@ -287,7 +287,7 @@ class InferenceResponseSender(NotConstructible):
         if is_final or self._senders.is_decoupled:
             deliver(self._sink, response)
         else:
-            self._kept = response
+            self._held_back = response
 
     def _fail(self, error: ServerError, *, after_kept: bool = False) -> None:
         """Send `error` as the last response, unless the last response has been sent.
@@ -299,7 +299,7 @@ class InferenceResponseSender(NotConstructible):
             if self._is_closed:
                 return
             self._is_closed = True
-            kept, self._kept = self._kept, None
+            kept, self._held_back = self._held_back, None
             if kept is not None and after_kept:
                 kept.final = False
                 deliver(self._sink, kept)
@@ -315,7 +315,7 @@ class InferenceResponseSender(NotConstructible):
             False if it is closed already, or if it holds back a response.
         """
         with self._lock:
-            if self._is_closed or self._kept is not None:
+            if self._is_closed or self._held_back is not None:
                 return False
             self._is_closed = True
         self._senders.finished()
