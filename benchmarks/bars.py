@@ -7,9 +7,9 @@
     python -m benchmarks.bars --json turns.json --plot bars.png
 
 Each row is a closed loop of prepared requests from a client process (`benchmarks.rows`). Servers
-take turns; the table shows medians, the ratios to tritonserver, and in parentheses the bars of
-the rows. CPU time is that of all of a server's processes. `sketch` is a minimal
-server in Python (`benchmarks.sketch_server`), `tree:PATH` the server of another checkout.
+take turns. The table shows medians, ratios to tritonserver, and in parentheses the bars, i.e. least
+ratios. CPU time is the sum over all processes of a server. `sketch` is a minimal server in Python
+(`benchmarks.sketch_server`), `tree:PATH` the server of another checkout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARM_UP_S = 0.5
 
 
 class Turn(NamedTuple):
-    """Figures of one turn of one server at one point. Times are microseconds."""
+    """Figures of one turn of one server at one concurrency. Times are microseconds."""
 
     row: str
     in_flight: int

@@ -1,12 +1,13 @@
-"""Tokens per second of a decoder with growing states: streams together, and one by one.
+"""Tokens per second of a decoder with growing states: streams batched together, and one by one.
 
     python -m benchmarks.decoding                     GPT-2's sizes, 1, 4 and 16 streams
     python -m benchmarks.decoding --size tiny
     python -m benchmarks.decoding --servers reference triton    over HTTP, from generate_stream
 
 The graph has random weights. Streams have prompts of unequal lengths. Turns of both ways alternate.
-The last columns compare the logits of a stream alone with those of the streams together, and count
-executions in which rows were copied. Over HTTP, the CPU time is the server's.
+The last columns are the difference between the logits of streams one by one and together, the
+number of executions that copied rows, and of all executions. Over HTTP, the CPU time is the
+server's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LONGEST_PROMPT = 64
 
 
 class Recorded:
-    """A runtime whose last logits of each sequence are kept."""
+    """A runtime that keeps the last logits of each sequence."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -105,7 +106,7 @@ def prompts(count: int, vocabulary: int) -> list[np.ndarray[Any, Any]]:
 
 
 def decode(runtime: Any, given: Sequence[np.ndarray[Any, Any]], tokens: int, rows: int) -> int:
-    """Generate `tokens` for each prompt, at most `rows` streams together; return all tokens."""
+    """Generate `tokens` for each prompt, at most `rows` streams together; return their number."""
     streams = TokenStreams(
         runtime, "input_ids", "logits", rows=rows, most_tokens=LONGEST_PROMPT, past=10**6
     )

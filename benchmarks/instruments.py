@@ -26,7 +26,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def as_mapping(config: ModelConfig, parameters: Mapping[str, str]) -> dict:
-    """Return the configuration in the form that Triton passes to a model, with more parameters."""
+    """Return the configuration as Triton passes it to a model, with these parameters added."""
     changed = ModelConfig()
     changed.CopyFrom(config)
     for key, value in parameters.items():

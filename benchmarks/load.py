@@ -1,7 +1,7 @@
 """Closed loops of prepared requests, the servers under test, and the CPU time they use.
 
 The requests are bytes prepared in advance, and responses are only counted, so that the client uses
-little of the machine. The load generator is that of `triton_replay.loading`.
+little of the machine. `triton_replay.loading` generates the load.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Grpc:
     Args:
         calls: Concurrent calls per connection.
         streaming: Whether the calls are ModelStreamInfer, with one request in flight each.
-        many: Whether a request has any number of responses, the last one marked.
+        many: Whether a request may have any number of responses, of which the last is marked.
     """
 
     calls: int = 1
@@ -82,7 +82,7 @@ HTTP = Http()
 def closed_loop(
     address: str, client: Client, requests: Sequence[bytes], in_flight: int, seconds: float
 ) -> array[float]:
-    """Keep requests in flight, each in turn; return the sorted latencies in microseconds."""
+    """Keep `in_flight` requests in flight; return the sorted latencies in microseconds."""
     server, turn = resolve(parse_address(address, "server"), "server"), itertools.cycle(requests)
     loop = Loop(
         partial(client.connect, server),
@@ -110,7 +110,7 @@ Run = Callable[..., "array[float]"]
 
 @contextlib.contextmanager
 def client_process() -> Iterator[Run]:
-    """Yield a function that calls another one in a client process, the same for all calls."""
+    """Yield a function that calls its argument in a client process, the same for all calls."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield lambda loop, *arguments: pool.apply(loop, arguments)
 
@@ -128,7 +128,7 @@ def connect(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def sketch(repository: Path, **_: object) -> Iterator[Any]:
-    """Start `benchmarks.sketch_server`, the floor of the comparison."""
+    """Start `benchmarks.sketch_server`, the lower bound of the comparison."""
     (port,) = servers.free_ports(1)
     command = [sys.executable, "-m", "benchmarks.sketch_server", str(port)]
     process = subprocess.Popen(command, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""The code that a user of each peer writes, for `benchmarks.peers`; {names} are replaced."""
+"""Code that a user of each peer would write, for `benchmarks.peers`; {names} are replaced."""
 
 from __future__ import annotations
 
@@ -126,4 +126,4 @@ ENVIRONMENTS = {
     "bentoml": ["bentoml==1.4.40", "onnxruntime", "tokenizers"],
     "litserve": ["litserve==0.2.19", "onnxruntime", "tokenizers"],
 }
-"""Environment to its packages. torch is the CPU build on this machine's disk."""
+"""Packages by environment. torch is the CPU build on this machine's disk."""

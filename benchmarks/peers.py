@@ -1,4 +1,4 @@
-"""`text_pipeline` and what a user would pick instead, with the same weights and the same texts.
+"""Compare `text_pipeline` with its alternatives (peers), with equal weights and texts.
 
     python -m benchmarks.peers --environments /tmp/peers    about nine minutes
     python -m benchmarks.peers --ways tritonserver --clients 8 32
@@ -8,9 +8,9 @@ Without --ways, FOLDER has a virtual environment for each peer, made once by:
     python -m benchmarks.peers --environments /tmp/peers --install
 
 All servers run at the same time, and are loaded in turns by a closed loop of one text per request:
-`text_pipeline` and the plain model over gRPC, others over HTTP. The libraries have no server: N
-clients are a batch of N texts in their process, without the cost of a network. CPU time is that of
-the server's processes, without the client's. Answers are compared as logits of the same classifier.
+`text_pipeline` and the plain model over gRPC, other servers over HTTP. A library has no server: for
+N clients, its process executes batches of N texts, without the cost of a network. CPU time excludes
+the client. Answers are compared as logits of the same classifier.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from triton_replay.comparing.latencies import percentile_of
 MODELS = ROOT / "model_repository"
 TEXTS = 2000
 CHECKED = 64
-"""Number of texts whose answers are compared, alone and beside others."""
+"""Number of texts whose answers are compared, requested alone and with others."""
 LEAST_COSINE = 0.95
-"""Least cosine of logits to FP32: dynamic INT8 has 0.98."""
+"""Least cosine similarity of logits to those of FP32; dynamic INT8 has 0.98."""
 START_S = 300.0
 
 Logits = NDArray[np.float32]
 
 
 def texts(seed: int = 11) -> list[str]:
-    """Return texts of the English sentences' words: log-normal lengths, median 10, at most 120."""
+    """Return texts of English words; lengths are log-normal, with median 10 and at most 120."""
     rng = np.random.default_rng(seed)
     words = [word for own in read_sentences() if own.language == "en" for word in own.text.split()]
     lengths = rng.lognormal(np.log(10), 0.636, TEXTS).round().astype(int).clip(1, 120)
@@ -125,7 +125,7 @@ class Way(NamedTuple):
     answer: Callable[[Sequence[str]], list[Logits]]
     """Returns the logits of texts that are requested at the same time."""
     load: Callable[[int, float], Turn]
-    """Loads with a number of clients for some seconds."""
+    """Applies the load of a number of clients for a number of seconds."""
 
 
 Run = Callable[..., Any]
@@ -149,7 +149,7 @@ def served(
         pid: The server's process.
         client: The protocol of the load.
         requests: The prepared requests of all texts.
-        url: Where `body` is posted as JSON, to compare answers.
+        url: URL to which `body` is posted as JSON to compare answers.
         body: Returns the request of a text.
         read: Returns the logits or the embedding in a response.
     """
@@ -274,7 +274,7 @@ def process(command: Sequence[object], **options: Any) -> Iterator[subprocess.Po
             print(log.read()[-2000:], file=sys.stderr)
             raise
         finally:
-            # Workers of BentoML are in process groups of their own.
+            # Workers of BentoML have separate process groups.
             with contextlib.suppress(OSError):
                 for pid in family(running.pid):
                     os.kill(pid, signal.SIGKILL)
@@ -320,9 +320,9 @@ def lit(port: int, folder: Path, python: Path) -> list[object]:
 
 
 def infinity(port: int, folder: Path, python: Path) -> list[object]:
-    """Return the command of infinity, by ONNX Runtime in FP32.
+    """Return the command of infinity, which uses ONNX Runtime in FP32.
 
-    It finds a local graph only in the current folder itself.
+    infinity finds a local graph only directly in the current folder.
     """
     flat = folder / "flat"
     flat.mkdir()
@@ -404,7 +404,7 @@ def ways(folder: Path, environments: Path | None, run: Run) -> dict[str, Any]:
 def checked(
     name: str, way: Way, expected: Sequence[Logits] | None, head: Any
 ) -> tuple[list[Logits], float]:
-    """Return the answers to texts alone, and their largest change beside 31 others.
+    """Return the answers to single texts, and their largest change among 31 concurrent texts.
 
     Raises SystemExit if an answer is wrong.
     """

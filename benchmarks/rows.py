@@ -70,7 +70,7 @@ def _post(model: str, body: bytes, more: str = "") -> bytes:
 
 
 OUTPUTS = {"add_sub": ("OUTPUT0", "OUTPUT1"), "echo": ("OUTPUT",), "echo_text": ("OUTPUT",)}
-"""Outputs of the models with JSON requests: Triton sends binary data unless they are named."""
+"""Outputs that JSON requests name: without names, Triton would send binary data."""
 
 
 def grpc(model: str, arrays: Arrays, *, marks_last: bool = False) -> list[bytes]:
@@ -101,7 +101,7 @@ def _in_region(elements: int, number: int) -> tuple[dict[str, Any], dict[str, An
 
 
 def http_in_regions(elements: int, count: int) -> list[bytes]:
-    """Return HTTP requests for `echo`, each with a shared memory region of its own."""
+    """Return HTTP requests for `echo`, each with a separate shared memory region."""
     requests = []
     for number in range(count):
         tensor, output = _in_region(elements, number)
@@ -111,7 +111,7 @@ def http_in_regions(elements: int, count: int) -> list[bytes]:
 
 
 def grpc_in_regions(elements: int, count: int) -> list[bytes]:
-    """Return gRPC requests for `echo`, each with a shared memory region of its own."""
+    """Return gRPC requests for `echo`, each with a separate shared memory region."""
     requests = []
     for number in range(count):
         request = service_pb2.ModelInferRequest(model_name="echo")
@@ -137,7 +137,7 @@ SMALL = {"INPUT": VALUES}
 
 
 def samples(name: str, dtype: Any, batch: tuple[int, ...] = ()) -> list[Arrays]:
-    """Return the inputs in benchmarks/data for a pipeline, their shapes after `batch`."""
+    """Return the inputs in benchmarks/data for a pipeline, with `batch` before their shapes."""
     found = json.loads((HERE / "data" / f"{name}.json").read_text())["data"]
     return [
         {
@@ -168,9 +168,9 @@ class Row:
         about: Description, for plots.
         requests: Creates the requests, which are sent in turn.
         in_flight: Numbers of requests in flight to measure.
-        bars: For each of these the least ratio to tritonserver of requests per second, and of
-            CPU time.
-        client: How requests are sent.
+        bars: For each number in `in_flight`, the least ratios to tritonserver, of requests per
+            second and of CPU time.
+        client: Protocol of the requests.
         repository: "micro", "process" (`add_sub` in a process) or "pipelines".
         regions: Bytes of an input in shared memory; 0 without regions.
         has_sketch: Whether the sketch server can respond.
@@ -338,7 +338,7 @@ def fill(folder: Path, repository: str, *, in_process: bool) -> None:
 
 
 def copy_add_sub(folder: Path, *, in_process: bool) -> None:
-    """Copy `add_sub` to a repository, to run in the server's process or in one of its own."""
+    """Copy `add_sub` to a repository, to run in the server's process or in a separate one."""
     shutil.copytree(MICRO / "add_sub", folder / "add_sub")
     if in_process:
         with (folder / "add_sub" / "config.pbtxt").open("a") as config:

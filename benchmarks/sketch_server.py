@@ -2,8 +2,8 @@
 
     python -m benchmarks.sketch_server PORT
 
-It uses uvloop, httptools, orjson and the model's two lines of NumPy. The requests of one loop
-iteration are one batch. It validates, counts and schedules nothing.
+The server uses uvloop, httptools, orjson and the model's two lines of NumPy. The requests of one
+loop iteration are one batch. The server validates, counts and schedules nothing.
 """
 
 from __future__ import annotations

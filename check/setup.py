@@ -1,6 +1,6 @@
 """Builds the wheel with the modules of `reference_server` that check repositories.
 
-They are in a folder of the package `triton_check`, so that they do not replace those of an
+They are in a folder of the package `triton_check`, so that they do not replace the modules of an
 installed server. The build reads the folders beside this one, so there is no source archive.
 """
 

@@ -24,7 +24,7 @@ TEXTS = ["I was charged twice for my last order.", "我忘记了密码，登录�
 
 
 def main() -> None:
-    """Classify the texts of the command line and print each one's label and scores."""
+    """Classify the texts of the command line and print the label and scores of each text."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,7 +3,7 @@
     python examples/read_page.py
     python examples/read_page.py --url localhost:8000 --output read.png page.jpg
 
-The server may be the reference server or NVIDIA's tritonserver; nothing here depends on it.
+The server may be the reference server or NVIDIA's tritonserver; this program works with both.
 """
 
 from __future__ import annotations

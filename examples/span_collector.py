@@ -2,8 +2,8 @@
 
     python examples/span_collector.py            listens on localhost:4318, until it is interrupted
 
-It takes OTLP over HTTP as JSON, which is what tritonserver and the reference server send. Spans
-come when they have ended, so those inside come before those around them.
+The program receives OTLP over HTTP as JSON, as tritonserver and the reference server send it. A
+span arrives when it has ended, so inner spans arrive before the spans around them.
 """
 
 from __future__ import annotations

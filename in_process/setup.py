@@ -12,7 +12,7 @@ _FOLDER = "reference_server_in_process"
 
 
 class build_py_in_folder(build_py):
-    """Copies the modules into the folder. An editable installation is behind others anyway."""
+    """Copies the modules into the folder. An editable installation comes last anyway."""
 
     def run(self) -> None:
         """Copy the modules, and write the .pth file."""

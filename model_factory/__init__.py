@@ -1,4 +1,4 @@
-"""Builds the artifacts of `model_repository/`: nothing large is committed, everything is made here.
+"""Build the artifacts of `model_repository/`, which are too large to be committed.
 
-Part of the set-up, never of serving: no model and no server imports this package.
+This package belongs to the set-up: no model and no server imports it.
 """

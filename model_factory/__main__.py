@@ -1,6 +1,6 @@
-"""The command `python -m model_factory`: makes the models' artifacts, or finds them made.
+"""The command `python -m model_factory`.
 
-`build` does that; `fetch` fetches the packages whose graphs tests load beside the models'.
+`build` builds artifacts of models. `fetch` downloads packages with further graphs for the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the process's exit code, 1 if an artifact cannot be built."""
+    """Run the command; return the exit code, 1 if an artifact cannot be built."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
@@ -42,7 +42,7 @@ def _build(options: argparse.Namespace) -> None:
 
 def _fetch(options: argparse.Namespace) -> None:
     for wheel in (RAPIDOCR, SILERO_VAD, MAGIKA, NUDENET):
-        print(f"{wheel.fetch(options.cache)} is there")
+        print(f"{wheel.fetch(options.cache)} is available")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,16 +55,24 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=WHEEL_CACHE,
         metavar="DIR",
-        help="where they are kept (default: %(default)s)",
+        help="folder of the downloads (default: %(default)s)",
     )
     build = commands.add_parser("build", help="build the artifacts that are missing or out of date")
     build.set_defaults(run=_build)
     models = list(dict.fromkeys(recipe.model for recipe in RECIPES))
     build.add_argument(
-        "--only", nargs="+", choices=models, metavar="MODEL", help=f"of {', '.join(models)}"
+        "--only",
+        nargs="+",
+        choices=models,
+        metavar="MODEL",
+        help=f"which of {', '.join(models)}",
     )
-    build.add_argument("--torch", action="store_true", help="also model.pt2, which needs torch")
-    build.add_argument("--force", action="store_true", help="build what is up to date, too")
+    build.add_argument(
+        "--torch", action="store_true", help="also build model.pt2, which needs torch"
+    )
+    build.add_argument(
+        "--force", action="store_true", help="also build artifacts that are up to date"
+    )
     build.add_argument(
         "--repository",
         type=Path,

@@ -1,7 +1,8 @@
 """The recipes of all artifacts of `model_repository/`.
 
-Heavy libraries (onnx, torch, ...) are imported where an artifact is made, so this module is cheap.
-The weights are inputs of recipes through `minilm` and `published`, which hold their hashes.
+Heavy libraries (onnx, torch, ...) are imported only when an artifact is built. Changed weights
+cause a new build because the sources `minilm` and `published`, which hold hashes of the weights,
+are inputs of the recipes.
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ TEXTS: tuple[Recipe, ...] = (
     Recipe("text_classifier", "model.pt2", _classifier_torch, (*_HEAD, *_EXPORT), needs_torch=True),
 )
 
-# -- digits: `digits_train` made the parameters; nothing is trained here
+# -- digits: the parameters are results of `digits_train`
 
 
 def write_digits(path: Path) -> None:
-    """Write the classifier of digits as `model.onnx`; takes well under a second."""
+    """Write the digit classifier as `model.onnx`, in less than a second."""
     from model_factory.digits_onnx import classifier_model
 
     parameters, _ = digits_parameters.load()
@@ -119,7 +120,7 @@ def _angle(path: Path) -> None:
 def _characters(path: Path) -> None:
     from model_factory.ocr_graphs import characters
 
-    # The first is the blank, which has no line.
+    # The first character is the blank, which has no line in the file.
     path.write_text("".join(f"{character}\n" for character in characters()[1:]), encoding="utf-8")
 
 

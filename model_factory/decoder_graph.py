@@ -1,7 +1,7 @@
 """Decoders with past keys and values, of any size and with random weights, as ONNX graphs.
 
-For tests and benchmarks of states that grow. Inputs and outputs have the names that optimum and
-transformers export: `past_key_values.0.key` becomes `present.0.key`.
+They serve tests and benchmarks of growing states. Inputs and outputs have the names that optimum
+and transformers export: the output `present.0.key` extends the input `past_key_values.0.key`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnx import ModelProto
 from model_factory.onnx_graph import Dimension, GraphWriter
 
 _BOOL = 9
-"""The element type that a Cast node to bool names."""
+"""ONNX's number of the element type bool."""
 _MASKED_SCORE = -1e9
 
 
@@ -48,7 +48,7 @@ def decoder_model(sizes: DecoderSizes = DecoderSizes(), seed: int = 0) -> ModelP
 
 
 class _DecoderWriter:
-    """Appends the decoder's parts, bottom up; x is always the name of [batch, tokens, width]."""
+    """Appends the decoder's nodes in order; `x` names a tensor [batch, tokens, width]."""
 
     def __init__(self, sizes: DecoderSizes, rng: np.random.Generator) -> None:
         self._sizes = sizes
@@ -101,7 +101,7 @@ class _DecoderWriter:
         return self._graph.node("Unsqueeze", mask, axes=[1, 2])
 
     def _bias(self, ids: str, mask: str) -> str:
-        """[batch, 1, tokens, total]: 0 where a token may attend to an earlier one or itself."""
+        """Return the bias [batch, 1, tokens, total]: 0 for a token itself and earlier tokens."""
         graph = self._graph
 
         def size(tensor: str) -> str:
@@ -120,7 +120,7 @@ class _DecoderWriter:
         return self._graph.node("Where", allowed, zero, masked)
 
     def _attention(self, x: str, memory: str, bias: str, layer: int, *, past: bool) -> str:
-        """Attention to earlier tokens (`past`), or to the states of the encoder."""
+        """Return the attention to earlier tokens (`past`), or to the states of the encoder."""
         graph, sizes = self._graph, self._sizes
         width = sizes.width // sizes.heads
         kind = "self" if past else "cross"

@@ -1,7 +1,7 @@
-"""How good the digit classifier is: one fixed protocol, whatever engine runs the network.
+"""Accuracy of the digit classifier by a fixed protocol, independent of the engine.
 
 Every held-out source image is drawn at sizes from every bucket and classified in ragged batches:
-images of different sizes, padded to their common height and width.
+images of different sizes, padded to the largest height and width.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import numpy as np
 from model_factory.digits_images import SIZE_BUCKETS, Floats, Sources, draw_size
 
 Classify = Callable[[Floats, Floats], Floats]
-"""A network as the protocol sees it: image [batch, 1, height, width] and mask [batch, height,
-width], both float32, to logits [batch, 10] float32."""
+"""Returns logits, float32 [batch, 10], for images, float32 [batch, 1, height, width], and masks,
+float32 [batch, height, width]."""
 
 Draw = Callable[[Floats, tuple[int, int], np.random.Generator], Floats]
 """`draw_plain` or `draw_disturbed`."""
 
-_SEED = 20240607  # of sizes, kernels and disturbances: fixed, so that a claim can be checked
+_SEED = 20240607  # of sizes, kernels and disturbances; fixed, so that results are reproducible
 _DRAWINGS_PER_BUCKET = 2
 _BATCH_SIZE = 64
 
 
 def pad(images: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Join images [height_i, width_i] into one batch: (image [n, 1, H, W], mask [n, H, W]).
+    """Join images [height_i, width_i] into one batch; return image [n, 1, H, W], mask [n, H, W].
 
-    H and W are the largest height and width. The mask is 1 on an image's pixels, which lie top
-    left; it and the image are 0 on the padding.
+    H and W are the largest height and width. Each image lies in the top left corner, where the mask
+    is 1. Image and mask are 0 on the padding.
     """
     height = max(image.shape[0] for image in images)
     width = max(image.shape[1] for image in images)
@@ -41,9 +41,9 @@ def pad(images: Sequence[Floats]) -> tuple[Floats, Floats]:
 
 
 def accuracy_by_bucket(classify: Classify, sources: Sources, draw: Draw) -> tuple[float, ...]:
-    """The share of right answers, 0..1, for each of `SIZE_BUCKETS`.
+    """Return the share of right answers, 0 to 1, for each of `SIZE_BUCKETS`.
 
-    Every bucket weighs the same, so the mean of the result is the accuracy over all the drawings.
+    Every bucket has the same number of drawings, so the mean is the accuracy over all drawings.
     """
     rng = np.random.default_rng(_SEED)
     return tuple(_accuracy(classify, sources, draw, bucket, rng) for bucket in SIZE_BUCKETS)
@@ -56,7 +56,7 @@ def _accuracy(
     bucket: tuple[int, int],
     rng: np.random.Generator,
 ) -> float:
-    """The share of right answers over every source drawn at sizes from one bucket."""
+    """Return the share of right answers for all sources, drawn at sizes from one bucket."""
     labels = np.repeat(sources.labels, _DRAWINGS_PER_BUCKET)
     images = [
         draw(source[None], draw_size(rng, bucket), rng)[0]

@@ -1,8 +1,8 @@
 """Handwritten digits drawn at any size: the source images, their split, and the drawing.
 
-The sources are the 1797 digits of 8x8 pixels that scikit-learn carries. A drawing resamples one to
-a given height and width; `draw_plain` does no more, `draw_disturbed` also moves, leans, fades and
-soils it. NumPy only, apart from `load_sources`.
+The sources are scikit-learn's 1797 digits of 8x8 pixels. A drawing is a source resampled to a given
+height and width; `draw_disturbed` also adds shift, slant, weaker contrast and noise. Everything
+except `load_sources` needs only NumPy.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-_Reals = npt.NDArray[np.floating]  # float32 in fact; NumPy's typing loses that in arithmetic
+_Reals = npt.NDArray[np.floating]  # float32 at run time; NumPy's type hints do not show it
 
 SOURCE_SIDE = 8
 """Height and width of a source image, in pixels."""
 
 SIZE_BUCKETS = ((6, 8), (9, 16), (17, 32), (33, 64))
-"""Ranges of an image's longer side in pixels, both ends included, small to large: sizes are drawn
-evenly over them, and accuracy is reported by them."""
+"""Ranges of an image's longer side in pixels, inclusive, ascending. Sizes are drawn evenly over the
+buckets, and accuracy is reported by bucket."""
 
 _SHORTEST_SIDE = 6
 
@@ -36,16 +36,16 @@ class Sources:
 
 
 def is_held_out(index: int) -> bool:
-    """True for the source images, about one in five, that training must never see.
+    """Return whether a source image is kept from training; true for about one image in five.
 
-    index: the image's position in scikit-learn's set. A hash of it, not a range, so that the
-    set's order cannot favour a side.
+    index: the image's position in scikit-learn's set. A hash of the index decides, so that the
+    order of the set has no influence.
     """
     return hashlib.sha256(str(index).encode()).digest()[0] % 5 == 0
 
 
 def load_sources(*, held_out: bool) -> Sources:
-    """The held-out source images, or all the others. Raises ImportError without scikit-learn."""
+    """Return the held-out source images, or all other images. ImportError without scikit-learn."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -55,14 +55,14 @@ def load_sources(*, held_out: bool) -> Sources:
 
 
 def draw_size(rng: np.random.Generator, bucket: tuple[int, int]) -> tuple[int, int]:
-    """A height and a width in pixels: the longer side in `bucket`, the aspect from 1:2 to 2:1."""
+    """Return height and width in pixels: the longer side in `bucket`, the aspect 1:2 to 2:1."""
     longer = int(rng.integers(bucket[0], bucket[1], endpoint=True))
     shorter = max(_SHORTEST_SIDE, round(longer * rng.uniform(0.5, 1)))
     return (longer, shorter) if rng.random() < 0.5 else (shorter, longer)
 
 
 def draw_plain(sources: Floats, size: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Each source resampled to fill `size` exactly; only the kernel is drawn from `rng`.
+    """Return each source resampled to fill `size` exactly; only the kernel is random.
 
     sources: [n, 8, 8]. size: height and width in pixels. Returns [n, height, width] in 0..1.
     """
@@ -72,7 +72,7 @@ def draw_plain(sources: Floats, size: tuple[int, int], rng: np.random.Generator)
 
 
 def draw_disturbed(sources: Floats, size: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Each source with a margin, shift, slant, contrast, background and noise of its own.
+    """Return each source with a random margin, shift, slant, contrast, background and noise.
 
     Arguments and result as for `draw_plain`.
     """
@@ -95,11 +95,11 @@ def draw_disturbed(sources: Floats, size: tuple[int, int], rng: np.random.Genera
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Placement:
-    """Where n digits lie in their images; every field [n, 1] float32.
+    """The positions of n digits in their images; every field is float32 [n, 1].
 
-    zoom: how much of the source the image shows, as a multiple of its 8 pixels: above 1 leaves a
-        margin, below 1 cuts the border.
-    shift: of the image's middle, in source pixels.
+    zoom: extent of the image as a multiple of the source's 8 pixels: above 1 leaves a margin, below
+        1 cuts the border.
+    shift: offset of the image's middle, in source pixels.
     slant: source pixels sideways for each source pixel downwards.
     """
 
@@ -111,13 +111,13 @@ class _Placement:
 
 
 def _bilinear(distance: _Reals) -> _Reals:
-    """The tent: weight of a source pixel `distance` away, in source pixels."""
+    """Return the weight of a source pixel at a distance in source pixels: a tent function."""
     tent: _Reals = np.maximum(1 - np.abs(distance), 0)
     return tent
 
 
 def _bicubic(distance: _Reals) -> _Reals:
-    """The cubic of Catmull and Rom: sharper than the tent; reaches two pixels, and overshoots."""
+    """Return the weight by the cubic of Catmull and Rom, which is sharper, and overshoots."""
     d = np.abs(distance)
     near = (1.5 * d - 2.5) * d * d + 1
     far = ((-0.5 * d + 2.5) * d - 4) * d + 2
@@ -131,7 +131,7 @@ _KERNELS: tuple[_Kernel, ...] = (_bilinear, _bicubic)
 def _resample(
     sources: Floats, size: tuple[int, int], place: _Placement, rng: np.random.Generator
 ) -> Floats:
-    """[n, 8, 8] to [n, height, width] in 0..1; beyond its 8x8 pixels a source is dark."""
+    """Resample [n, 8, 8] to [n, height, width] in 0..1; outside the 8x8 pixels, sources are 0."""
     height, width = size
     kernel = _KERNELS[int(rng.integers(len(_KERNELS)))]
     middle = SOURCE_SIDE / 2
@@ -139,7 +139,7 @@ def _resample(
     column_step = place.zoom_x * (SOURCE_SIDE / width)
     rows = middle + place.shift_y + row_step * _from_middle(height)  # [n, height]
     columns = middle + place.shift_x + column_step * _from_middle(width)  # [n, width]
-    # A slanted digit's rows read further to the side the lower they lie: [n, height, width].
+    # The lower a row of a slanted digit, the larger its sideways offset: [n, height, width].
     leaning = columns[:, None, :] + (place.slant * (rows - middle))[:, :, None]
     lines = np.matmul(_weights(kernel, rows, row_step), sources)  # [n, height, 8]
     column_weights = _weights(kernel, leaning, column_step[:, :, None])
@@ -148,15 +148,15 @@ def _resample(
 
 
 def _from_middle(count: int) -> _Reals:
-    """The middles of `count` pixels in a row, from the middle of the row: -0.5, 0.5 for two."""
+    """Return the middles of `count` pixels relative to the middle of all: -0.5, 0.5 for two."""
     return np.arange(count, dtype=np.float32) - (count - 1) / 2
 
 
 def _weights(kernel: _Kernel, positions: _Reals, step: _Reals) -> _Reals:
-    """How much each of the 8 source pixels counts at each position: [*positions.shape, 8].
+    """Return the weight of each of the 8 source pixels at each position: [*positions.shape, 8].
 
-    positions: [n, ...] in source pixels. step: from one position to the next, [n, 1, ...]; above
-    one the kernel is stretched by it, so that a shrunk image averages instead of skipping.
+    positions: [n, ...] in source pixels. step: distance between positions, [n, 1, ...]. The kernel
+    is stretched by a step above one, so that a shrunk image averages instead of skipping pixels.
     """
     stretch = np.maximum(step, 1)[..., None]
     middles = np.arange(SOURCE_SIDE, dtype=np.float32) + 0.5

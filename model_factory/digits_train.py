@@ -1,7 +1,7 @@
-"""Trains the digit classifier again: `python -m model_factory.digits_train`.
+"""Train the digit classifier again: `python -m model_factory.digits_train`.
 
-Needs scikit-learn and torch; a few minutes on two cores. It writes the parameters with the
-accuracy measured on the held-out sources. Equal seeds give equal parameters on equal machines.
+Needs scikit-learn, torch and a few minutes on two cores. Writes the parameters and the accuracy on
+the held-out sources. Equal seeds give equal parameters on equal machines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    torch.set_num_threads(1)  # sums in one order, so that the number of cores decides nothing
+    torch.set_num_threads(1)  # one order of sums on any number of cores
 
     network = train(load_sources(held_out=False), options.steps, options.seed)
     claim = measure(network, load_sources(held_out=True), options.steps, options.seed)
@@ -57,9 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def train(sources: Sources, steps: int, seed: int) -> DigitClassifier:
-    """A network trained on disturbed drawings of `sources`, ready to be run.
+    """Train a network on disturbed drawings of `sources`; return it in evaluation mode.
 
-    steps: batches of 64 drawings. Seeds torch's global generator.
+    steps: number of batches of 64 drawings. Seeds torch's global generator.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -71,7 +71,7 @@ def train(sources: Sources, steps: int, seed: int) -> DigitClassifier:
     started, losses = time.monotonic(), []
     for step in range(1, steps + 1):
         chosen = rng.integers(len(sources.labels), size=_BATCH_SIZE)
-        # One size for the whole batch: padding would cost time and, masked, teach nothing.
+        # One size for the whole batch: masked padding would cost time without any effect.
         size = draw_size(rng, SIZE_BUCKETS[int(rng.integers(len(SIZE_BUCKETS)))])
         images = torch.from_numpy(draw_disturbed(sources.images[chosen], size, rng))
         logits = network(images.unsqueeze(1), torch.ones_like(images))
@@ -93,7 +93,7 @@ def train(sources: Sources, steps: int, seed: int) -> DigitClassifier:
 def measure(
     network: DigitClassifier, held_out: Sources, steps: int, seed: int
 ) -> digits_parameters.Claim:
-    """What the parameters may claim."""
+    """Measure the accuracy that ships with the parameters."""
 
     def classify(image: Floats, mask: Floats) -> Floats:
         with torch.inference_mode():

@@ -1,11 +1,11 @@
-"""Recipes: one artifact of the model repository each, how to make it and what it depends on.
+"""Recipes of artifacts: how to build each artifact of the model repository, and its inputs.
 
-`artifacts` has those of all models.
+`artifacts` has the recipes of all models.
 
-`build_all` makes what is missing or out of date, and leaves the rest alone. An artifact appears
-complete or not at all: it is written beside its place and renamed into it. Its stamp, the recipe's
-digest, lies in `.cache/` of the same version folder, so that it travels with the artifact; servers
-ignore folders whose names are not numbers.
+`build_all` builds artifacts that are missing or out of date. Each artifact is written to a
+temporary file and renamed, so that it is always complete. Its stamp, the recipe's digest, lies in
+`.cache/` of the same version folder, so that a copy of the folder has it. Servers ignore `.cache/`,
+because its name is not a number.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from pathlib import Path
 
 
 class BuildError(Exception):
-    """An artifact cannot be built; the message says what is at fault and what to do."""
+    """An artifact cannot be built; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one artifact is made.
+    """The recipe of one artifact.
 
     model: the model's name, which is its folder in the repository.
     file: the artifact's name in the version folder `1`, such as `model.onnx`.
-    build: writes the artifact to the path it is given, whose suffix is that of `file`, and reports
-        what takes long through its module's logger. It works from `inputs` alone, so the same
-        inputs give the same artifact whatever was built before. Raises BuildError.
-    inputs: the files whose content decides the result. The sources that do the work are among
-        them, so that a changed recipe builds again; see `sources`.
-    needs_torch: made only on request (`--torch`), since serving needs no torch.
-    same_as: the recipe of an equal artifact elsewhere. Where that one is current, it gets a second
-        name instead of being built twice.
+    build: writes the artifact to a path, which has the suffix of `file`, and logs long steps with
+        its module's logger. The artifact depends only on `inputs`. Raises BuildError.
+    inputs: the files whose content determines the artifact. They include the sources that build
+        it, so that a changed recipe causes a new build; see `sources`.
+    needs_torch: built only on request (`--torch`), since serving does not need torch.
+    same_as: the recipe of an equal artifact of another model. If that artifact is current, it is
+        linked instead of being built twice.
     """
 
     model: str
@@ -48,23 +47,23 @@ class Recipe:
     same_as: Recipe | None = None
 
     def target(self, repository: Path) -> Path:
-        """The artifact's path in `repository`."""
+        """Return the artifact's path in `repository`."""
         return repository / self.model / "1" / self.file
 
     def digest(self) -> str:
-        """SHA-256 over the inputs, in hexadecimal: equal digests promise equal artifacts.
+        """Return the SHA-256 of the inputs in hexadecimal; equal digests mean equal artifacts.
 
-        Raises FileNotFoundError if an input file is missing. Reads the files; blocks.
+        Raises FileNotFoundError if an input file is missing. Reads all files; blocks.
         """
         total = hashlib.sha256()
         for path in self.inputs:
-            # A hash of hashes, so that a byte that moves from one file to the next counts.
+            # A hash of hashes, so that moving a byte from one file to the next changes the result.
             total.update(hashlib.sha256(path.read_bytes()).digest())
         return total.hexdigest()
 
 
 def sources(*modules: str) -> tuple[Path, ...]:
-    """The source files of these modules of model_factory, as inputs of a recipe."""
+    """Return the source files of modules of model_factory, as inputs of a recipe."""
     return tuple(Path(__file__).with_name(f"{module}.py") for module in modules)
 
 
@@ -72,11 +71,11 @@ logger = logging.getLogger(__name__)
 
 
 def build_all(recipes: Iterable[Recipe], repository: Path, *, force: bool = False) -> int:
-    """Bring the artifacts of `recipes` in `repository` up to date; returns how many were built.
+    """Bring the artifacts of `recipes` in `repository` up to date; return how many were built.
 
-    force: build those that are current, too.
-    Raises what a recipe's `build` raises; artifacts made before stay.
-    Blocks for as long as the recipes take, and reports each artifact in one or two log lines.
+    force: whether current artifacts are built, too.
+    Raises what a recipe's `build` raises; artifacts that were built before stay.
+    Blocks while recipes are built, and logs one or two lines for each artifact.
     """
     built = 0
     for recipe in recipes:
@@ -95,10 +94,10 @@ def build_all(recipes: Iterable[Recipe], repository: Path, *, force: bool = Fals
 
 
 def is_current(recipe: Recipe, repository: Path) -> bool:
-    """Whether the artifact exists, whole, as this recipe would build it.
+    """Return whether the artifact exists, complete, as this recipe would build it.
 
-    Reads the recipe's inputs and the stamp, but not the artifact, of which only the size is
-    compared: a copy that was cut short shows there, and 90 MB need not be hashed at every start.
+    Reads the recipe's inputs and the stamp, but only the size of the artifact: the size shows an
+    incomplete copy, and hashing 90 MB at every start would be slow.
     """
     target = recipe.target(repository)
     try:
@@ -108,10 +107,10 @@ def is_current(recipe: Recipe, repository: Path) -> bool:
 
 
 def build_one(recipe: Recipe, repository: Path) -> None:
-    """Build one artifact, current or not, and its stamp.
+    """Build one artifact and its stamp, even if the artifact is current.
 
-    Two processes that build the same artifact at once both succeed; the last one stays.
-    Raises what `recipe.build` raises, and leaves an artifact from before as it was.
+    Two processes that build the same artifact at once both succeed; the later result stays.
+    Raises what `recipe.build` raises; an earlier artifact then stays unchanged.
     """
     target = recipe.target(repository)
     stamp_path = _stamp_path(target)
@@ -122,8 +121,8 @@ def build_one(recipe: Recipe, repository: Path) -> None:
             _link(recipe.same_as.target(repository), draft)
         else:
             recipe.build(draft)
-        # The old stamp goes first: interrupted between here and the end, the artifact counts
-        # as out of date rather than as something it is not.
+        # The old stamp is removed first: after an interruption, the artifact then counts as out of
+        # date, instead of having a wrong stamp.
         stamp_path.unlink(missing_ok=True)
         draft.replace(target)
         stamp_path.write_text(_stamp(recipe, target))
@@ -132,7 +131,7 @@ def build_one(recipe: Recipe, repository: Path) -> None:
 
 
 def _link(source: Path, path: Path) -> None:
-    """Give the file a second name, or a copy where the file system has one name for each."""
+    """Create a hard link, or a copy if the file system does not support links."""
     try:
         path.hardlink_to(source)
     except OSError:

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 
-#: Subcommands, by the first argument: a module, and its function that gets the other arguments.
+#: The module and function of each subcommand. The function receives the other arguments.
 _COMMANDS = {
     "check": ("reference_server.checking.command", "main"),
     "demo": ("reference_server.command.new", "demo"),
@@ -25,8 +25,8 @@ def main() -> int:
         with _without_client_library():
             run_command = getattr(importlib.import_module(module), function)
         return int(run_command(sys.argv[2:]))
-    # Imports take an eighth less time without garbage collection: none of it is garbage. Frozen
-    # objects are not collected while serving either.
+    # Imports take an eighth less time without garbage collection, and leave no garbage. Collections
+    # while serving skip frozen objects.
     gc.disable()
     with _without_client_library():
         from reference_server.command.cli import main as run
@@ -41,14 +41,14 @@ def _without_client_library() -> Iterator[None]:
     """Import Triton's protobuf messages without the client library of the same package.
 
     The library and its dependencies (such as gRPC's own library) would take a seventh of the
-    start's time and of the server's memory. A later import gets the library, with the same
-    messages.
+    start's time and of the server's memory. A later import loads the library, which uses the same
+    message classes.
     """
     spec = importlib.util.find_spec(_CLIENT)
     if spec is None or _CLIENT in sys.modules:
         yield
         return
-    sys.modules[_CLIENT] = importlib.util.module_from_spec(spec)  # a package, and not its code
+    sys.modules[_CLIENT] = importlib.util.module_from_spec(spec)  # a package without its code
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-r"""The server's HTTP as an ASGI application, for uvicorn, hypercorn and other ASGI servers.
+r"""The HTTP frontend as an ASGI application, for uvicorn, hypercorn and other ASGI servers.
 
     REFERENCE_SERVER_OPTIONS="--model-repository=models" \
         uvicorn --factory reference_server.asgi:from_environment --port 8000
 
-The options are those of the command line. The server opens none of the ports in them: the ASGI
-server owns the connections. `/metrics` is served at the same port.
+The options are those of the command line. The server does not open the ports that they name: the
+ASGI server owns the connections. `/metrics` is served at the same port.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _METRICS = b"/metrics"
 
 
 class Application:
-    """An ASGI 3 application: loads the models when the lifespan starts, drains when it ends.
+    """An ASGI 3 application. The lifespan's start loads the models; its end shuts the server down.
 
     Use one instance per process and event loop. Requests without a started lifespan fail.
 
     Args:
-        options: the server's options, such as `application` parses from a command line.
+        options: the server's options; `application` parses them from a command line.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -56,7 +56,7 @@ class Application:
         """
         kind = scope["type"]
         if kind == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif kind == "http":
             assert self._handle is not None, "the ASGI server has no lifespan, or it has failed"
             exchange = AsgiExchange(scope, receive, send)
@@ -65,7 +65,7 @@ class Application:
         else:  # websocket
             await send({"type": "websocket.close", "code": 1003})
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self._start()
@@ -77,7 +77,7 @@ class Application:
         assert self._server is not None
         try:
             await self._server.shut_down({})
-        except ExitTimeout:  # it is logged
+        except ExitTimeout:  # already logged
             await send(
                 {"type": "lifespan.shutdown.failed", "message": "exit timeout: requests in flight"}
             )

@@ -1,7 +1,7 @@
 """The number of replicas that a model needs: the rule, and its policy for Ray Serve.
 
-docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. Nothing
-of Ray is imported: Serve's controller calls the policy.
+docs/deployment.md derives the rule; observe/autoscaling.yml implements it for Prometheus. The
+module imports no part of Ray: Serve's controller calls the policy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: The target utilization, as a share of full batches, by the current rate. The rest is reserved for
-#: a higher rate while a replica starts.
+#: The target utilization at the current rate, as a share of the capacity in full batches. The rest
+#: is reserved for a higher rate while a replica starts.
 USED = 0.6
-#: The target utilization by the highest rate of the last `PEAK_S` seconds. A rate that was already
+#: The target utilization at the highest rate of the last `PEAK_S` seconds. A rate that was already
 #: seen needs a smaller reserve.
 PEAK_USED = 0.8
 PEAK_S = 900
 #: The time in seconds in which replicas process the rows that wait for too long.
 DRAIN_S = 15
 
-#: The metrics of a replica, by `record_autoscaling_stats`.
+#: The names of the metrics that a replica reports in `record_autoscaling_stats`.
 ROWS = "rows"
 REQUESTS = "requests"
 PENDING = "pending"
@@ -36,13 +36,13 @@ class Goal:
 
 
 def replicas_wanted(
-    come_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
+    rate_per_s: float, peak_per_s: float, waiting: float, replicas: int, goal: Goal
 ) -> float:
-    """Return the wanted number of replicas; there are `replicas` now.
+    """Return the wanted number of replicas if there are `replicas` now.
 
-    The current rate uses three fifths of their capacity in full batches, the recent peak rate
-    (`Peak`) four fifths. Rows that wait longer than the goal allows are processed in a quarter of a
-    minute.
+    The current rate may use three fifths of the replicas' capacity in full batches, and the recent
+    peak rate (`Peak`) four fifths. Rows that wait longer than the goal allows are to be processed
+    within a quarter of a minute.
     """
     capacity_per_s = replicas * goal.rows_per_s
     late_s = (
@@ -50,26 +50,26 @@ def replicas_wanted(
         if capacity_per_s
         else 0.0
     )
-    needed_per_s = max(come_per_s / USED, peak_per_s / PEAK_USED)
+    needed_per_s = max(rate_per_s / USED, peak_per_s / PEAK_USED)
     return needed_per_s / goal.rows_per_s + replicas * late_s / DRAIN_S
 
 
 class Peak:
     """The highest rate of the last quarter of an hour, in rows per second.
 
-    `points` are times and rates, in falling order of the rates: other points can never be the
-    highest.
+    `points` holds pairs of a time and a rate, in falling order of the rates. A rate that a later
+    rate exceeds is dropped: it can never be the highest.
     """
 
     def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
         self.points = list(points)
 
-    def seen(self, now_s: float, come_per_s: float) -> float:
-        """Add the current rate, and return the highest one."""
-        kept = [(at_s, come) for at_s, come in self.points if 0 <= now_s - at_s <= PEAK_S]
-        while kept and kept[-1][1] <= come_per_s:
+    def add(self, now_s: float, rate_per_s: float) -> float:
+        """Add the current rate, and return the highest rate."""
+        kept = [(at_s, rate) for at_s, rate in self.points if 0 <= now_s - at_s <= PEAK_S]
+        while kept and kept[-1][1] <= rate_per_s:
             kept.pop()
-        self.points = [*kept, (now_s, come_per_s)]
+        self.points = [*kept, (now_s, rate_per_s)]
         return self.points[0][1]
 
 
@@ -94,7 +94,7 @@ class Situation(Protocol):
 
     @property
     def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Measured]]] | None:
-        """The recent metrics by name (see above) and by replica."""
+        """The recent values of each metric (`ROWS`, `REQUESTS`, `PENDING`), by replica."""
 
 
 class ByWork:
@@ -115,7 +115,7 @@ class ByWork:
         given = {"rows_per_second": rows_per_second, "full_batch_seconds": full_batch_seconds}
         for name, value in {**given, "latency_goal_seconds": latency_goal_seconds}.items():
             if not value > 0:
-                raise ValueError(f"{name} is {value}, expected a number above 0")
+                raise ValueError(f"{name}: found {value}; expected a number above 0")
         self._goal = Goal(rows_per_second, full_batch_seconds, latency_goal_seconds)
 
     def __call__(self, situation: Situation) -> tuple[float, dict[str, Any]]:
@@ -134,12 +134,12 @@ class ByWork:
         state = dict(situation.policy_state)
         now = situation.current_time or 0.0
         growth = _growth(state, now, waiting)
-        come = max(0.0, rows + growth)
+        rate = max(0.0, rows + growth)
         peak = Peak(state.get(_PEAK, ()))
-        most = peak.seen(now, come)
+        most = peak.add(now, rate)
         state[_PEAK] = peak.points
         replicas = max(1, situation.current_num_replicas)
-        return replicas_wanted(come, most, waiting, replicas, self._goal), state
+        return replicas_wanted(rate, most, waiting, replicas, self._goal), state
 
 
 def _rate(points: Sequence[Measured]) -> float:
@@ -156,7 +156,7 @@ _SAMPLE_S = 1
 
 
 def _growth(state: dict[str, Any], now_s: float, waiting: float) -> float:
-    """Return the growth of the waiting rows per second; samples are kept in `state`."""
+    """Return the growth of the waiting rows per second; keep the samples in `state`."""
     seen = [point for point in state.get(_SEEN, ()) if now_s - _RATE_S <= point[0] <= now_s]
     if not seen or now_s - seen[-1][0] >= _SAMPLE_S:
         seen.append((now_s, waiting))

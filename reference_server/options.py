@@ -14,7 +14,7 @@ from reference_server.core.profiles import NEWEST, TritonProfile
 BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
 
 
-#: The setting of `--backend-config` that is used when a configuration is completed.
+#: The setting of `--backend-config` with the default `max_batch_size` of completed models.
 MAX_BATCH_SIZE = "default-max-batch-size"
 
 
@@ -34,9 +34,9 @@ class LogOptions:
 class OpenTelemetryOptions:
     """The export of spans, by OTLP over HTTP.
 
-    `resource` are the server's attributes. A batch is sent every `schedule_delay_ms`, or as soon as
-    `max_export_batch_size` spans wait. At most `max_queue_size` spans wait; further ones are lost.
-    `given` are the settings as given on the command line, in their order.
+    `resource` has the attributes of the server. A batch is sent every `schedule_delay_ms`, or as
+    soon as `max_export_batch_size` spans wait. At most `max_queue_size` spans wait; further ones
+    are lost. `given` are the settings as given on the command line, in their order.
     """
 
     url: str = "http://localhost:4318/v1/traces"
@@ -51,8 +51,8 @@ class OpenTelemetryOptions:
 class TraceOptions:
     """The trace settings at start. Without a `file`, traces cannot be written.
 
-    `levels` are TIMESTAMPS and TENSORS. Every `rate`-th request is traced, at most `count` requests
-    (-1: no limit). Each file gets `log_frequency` traces (0: one file for all). With
+    `levels` may contain TIMESTAMPS and TENSORS. Every `rate`-th request is traced, at most `count`
+    requests (-1: no limit). Each file gets `log_frequency` traces (0: one file for all). With
     `opentelemetry`, traces are exported as spans and no file is written.
     """
 
@@ -65,7 +65,7 @@ class TraceOptions:
 
 
 class ControlMode(enum.Enum):
-    """The reason to load models after the start: none, changed files, or requests of clients."""
+    """The trigger of loads after the start: none, changed files, or requests of clients."""
 
     NONE = "none"
     POLL = "poll"
@@ -132,10 +132,10 @@ class TimeLimits:
     """Time limits for clients of all ports, in seconds; 0 is no limit.
 
     Attributes:
-        idle_s: without a request.
+        idle_s: for a connection without a request.
         head_s: for the TLS handshake, the HTTP/2 preface, or a request's head.
         body_s: for a body that is slower than 1 KiB per second.
-        unread_s: while the client reads nothing of its replies.
+        unread_s: for a client that reads nothing of its replies.
     """
 
     idle_s: float = 3600.0
@@ -171,7 +171,7 @@ class HttpOptions:
 class WebOptions:
     """The web pages that may send requests, at the ports of HTTP and metrics.
 
-    `allowed_hosts` are names of the server that are not local, and hosts of pages. With
+    `allowed_hosts` has the server's names that are not local, and the hosts of accepted pages. With
     `allow_cross_site`, pages of all sites may send requests, as in Triton.
     """
 
@@ -192,7 +192,8 @@ class Compression(enum.IntEnum):
 class TlsOptions:
     """The PEM files of a port that uses TLS.
 
-    With `demands_client_certificate`, clients need a certificate signed by one in `root`.
+    With `demands_client_certificate`, clients need a certificate that is signed by a certificate in
+    `root`.
     """
 
     certificate: str
@@ -203,7 +204,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The gRPC frontend. Fields with the name of a gRPC channel argument have its meaning.
+    """The gRPC frontend. Fields that are named like gRPC channel arguments have their meaning.
 
     An age of 0 is no limit. Metadata whose names match `forwarded` become parameters of inference
     requests; with an empty pattern, none do. Without `tls`, connections are plaintext. At most
@@ -247,7 +248,7 @@ DEFAULT_QUANTILES = (
 
 @dataclass(frozen=True, slots=True)
 class LatencyMetrics:
-    """The form in which latencies of models are reported: counters, summaries, or neither."""
+    """The forms in which latencies of models are reported. There may be none."""
 
     counters: bool = True
     summaries: bool = False
@@ -274,7 +275,7 @@ class MetricsOptions:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Rate limiting. `limits` has the resources' amounts; None: the most that an instance needs.
+    """Rate limiting. `limits` has each resource's amount; None: the largest that an instance needs.
 
     A key is the resource's name, and whether it belongs to the server (True) or to each device.
     """
@@ -289,7 +290,7 @@ _DEVICE = 0
 def parse_resources(values: Sequence[str]) -> dict[tuple[str, bool], int] | None:
     """Parse values of the form `<name>:<count>[:<device>]`.
 
-    A limit without a device is set for the server and for the device. If a resource has several
+    A limit without a device applies to the server and to the device. If a resource has several
     limits, the largest applies.
 
     Returns:
@@ -321,19 +322,20 @@ class ServerOptions:
     """All settings that are needed to build a server.
 
     Attributes:
-        startup_models: models to load at start in mode EXPLICIT; `*` alone is all models.
+        startup_models: models to load at start in mode EXPLICIT; a single `*` is all models.
         most_request_bytes: memory limit for all in-flight large requests; 0 is no limit.
         response_cache_bytes: the size of the response cache; None is no cache.
-        python_backend: settings of the backend that runs `model.py`, as given. Triton reports their
-            errors at the first load.
-        max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all others.
-        stub_models: functions (MODULE:FUNCTION) that answer for models, by the models' names.
+        python_backend: settings of the backend that runs `model.py`, as given. As in Triton, the
+            first load reports their errors.
+        max_batch_sizes: default maximum batch sizes by backend, as given; "" is for all other
+            backends.
+        stub_models: functions (MODULE:FUNCTION) that replace models, by the name of the model.
         backend_directory: the folder of Python-based backends, each a folder with a `model.py`.
         model_config_name: a model's `configs/<model_config_name>.pbtxt` replaces its config.pbtxt.
         model_namespacing: models of different repositories may have the same name.
         file_override: load requests may contain files.
         outside_links: a model's files may be links to places outside its folder.
-        execution_warning_s: executions of inline models that take longer are logged; 0 is never.
+        execution_warning_s: longer executions of inline models are logged; 0 is never.
         client_shared_memory: clients may register shared memory.
         profile: the tritonserver release to emulate.
         strict_portable: refuse what does not work on tritonserver 2.51.

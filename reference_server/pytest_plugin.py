@@ -31,8 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository]:
     """Return a function that opens model repositories until the test ends.
 
-    Its arguments are those of `reference_server.testing.open_repository`; the options of pytest's
-    setting `triton_options` come first. Relative paths start at pytest's rootdir.
+    The function has the arguments of `reference_server.testing.open_repository`; the options of
+    pytest's setting `triton_options` come first. Relative paths start at pytest's rootdir.
     """
     from reference_server.testing import open_repository
 
@@ -55,7 +55,7 @@ def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository
 def triton_model(triton_repository: OpenRepository) -> OpenModel:
     """Return a function that opens model folders until the test ends.
 
-    Its arguments are those of `reference_server.testing.open_model`. Relative paths start at
+    The function has the arguments of `reference_server.testing.open_model`. Relative paths start at
     pytest's rootdir.
     """
 

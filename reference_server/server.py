@@ -17,7 +17,7 @@ from reference_server.core.backlog import Intake
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.telemetry import Sample
-from reference_server.frontends.event_loop import Background, LoopTurns
+from reference_server.frontends.event_loop import Background, LoopIterationEnds
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
@@ -60,8 +60,8 @@ class Server:
     """One server. `serve` loads the models, opens the ports, and returns after `stop`.
 
     Inside another program, without ports and signals: call `load`, use `http_handlers`,
-    `grpc_methods` and `metrics_handlers`, then call `close`. `registry` is given where several
-    servers share the metrics of models.
+    `grpc_methods` and `metrics_handlers`, then call `close`. Servers that share the metrics of
+    models get the same `registry`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Server:
         self._registry = registry or new_registry()
         cache_bytes = options.response_cache_bytes
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
-        self._turns = LoopTurns()
+        self._loop_ends = LoopIterationEnds()
         self._incidents = Incidents(time.monotonic)
         self._intake = Intake(options.most_request_bytes)
         self._executions = ExecutionWatch(
@@ -83,7 +83,7 @@ class Server:
         )
         self._lag = LoopLag(self._run_periodic_work, self._executions.executing_since)
         loader = ModelLoader(
-            self._clock, self._registry, *(options, self._turns, self._cache, self._executions)
+            self._clock, self._registry, *(options, self._loop_ends, self._cache, self._executions)
         )
         self.model_calls = loader.calls
         self._portability = loader.portability
@@ -221,7 +221,7 @@ class Server:
             False if a model failed to load.
         """
         self._loop = loop
-        self._turns.begin(loop)
+        self._loop_ends.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
             self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
@@ -239,7 +239,7 @@ class Server:
         return self.repository.load_named(options.startup_models)
 
     def _wait_for_callbacks(self) -> None:
-        """Wait until the loop's current callbacks have ended. Not on the loop's thread.
+        """Wait until the loop's current callbacks have ended. Must not run on the loop's thread.
 
         The frontends look up a model and submit the request to it within one callback. So after
         this wait, no callback can still submit to a model that was unpublished before the wait.
@@ -286,7 +286,7 @@ class Server:
         )
 
     def body_limits(self, options: HttpOptions) -> BodyLimits:
-        """Return the limits for bodies that another server's connections receive."""
+        """Return the limits of bodies for connections that another server (ASGI) accepts."""
         return BodyLimits(options.max_input_bytes, self._intake, self._options.time_limits)
 
     def http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
@@ -408,7 +408,7 @@ class Server:
         self.repository.refuse()
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Return model, version and number of the requests that the shutdown waits for."""
+        """Return model, version and request count of each version with requests in flight."""
         return self.repository.in_flight()
 
     @property

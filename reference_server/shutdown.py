@@ -8,6 +8,7 @@ import faulthandler
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,7 @@ _DRAINING_SHARE = 0.75
 _LOG_INTERVAL_S = 1.0
 #: The interval between checks for requests in flight.
 _CHECK_INTERVAL_S = 0.02
-#: A loop whose clock has ticks, such as uvloop's, may end a wait one tick early.
+#: A loop whose clock has ticks, such as uvloop, may end a wait one tick early.
 _TICK_S = 0.005
 #: Time beyond the timeout for the last log lines and the exit.
 _EXIT_MARGIN_S = 1.0
@@ -52,7 +53,7 @@ class Models(Protocol):
         """Reject new requests. Requests in flight continue."""
 
     def in_flight(self) -> Sequence[tuple[str, int, int]]:
-        """Return model, version and number of the requests that are waited for."""
+        """Return model, version and request count of each version with requests in flight."""
 
     @property
     def live(self) -> int:
@@ -74,6 +75,34 @@ def exit_after(timeout_s: float) -> None:
     """
     # faulthandler uses a C thread, which does not need the interpreter's lock.
     faulthandler.dump_traceback_later(timeout_s + _EXIT_MARGIN_S, exit=True, file=_STANDARD_ERROR)
+
+
+class _Progress:
+    """Logs what the shutdown still waits for, and the time left until its deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def _remaining_s(self) -> int:
+        return max(0, round(self._deadline - asyncio.get_running_loop().time()))
+
+    def log_connections(self, listeners: Mapping[str, Listener]) -> None:
+        for name, listener in listeners.items():
+            if found := listener.connections:
+                log.info("Timeout %d: Found %d %s connections", self._remaining_s(), found, name)
+
+    def log_requests(self, models: Models) -> None:
+        found = models.in_flight()
+        log.info(
+            "Timeout %d: Found %d model versions that have in-flight inferences",
+            self._remaining_s(),
+            len(found),
+        )
+        for name, version, count in found:
+            log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
+
+    def log_models(self, models: Models) -> None:
+        log.info("Timeout %d: Found %d live models", self._remaining_s(), models.live)
 
 
 async def shut_down(
@@ -101,51 +130,26 @@ async def shut_down(
     Raises:
         ExitTimeout: a request was not answered or a model not finalized within `timeout_s`.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    deadline = asyncio.get_running_loop().time() + timeout_s
     drained_by = deadline - timeout_s * (1 - draining)
-
-    def remaining_s() -> int:
-        return max(0, round(deadline - loop.time()))
-
-    def log_connections(listeners: Mapping[str, Listener]) -> None:
-        for name, listener in listeners.items():
-            if listener.connections:
-                found = listener.connections
-                log.info("Timeout %d: Found %d %s connections", remaining_s(), found, name)
-
-    def log_requests() -> None:
-        assert models is not None
-        found = models.in_flight()
-        log.info(
-            "Timeout %d: Found %d model versions that have in-flight inferences",
-            remaining_s(),
-            len(found),
-        )
-        for name, version, count in found:
-            log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
-
-    def log_models() -> None:
-        assert models is not None
-        log.info("Timeout %d: Found %d live models", remaining_s(), models.live)
-
+    progress = _Progress(deadline)
     drained = _drained(first)
     work = [drained]
-    await _done_by(drained_by, lambda: log_connections(first), drained)
+    await _done_by(drained_by, partial(progress.log_connections, first), drained)
     if first_ended := drained.done():
         _close(first)
     if models is not None:
         models.refuse()
         log.info("Waiting for in-flight requests to complete.")
-        log_requests()
+        progress.log_requests(models)
         answered = asyncio.ensure_future(_answered(models))
-        await _done_by(drained_by, log_requests, answered, is_logged=True)
+        await _done_by(drained_by, partial(progress.log_requests, models), answered, is_logged=True)
         answered.cancel()
         log.info("All models are stopped, unloading models")
         work.append(_in_thread(models.unload))
-        await _done_by(deadline, log_models, *work)
+        await _done_by(deadline, partial(progress.log_models, models), *work)
     work.append(_drained(last))
-    in_time = await _done_by(deadline, lambda: log_connections(last), *work)
+    in_time = await _done_by(deadline, partial(progress.log_connections, last), *work)
     if not first_ended:
         _close(first)
     _close(last)
@@ -155,7 +159,7 @@ async def shut_down(
         log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
         raise ExitTimeout
     if models is not None:
-        log_models()
+        progress.log_models(models)
 
 
 def _drained(listeners: Mapping[str, Listener]) -> asyncio.Future[None]:
@@ -181,10 +185,10 @@ async def _done_by(
     *work: asyncio.Future[None],
     is_logged: bool = False,
 ) -> bool:
-    """Wait for all of `work` until `deadline`, in the loop's time. Return False if some is left.
+    """Wait for all of `work` until `deadline`, in the loop's time. Return False if it comes first.
 
-    `log_state` is called before each wait of a second, except the first one with `is_logged`.
-    Unfinished work continues.
+    `log_state` is called before each wait of at most one second, but with `is_logged` not before
+    the first wait. Unfinished work continues.
     """
     loop = asyncio.get_running_loop()
     while pending := [future for future in work if not future.done()]:
@@ -208,7 +212,7 @@ def _in_thread(finalize: Callable[[], None]) -> asyncio.Future[None]:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finalized.set_result, None)
 
-    # A daemon thread does not keep the process alive, as one of the loop's thread pool would.
+    # A daemon thread does not keep the process alive, as a thread of the loop's pool would.
     threading.Thread(target=run, name="close", daemon=True).start()
     return finalized
 

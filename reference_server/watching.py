@@ -1,6 +1,6 @@
 """The command `reference-server page`: serves the live page of another server.
 
-The status comes from the v2 protocol and the metrics port. Only reading operations are used:
+The status comes from the v2 protocol and the metrics port. Only operations that read are used:
 metadata, repository index, statistics, configurations.
 """
 
@@ -135,7 +135,7 @@ _PENDING = "nv_inference_pending_request_count"
 _MACHINE = {"nv_cpu_memory_used_bytes": "used", "nv_cpu_memory_total_bytes": "total"}
 _FAMILIES = "|".join((_PENDING, *_MACHINE, *RUNTIME_FAMILIES))
 _LINE = re.compile(rf"^({_FAMILIES})(?:\{{(.*)\}})? (\S+)$", re.MULTILINE)
-# A match starts at the beginning of a name only: a long label is read once.
+# A match starts only at the beginning of a name, so that a long label is scanned once.
 _LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 _PARTS = {
@@ -146,7 +146,7 @@ _PARTS = {
 }
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 64 << 20
-#: A status and the numbers of instances are reused for this time: several pages may be open.
+#: The seconds for which a status, and a number of instances, are reused: several pages may be open.
 _STATUS_S = 1.0
 _CONFIG_S = 30.0
 
@@ -162,7 +162,7 @@ class RemoteStatus:
         self._instances: dict[tuple[str, str], tuple[float, int | None]] = {}
 
     def read(self) -> Mapping[str, Any]:
-        """Return the status, as `StatusGateway.read`. Blocks.
+        """Return the status in the form of `StatusGateway.read`. Blocks.
 
         Raises:
             ServerError: UNAVAILABLE if the server does not answer.
@@ -206,33 +206,33 @@ class RemoteStatus:
         runtimes: Mapping[tuple[str, str], RuntimeMetrics],
         now: float,
     ) -> Mapping[str, Any]:
-        of = entry["name"], entry.get("version", "")
+        key = entry["name"], entry.get("version", "")
         shown: dict[str, Any] = {
-            "name": of[0],
-            "version": of[1] or None,
+            "name": key[0],
+            "version": key[1] or None,
             "state": entry.get("state", "not loaded"),
             "reason": entry.get("reason", ""),
         }
-        statistics = served.get(of)
+        statistics = served.get(key)
         if statistics is None:
             return shown
-        own = runtimes[of].shown() if of in runtimes else _NOTHING
+        own = runtimes[key].shown() if key in runtimes else _NOTHING
         return shown | {
-            "instances": self._instances_of(of, now),
-            "pending": pending.get(of),
+            "instances": self._instances_of(key, now),
+            "pending": pending.get(key),
             "counts": _counts(statistics["inference_stats"]),
             "batches": _batches(statistics["batch_stats"]),
             **own,
         }
 
-    def _instances_of(self, of: tuple[str, str], now: float) -> int | None:
+    def _instances_of(self, key: tuple[str, str], now: float) -> int | None:
         """Return the number of instances; None if the server does not report it.
 
-        Triton does not decode percent-encoding, so a name with a blank has no URL there.
+        Triton does not decode percent-encoding, so its API has no URL for a name with a blank.
         """
-        read_at, count = self._instances.get(of, (-_CONFIG_S, 0))
+        read_at, count = self._instances.get(key, (-_CONFIG_S, 0))
         if now - read_at >= _CONFIG_S:
-            name, version = map(quote, of)
+            name, version = map(quote, key)
             try:
                 config = self._call("GET", f"/v2/models/{name}/versions/{version}/config")
             except ServerError:
@@ -240,7 +240,7 @@ class RemoteStatus:
             else:
                 groups = config.get("instance_group", [])
                 count = sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
-            self._instances[of] = now, count
+            self._instances[key] = now, count
         return count
 
     def _samples(self) -> tuple[Sequence[tuple[str, Mapping[str, str], float]], str]:

@@ -1,9 +1,9 @@
-"""Writes observe/dashboard.json, the Grafana dashboard of both servers, by Grafana's own SDK.
+"""Write observe/dashboard.json, the Grafana dashboard of both servers, with Grafana's SDK.
 
     python -m tools.dashboard
 
-The panels are the tables below. A query selects by the variables that the dashboard has: `$job`,
-the servers, and `$model`.
+ROWS has the panels. Queries select by two variables of the dashboard: `$job` (the servers) and
+`$model`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 FILE = Path(__file__).resolve().parents[1] / "observe" / "dashboard.json"
-#: What Grafana puts the time in for over which a rate is taken.
+#: Grafana replaces this by the duration over which a rate is computed.
 RATE = "$__rate_interval"
 _MODELS = 'job=~"$job",model=~"$model"'
 _SERVERS = 'job=~"$job"'
@@ -41,16 +41,16 @@ _GRID_WIDTH = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """A diagram: its queries by their legends, the unit of Grafana, and what a person is told.
+    """A diagram: its title, Grafana's unit, its description, and its queries by legend.
 
-    `ours` says that it shows what the reference server alone tells.
+    `reference_only` is true if only the reference server has the metrics.
     """
 
     title: str
     unit: str
-    told: str
+    description: str
     queries: Mapping[str, str]
-    ours: bool = False
+    reference_only: bool = False
     stacked: bool = False
 
 
@@ -71,7 +71,7 @@ def _by(label: str, name: str) -> str:
 
 
 def _largest(name: str) -> str:
-    """Of what instances of one process tell alike."""
+    """Return a query of a metric that is equal for all instances in a process."""
     return f"max by (job, model) ({name}{{{_MODELS}}})"
 
 
@@ -92,12 +92,12 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Requests answered", "reqps",
-            "Successful requests each second, those out of the response cache among them.",
+            "Successful requests per second, including those answered from the response cache.",
             {_NAMED: _rate(_SUCCESS)},
         ),
         Panel(
             "Requests that wait", "short",
-            "Requests that no instance has begun to execute.",
+            "Requests whose execution has not started.",
             {_NAMED: _sum("nv_inference_pending_request_count")},
         ),
     ),
@@ -109,12 +109,12 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Executions", "ops",
-            "Calls of a model's `execute`, by batch.",
+            "Executed batches, i.e. calls of a model's `execute`, per second.",
             {_NAMED: _rate("nv_inference_exec_count")},
         ),
         Panel(
             "Rows of a launch", "short",
-            "Models on ge_runtime: rows of executions of the graph, the median and 95 %.",
+            "Models on ge_runtime: rows per execution of the graph, the 50 % and 95 % quantiles.",
             {
                 f"{_NAMED} {share:.0%}": f"histogram_quantile({share}, "
                 f"{_by('le', 'ge_runtime_launch_rows_bucket')})"
@@ -130,7 +130,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Where it goes", "µs",
-            "The average request: in the queue, and in the three parts of an execution.",
+            "The average request's time in the queue and in the three parts of an execution.",
             {
                 f"{_NAMED} {part}": _mean(f"nv_inference_{part}_duration_us", _SUCCESS)
                 for part in ("queue", "compute_input", "compute_infer", "compute_output")
@@ -150,7 +150,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Padding and gears (models on ge_runtime)": (
         Panel(
             "Padding", "percentunit",
-            "The share of what is executed that nobody asked for.",
+            "The share of executed elements that are padding.",
             {
                 _NAMED: "1 - "
                 + _mean("ge_runtime_useful_elements_total", "ge_runtime_executed_elements_total")
@@ -158,14 +158,14 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Gears", "ops",
-            "Executions of each gear.",
+            "Executions of each gear per second.",
             {f"{_NAMED} {{{{gear}}}}": _by("gear", "ge_runtime_gear_launches_total")},
             stacked=True,
         ),
         Panel(
             "Time of executions, by the prediction", "short",
-            "Time that executions took over the time that the cost model predicted: far from 1, "
-            "plans are not the best.",
+            "Measured time of executions divided by the time that the cost model predicted. If the "
+            "ratio is far from 1, plans are not the best.",
             {
                 _NAMED: _mean(
                     "ge_runtime_measured_seconds_total", "ge_runtime_predicted_seconds_total"
@@ -176,7 +176,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Memory": (
         Panel(
             "Memory plan", "bytes",
-            "Models on ge_runtime: what is planned, instances together.",
+            "Models on ge_runtime: the planned memory of all instances.",
             {
                 f"{_NAMED} {part}": _sum(f"ge_runtime_{part}_bytes")
                 for part in ("weights", "workspace", "io")
@@ -185,8 +185,8 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Plan and use", "bytes",
-            "The plan; the memory of the process that no other shares, libraries among it; the "
-            "workspace that is leased now.",
+            "The planned memory; the private memory of the process, including libraries; the "
+            "currently leased workspace.",
             {
                 f"{_NAMED} planned": _sum("ge_runtime_total_bytes"),
                 f"{_NAMED} resident": _largest("ge_runtime_resident_bytes"),
@@ -195,7 +195,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "The machine's memory in use", "percentunit",
-            "Of all processes.",
+            "By all processes.",
             {
                 "{{job}} {{instance}}": f"nv_cpu_memory_used_bytes{{{_SERVERS}}} / "
                 f"nv_cpu_memory_total_bytes{{{_SERVERS}}}"
@@ -205,13 +205,13 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Errors": (
         Panel(
             "Failed requests by reason", "reqps",
-            "As the server tells them: REJECTED, CANCELED, BACKEND, OTHER.",
+            "The server's reasons: REJECTED, CANCELED, BACKEND, OTHER.",
             {f"{_NAMED} {{{{reason}}}}": _by("reason", "nv_inference_request_failure")},
         ),
         Panel(
             "What ge_runtime refuses or loses", "ops",
-            "Requests that are not sound, that no gear holds, and that made an execution fail; "
-            "executions that failed.",
+            "Invalid requests, requests too large for all gears, requests that made an execution "
+            "fail, and failed executions.",
             {
                 f"{_NAMED} {what}": _rate(f"ge_runtime_{what}_total")
                 for what in ("refused", "gear_misses", "culprits", "failed_launches")
@@ -224,18 +224,18 @@ ROWS: Mapping[str, Sequence[Panel]] = {
                 "{{job}} {{protocol}} {{reason}}": "sum by (job, protocol, reason) "
                 f"({_server('ge_server_connections_ended_total')})"
             },
-            ours=True,
+            reference_only=True,
         ),
     ),
     "Response cache": (
         Panel(
             "Answers out of the cache", "percentunit",
-            "The share of the requests to models with `response_cache`.",
+            "The share of hits in the requests to models with `response_cache`.",
             {_NAMED: f"{_HITS} / ({_HITS} + {_rate('nv_cache_num_misses_per_model')})"},
         ),
         Panel(
             "Time of a hit and of a miss", "µs",
-            "A miss is a look-up and an insertion.",
+            "The time of a miss includes the look-up and the insertion.",
             {
                 f"{_NAMED} {what}": _mean(
                     f"nv_cache_{what}_duration_per_model", f"nv_cache_num_{plural}_per_model"
@@ -247,13 +247,13 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Server": (
         Panel(
             "CPUs in use", "percentunit",
-            "Of the machine, by all processes.",
+            "The share of the machine's CPUs that all processes use.",
             {"{{job}} {{instance}}": f"nv_cpu_utilization{{{_SERVERS}}}"},
         ),
         Panel(
             "How late the event loop is", "s",
-            "On average, and the most in the last minute. A model that computes in the server's "
-            "process without letting go makes it late.",
+            "The mean, and the maximum of the last minute. A model that computes in the server's "
+            "process without releasing the GIL delays the loop.",
             {
                 "{{job}} {{instance}} mean": _server(
                     "ge_server_loop_lag_seconds_total", "ge_server_loop_ticks_total"
@@ -261,20 +261,20 @@ ROWS: Mapping[str, Sequence[Panel]] = {
                 "{{job}} {{instance}} most": "ge_server_loop_lag_greatest_seconds"
                 f"{{{_SERVERS}}}",
             },
-            ours=True,
+            reference_only=True,
         ),
         Panel(
             "Time to load a model", "s",
-            "The last load of each version.",
+            "The duration of the last load of each version.",
             {f"{_NAMED} {{{{version}}}}": f"nv_model_load_duration_secs{{{_MODELS}}}"},
-            ours=True,  # tritonserver 2.51 has no such metric, newer ones do
+            reference_only=True,  # tritonserver has this metric only in releases after 2.51
         ),
     ),
 }  # fmt: skip
 
 
 def build() -> str:
-    """The dashboard as JSON, as Grafana imports it."""
+    """Return the dashboard as JSON for Grafana's import."""
     source = DataSourceRef(type_val="prometheus", uid="$datasource")
 
     def variable(name: str, label: str, query: str) -> QueryVariable:
@@ -311,11 +311,11 @@ def build() -> str:
 
 
 def _timeseries(panel: Panel, source: DataSourceRef) -> TimeSeries:
-    told = f"{panel.told} Of the reference server alone." if panel.ours else panel.told
-    made = (
+    text = panel.description + " Reference server only." * panel.reference_only
+    series = (
         TimeSeries()
         .title(panel.title)
-        .description(told)
+        .description(text)
         .unit(panel.unit)
         .min(0)
         .datasource(source)
@@ -329,11 +329,11 @@ def _timeseries(panel: Panel, source: DataSourceRef) -> TimeSeries:
         )
     )
     if panel.stacked:
-        made = made.stacking(StackingConfig().mode(StackingMode.NORMAL).group("A"))
+        series = series.stacking(StackingConfig().mode(StackingMode.NORMAL).group("A"))
     for number, (legend, query) in enumerate(panel.queries.items()):
         target = Dataquery().expr(query).legend_format(legend).ref_id(chr(ord("A") + number))
-        made = made.with_target(target.datasource(source).range())
-    return made
+        series = series.with_target(target.datasource(source).range())
+    return series
 
 
 if __name__ == "__main__":

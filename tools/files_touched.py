@@ -1,12 +1,12 @@
-"""Count the files of ours that one operation touches: how far a reader has to go to follow it.
+"""Count the files of the project that one operation touches, i.e. that its reader has to read.
 
     python -m tools.files_touched http       one HTTP inference on the reference server
     python -m tools.files_touched ragged     one batch of unequal requests on the CPU
-    python -m tools.files_touched service    that batch through the device service's client
+    python -m tools.files_touched service    the same batch through the device service's client
 
-A profile hook sees every call of a Python function while the operation runs once, after a few runs
-that warm up. Each thread's calls are followed by themselves: a file is entered when the call before
-was in another, and a return is an entry of the file that was just left (a, b, a).
+After a few runs to warm up, the operation runs once with a profile hook that receives every call of
+a Python function. Calls are followed separately for each thread. A call enters a file if the
+previous call was in another file; a return is an entry of the file before the last one (a, b, a).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Touched:
     """The files that an operation entered."""
 
     entries: Counter[str] = field(default_factory=Counter)
-    """By path from the root of the packages, in the order of the first entry."""
+    """Number of entries by path below the packages' root, in the order of the first entry."""
     returns: int = 0
-    """Entries of the file that was just left."""
+    """Number of entries of the file that was just left."""
 
     def lines(self) -> Iterator[str]:
-        """A table for people."""
+        """Yield the lines of a table."""
         yield f"{'':3}  {'entered':>7}  file"
         for number, (path, count) in enumerate(self.entries.items(), start=1):
             yield f"{number:3}  {count:7}  {path}"
@@ -60,20 +60,20 @@ class Touched:
 
 
 class Recorder:
-    """Follows the calls of one operation. For one at a time."""
+    """Follows the calls of an operation, one operation at a time."""
 
     def __init__(self, packages: Sequence[str]) -> None:
-        """packages: whose files count."""
+        """Create a recorder that counts the files of these packages."""
         self._packages = tuple(packages)
-        self._names: dict[str, str | None] = {}  # of code's file: the path that is shown
-        self._trails: dict[int, list[str]] = {}  # thread -> the last two files entered
+        self._names: dict[str, str | None] = {}  # the displayed path by source file
+        self._trails: dict[int, list[str]] = {}  # the last two entered files by thread
         self._touched: Touched | None = None
 
     @contextmanager
     def installed(self, *, every_thread: bool = False) -> Iterator[None]:
-        """Follow this thread's calls, or those of every thread that begins from now on as well.
+        """Follow this thread's calls and, if `every_thread`, the calls of threads that start later.
 
-        A hook belongs to a thread, so it has to be there before the operation's threads are.
+        A hook belongs to a thread, so it must be installed before the operation's threads start.
         """
         if every_thread:
             threading.setprofile(self._see)
@@ -85,7 +85,7 @@ class Recorder:
             threading.setprofile(None)
 
     def record(self, operation: Callable[[], object]) -> Touched:
-        """What the operation touches in all threads, until it returns."""
+        """Return the files that the operation touches in all threads until it returns."""
         self._trails.clear()
         self._touched = touched = Touched()
         try:
@@ -120,16 +120,16 @@ class Recorder:
 
 
 def ragged() -> Touched:
-    """A batch of token rows of several lengths, from the runtime's `infer` to its answers."""
+    """Record a batch of token rows of several lengths, from `Runtime.infer` to the answers."""
     recorder = Recorder(["ge_runtime"])
     with recorder.installed(), _encoder("local") as infer:
         return recorder.record(infer)
 
 
 def service() -> Touched:
-    """The same batch through the device service, whose own process is not seen.
+    """Record the batch of `ragged` through the device service, whose process is not followed.
 
-    The client's files are those of the room `service`; the others are those of `ragged`.
+    The client's files are in the room `service`; `ragged` touches all other files, too.
     """
     recorder = Recorder(["ge_runtime"])
     with recorder.installed(), _encoder("service") as infer:
@@ -138,7 +138,7 @@ def service() -> Touched:
 
 @contextmanager
 def _encoder(placement: str) -> Iterator[Callable[[], None]]:
-    """A function that has the sentence encoder answer one batch; it has run a few times."""
+    """Yield a function that executes the sentence encoder with one batch, after a few runs."""
     parameters = {"cost": "launch_us=100, element_ns=100, element2_ns=0", "placement": placement}
     requests: list[Tensors] = [
         {
@@ -164,7 +164,7 @@ def _encoder(placement: str) -> Iterator[Callable[[], None]]:
 
 
 def http_inference() -> Touched:
-    """One inference of an identity model by HTTP, from the listener to the model and back."""
+    """Record one inference of an identity model over HTTP, from the listener to the response."""
     port = _free_port()
     options, _ = parse(
         [
@@ -215,7 +215,7 @@ def _ask(port: int, recorder: Recorder) -> Touched:
     with closing(connection):
         for _ in range(WARM_UP_RUNS):
             infer()
-        # Timers of the server may run during a request; they do so during few of them.
+        # Timers of the server run during few of the requests.
         recorded = [recorder.record(infer) for _ in range(RECORDED_RUNS)]
         return min(recorded, key=lambda touched: len(touched.entries))
 
@@ -228,7 +228,7 @@ def _free_port() -> int:
 
 
 def _await_port(port: int) -> None:
-    """Until the server listens, which it does once its models are loaded."""
+    """Wait until the server listens, i.e. until its models are loaded."""
     pause = threading.Event()
     for _ in range(600):
         with socket.socket() as probe:

@@ -31,7 +31,7 @@ FIRST_WORDS: Final = re.compile(
     r"(What|Whether|How|Where|Who|Whoever|Whom|Whose|Of|Those|These|They|It|Its|The same|As|"
     r"If|When|That|There|And|But|Nobody|Nothing|Everything|Something)\b"
 )
-"""Words that must not begin a docstring: they make it a clause, or refer to another sentence."""
+"""Words that must not begin a docstring: they begin a clause, or refer to another sentence."""
 
 WORDS: Final = re.compile(
     r"\b(told|tells?|telling|nobody|whoever|whomever|whatever|meanwhile|lest|whence|thereof|therein|"
@@ -46,7 +46,7 @@ _CODE: Final = re.compile(r"`[^`\n]*`|\]\([^)]*\)|https?://\S+")
 
 
 class Finding(NamedTuple):
-    """One place that breaks a rule."""
+    """A text that breaks a rule."""
 
     path: Path
     line: int

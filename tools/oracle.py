@@ -1,11 +1,11 @@
-"""The oracle: NVIDIA's own tritonserver and perf_analyzer, taken out of their PyPI wheels.
+"""The oracle: NVIDIA's tritonserver and perf_analyzer, unpacked from their PyPI wheels.
 
     python tools/oracle.py                                      install into .oracle/, once
     python tools/oracle.py serve --model-repository DIR [...]   run tritonserver with these flags
     python tools/oracle.py perf [...]                           run perf_analyzer with these flags
 
-Only the standard library is used, so any Python from 3.10 to 3.12 with a shared libpython can run
-it; that Python becomes the interpreter of the models. docs/oracle.md tells the rest.
+This program uses only the standard library, so any Python 3.10 to 3.12 with a shared libpython can
+run it; that Python also executes the models. See docs/oracle.md.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".oracle"
 VENV = HOME / "venv"
 SERVER = HOME / "server" / "pytriton" / "tritonserver"
-# The server finds its libraries by a path relative to itself, so both keep the wheel's layout.
+# The server finds its libraries by a relative path, so both folders keep the wheel's layout.
 LIBRARIES = HOME / "server" / "nvidia_pytriton.libs"
 PERF_ANALYZER = HOME / "perf" / "perf_analyzer"
 PERF_LIBRARIES = HOME / "perf" / "lib"
 STAMP = HOME / "installed.json"
 
-# Everything that decides what is in HOME. A change here makes the next `make oracle` install anew.
+# Everything that determines the content of HOME. After a change, `make oracle` installs again.
 RECIPE = {
     "layout": 2,
     "server": "nvidia-pytriton==0.7.0",  # holds tritonserver 2.51.0 (release 24.10)
     "perf_analyzer": "tritonclient==2.50.0",  # later builds need glibc 2.38
-    # What model processes import. The server's stub writes empty tensors with NumPy 2.
+    # Packages for model processes. With NumPy 2, the server's stub would write empty tensors.
     "packages": ["numpy==1.26.4", "onnx>=1.16", "onnxruntime>=1.18", "tokenizers>=0.20"],
 }
 # The stub exists for 3.8 to 3.13, but NumPy 1.26 has no wheel for 3.13.
@@ -49,11 +49,11 @@ OLDEST_GLIBC = (2, 35)
 
 
 class OracleError(Exception):
-    """Something that keeps the oracle from being installed or run, and how to cure it."""
+    """A reason why the oracle cannot be installed or run, with the remedy."""
 
 
 def main(arguments: list[str]) -> None:
-    """Install, or become one of the two programs."""
+    """Install, or replace this process by one of the two programs."""
     try:
         match arguments:
             case [] | ["install"]:
@@ -73,10 +73,10 @@ def main(arguments: list[str]) -> None:
 
 
 def install() -> None:
-    """Install unless that was done before; afterwards the stamp says so.
+    """Install unless the stamp shows that the oracle is installed.
 
-    The stamp goes first and comes last, so whoever finds it finds a whole oracle. The lock lets two
-    installers take turns, and the second one find the work of the first.
+    The stamp is removed first and written last, so it exists only with a complete oracle. A lock
+    makes a second installer wait and then find the oracle installed.
     """
     if is_installed():
         print(f"oracle: ready in {HOME}")
@@ -101,7 +101,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Tell whether HOME holds what RECIPE asks for, with an interpreter that still exists."""
+    """Return whether HOME has the content of RECIPE, and the interpreter still exists."""
     try:
         stamp = json.loads(STAMP.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -110,7 +110,7 @@ def is_installed() -> bool:
 
 
 def write_stamp(libpython_directory: Path) -> None:
-    """Record what was installed and where the launcher finds libpython, in one step."""
+    """Write the recipe and the folder of libpython to the stamp, atomically."""
     stamp = {"recipe": RECIPE, "libpython_directory": str(libpython_directory)}
     partial = STAMP.with_suffix(".partial")
     partial.write_text(json.dumps(stamp, indent=2) + "\n")
@@ -118,7 +118,7 @@ def write_stamp(libpython_directory: Path) -> None:
 
 
 def check_machine() -> None:
-    """Refuse the machines that the wheels were not built for."""
+    """Raise OracleError on machines for which the wheels were not built."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise OracleError(
             "tritonserver's wheel runs on Linux x86_64 only, and this machine is "
@@ -134,7 +134,7 @@ def check_machine() -> None:
 
 
 def shared_libpython() -> Path:
-    """Find the running Python's shared library, which the server's stub is linked against."""
+    """Return the running Python's shared library, to which the server's stub is linked."""
     version = "{}.{}".format(*PYTHON)
     if not PYTHONS[0] <= PYTHON <= PYTHONS[1]:
         raise OracleError(
@@ -142,7 +142,7 @@ def shared_libpython() -> Path:
             f"is {version}; run this file with one of them, such as python3.11"
         )
     name = f"libpython{version}.so.1.0"
-    # LIBDIR is where the interpreter was built to live; one that was moved keeps it in its prefix.
+    # LIBDIR is the folder chosen at build time; a moved interpreter has the library in its prefix.
     places = [sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib"]
     places.append(sysconfig.get_config_var("LIBPL"))
     for place in places:
@@ -156,7 +156,7 @@ def shared_libpython() -> Path:
 
 
 def make_environment() -> None:
-    """Make the environment of model processes: packages, and ge_runtime from its source."""
+    """Create the environment of model processes: packages, and ge_runtime from its source."""
     step(f"environment of the models: {', '.join(RECIPE['packages'])}")
     creation = subprocess.run(
         [sys.executable, "-m", "venv", VENV], capture_output=True, text=True, check=False
@@ -167,8 +167,8 @@ def make_environment() -> None:
             f"python3-venv. It said: {' '.join((creation.stdout + creation.stderr).split())}"
         )
     pip("install", *RECIPE["packages"])
-    # A path file serves as an editable install: model processes ignore PYTHONPATH but read this,
-    # and an edit in plugin/ needs no new installation. Relative, so that the tree can be moved.
+    # A path file acts as an editable install: model processes ignore PYTHONPATH, but read path
+    # files. Its path is relative, so that the tree can be moved.
     packages = next((VENV / "lib").glob("python3.*")) / "site-packages"
     (packages / "ge_runtime.pth").write_text(f"{os.path.relpath(ROOT / 'plugin', packages)}\n")
 
@@ -180,7 +180,7 @@ def unpack_server() -> None:
         wanted = ("pytriton/tritonserver/", "nvidia_pytriton.libs/")
         members = [name for name in wheel.namelist() if name.startswith(wanted)]
         wheel.extractall(HOME / "server", members)
-    # Zip members lose their execute bits here. The backend starts the stub that lies beside it.
+    # zipfile drops execute bits. The backend starts the stub in its own folder.
     (SERVER / "bin" / "tritonserver").chmod(0o755)
     version = "{}.{}".format(*PYTHON)
     stub = SERVER / "backends" / "python" / "triton_python_backend_stub"
@@ -189,9 +189,9 @@ def unpack_server() -> None:
 
 
 def unpack_perf_analyzer() -> None:
-    """Unpack perf_analyzer and lend it two libraries that it does not bring along."""
+    """Unpack perf_analyzer, and add two libraries that its wheel lacks."""
     step(f"perf_analyzer from {RECIPE['perf_analyzer']}")
-    # Only the platform wheel has the program; the pure one has the client library alone.
+    # Only the platform wheel has the program; the pure wheel has only the client library.
     wheel_file = fetch(
         RECIPE["perf_analyzer"], "--only-binary=:all:", "--platform", "manylinux1_x86_64"
     )
@@ -206,7 +206,7 @@ def unpack_perf_analyzer() -> None:
 
 
 def fetch(requirement: str, *options: str) -> Path:
-    """Download the one wheel of a requirement and give its path."""
+    """Download the wheel of a requirement; return its path."""
     directory = HOME / "wheels" / requirement
     pip("download", "--no-deps", "--dest", str(directory), *options, requirement)
     (wheel,) = directory.glob("*.whl")
@@ -214,12 +214,12 @@ def fetch(requirement: str, *options: str) -> Path:
 
 
 def pip(*arguments: str) -> None:
-    """Run the environment's pip; its own output is the progress of the slow steps."""
+    """Run the environment's pip; its output shows the progress of slow steps."""
     command = [VENV / "bin" / "python3", "-m", "pip", "--disable-pip-version-check", *arguments]
     if subprocess.run(command, check=False).returncode:
         raise OracleError(
-            f"pip {arguments[0]} failed (its reason stands above); with the network or the "
-            "package index back, run this again"
+            f"pip {arguments[0]} failed (its reason is above). Run this again when the network "
+            "and the package index are available"
         )
 
 
@@ -232,17 +232,17 @@ def step(text: str) -> None:
 
 
 def serve(flags: list[str]) -> NoReturn:
-    """Become tritonserver: same process, so that signals and exit codes are the server's own."""
+    """Replace this process by tritonserver, which thus receives signals and sets the exit code."""
     stamp = read_stamp()
     program = SERVER / "bin" / "tritonserver"
-    # The built-in defaults lie under /opt; a flag given by the user comes later and wins.
+    # The built-in defaults are below /opt. The user's flags follow these, and override them.
     directories = [
         f"--backend-directory={SERVER / 'backends'}",
         f"--cache-directory={SERVER / 'caches'}",
     ]
     environment = os.environ | {
         "LD_LIBRARY_PATH": library_path(LIBRARIES, stamp["libpython_directory"]),
-        # Model processes take the first python3 of PATH as their own.
+        # Model processes run the first python3 in PATH.
         "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "VIRTUAL_ENV": str(VENV),
     }
@@ -250,21 +250,21 @@ def serve(flags: list[str]) -> NoReturn:
 
 
 def perf(flags: list[str]) -> NoReturn:
-    """Become perf_analyzer."""
+    """Replace this process by perf_analyzer."""
     read_stamp()
     environment = os.environ | {"LD_LIBRARY_PATH": library_path(PERF_LIBRARIES)}
     os.execve(PERF_ANALYZER, [PERF_ANALYZER.name, *flags], environment)
 
 
 def read_stamp() -> dict[str, str]:
-    """Give the stamp's content, or say how to get one."""
+    """Return the stamp's content. Raise OracleError if the oracle is not installed."""
     if not is_installed():
         raise OracleError("not installed, or installed by another recipe; run `make oracle` first")
     return json.loads(STAMP.read_text())
 
 
 def library_path(*directories: str | Path) -> str:
-    """Put directories before whatever LD_LIBRARY_PATH already holds."""
+    """Return LD_LIBRARY_PATH with these directories first."""
     inherited = os.environ.get("LD_LIBRARY_PATH")
     return os.pathsep.join(map(str, [*directories, *([inherited] if inherited else [])]))
 

@@ -1,4 +1,4 @@
-"""Make the pictures of the pages that show programs, from real runs.
+"""Make the pictures in the pages from real runs of the programs.
 
     python -m tools.pictures session      docs/images/session.svg
     python -m tools.pictures              all of them
@@ -128,10 +128,10 @@ def _ask(model: str, values: str, *, seconds: float) -> None:
 
 
 def _keep(page: Page, name: str) -> None:
-    """Write what is seen of the page, with 128 colours: a third of the size."""
+    """Write a screenshot of the page with 128 colours, which needs a third of the size."""
     page.screenshot(IMAGES / name)
     with Image.open(IMAGES / name) as picture:
-        # This method keeps the colours of few pixels, such as those of a legend.
+        # MAXCOVERAGE keeps colours that only few pixels have, such as those of a legend.
         few = picture.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE)
     few.save(IMAGES / name, optimize=True)
 

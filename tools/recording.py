@@ -21,7 +21,7 @@ _COLUMNS = 100
 _LIMIT_S = 60
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _PROMPTS = ("$ ", "(Pdb) ")
-#: Recorded pauses are shown with a length between these limits, and the last screen for `_END_S`.
+#: Limits of the length of shown pauses, and the duration of the last screen, in seconds.
 _SHORTEST_S, _LONGEST_S, _END_S = 0.15, 1.5, 8
 _LINE, _SIZE, _WIDTH = 16, 13, 7.83  # pixels: height of a line, font size, width of a character
 _STYLE = """
@@ -80,7 +80,7 @@ class Terminal:
         seen, deadline = "", time.monotonic() + _LIMIT_S
         while text not in seen:
             ready = select.select([self._master], [], [], max(0, deadline - time.monotonic()))[0]
-            # One byte at a time, so that nothing behind the text is consumed.
+            # One byte at a time, so that nothing after the text is consumed.
             read = os.read(self._master, 1) if ready else b""
             if not read:
                 raise TimeoutError(f"{self.title}: found {seen!r}; expected {text!r}")
@@ -94,7 +94,7 @@ class Terminal:
         os.close(self._master)
 
     def lines(self) -> list[tuple[float, str]]:
-        """Return the lines, each with the time of its last character; no empty prompts.
+        """Return the lines without empty prompts, each with the time of its last character.
 
         Paths are relative to the shell's folder.
         """
@@ -128,7 +128,7 @@ def _shortened(terminals: Sequence[Terminal]) -> tuple[list[list[_Shown]], float
     shown: list[list[_Shown]] = [[] for _ in terminals]
     now, before = 0.0, lines[0][0]
     for at, number, text in lines:
-        # Output that is printed at once appears at once; a command is read before it runs.
+        # Lines printed together appear together; a command is shown before its output.
         pause = at - before
         if pause > 0.02 or text.startswith(_PROMPTS):
             now += min(max(pause, _SHORTEST_S), _LONGEST_S) + text.startswith(_PROMPTS)

@@ -1,8 +1,8 @@
-"""Version, compatibility and distributions of the six packages, from one place each.
+"""Version, requirements and distributions of the six packages.
 
-python -m tools.release version            the version, if all places agree
-python -m tools.release version 0.2.0      write it to all places, and the day to CHANGELOG.md
-python -m tools.release table              the table of CONTRIBUTING.md, from the declarations
+python -m tools.release version            print the version, if all files agree
+python -m tools.release version 0.2.0      write a version to all files, the date to CHANGELOG.md
+python -m tools.release table              print the requirements as a table for CONTRIBUTING.md
 python -m tools.release build              wheels and source archives in dist/, checked by twine
 """
 
@@ -30,7 +30,7 @@ PROJECTS = (
 #: The project without a source archive: its build reads folders of other projects.
 _WHEEL_ONLY = "check"
 CHANGELOG = ROOT / "CHANGELOG.md"
-#: What says the version, and how; the first group is all before it.
+#: Files with the version, and a pattern: the first group precedes the version.
 _PLACES = (
     *(
         (project / "pyproject.toml", re.compile(r'^(version = ")([^"]+)', re.M))
@@ -47,7 +47,7 @@ _PLACES = (
 )
 _UNRELEASED = re.compile(r"^## (\S+) - \S+$", re.M)
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
-#: What is not shipped: caches, and what the builds themselves leave.
+#: Files that are not shipped: caches and results of builds.
 _LEFT_OUT = shutil.ignore_patterns(
     ".*", "*.egg-info", "*.so", "build", "dist", "__pycache__", "model_repository"
 )
@@ -65,9 +65,9 @@ def versions() -> dict[Path, str]:
 
 
 def set_version(new: str, day: datetime.date) -> None:
-    """Write `new` to all places; the newest entry of the changelog becomes that of `day`."""
+    """Write version `new` to all files, and `day` to the newest entry of the changelog."""
     if not _VERSION.fullmatch(new):
-        raise ValueError(f"found version '{new}', expected one like 0.2.0 or 0.2.0rc1")
+        raise ValueError(f"found version '{new}', expected a version such as 0.2.0 or 0.2.0rc1")
     for file, pattern in _PLACES:
         text = pattern.sub(lambda match: match[1] + new, file.read_text(encoding="utf-8"), count=1)
         if file == CHANGELOG:
@@ -92,7 +92,7 @@ def _plain(need: str) -> str:
 
 
 def build(target: Path, scratch: Path) -> list[Path]:
-    """Build all distributions into `target`, from a copy in `scratch`, and have twine check them.
+    """Build all distributions into `target`, from a copy in `scratch`, and check them with twine.
 
     Raises CalledProcessError.
     """
@@ -105,10 +105,10 @@ def build(target: Path, scratch: Path) -> list[Path]:
 
 
 def copied(target: Path) -> list[Path]:
-    """The projects in a copy of the sources, `target`.
+    """Copy the sources to `target`, and return the projects in the copy.
 
-    setuptools leaves a build/ beside the sources, and the next wheel would take up what lies there,
-    deleted modules included.
+    setuptools leaves a folder build/ beside the sources, and the next wheel would include its
+    files, even of deleted modules.
     """
     shutil.copytree(ROOT, target, ignore=_LEFT_OUT)
     return [target / project.relative_to(ROOT) for project in PROJECTS]
@@ -119,10 +119,10 @@ def _run(module: str, *words: str) -> None:
 
 
 def main() -> int:
-    """The command line; the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    version = commands.add_parser("version", help="show the version, or write a new one")
+    version = commands.add_parser("version", help="show the version, or write a new version")
     version.add_argument("new", nargs="?")
     commands.add_parser("table", help="show what each distribution needs")
     commands.add_parser("build", help="build all distributions into dist/")

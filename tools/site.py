@@ -98,7 +98,7 @@ class Site:
         return os.path.relpath(target, Path(_name(page)).parent)
 
     def _place(self, target: Path) -> str:
-        """Return where a file or folder of the project is on the site."""
+        """Return the site's path of a file or folder of the project."""
         if target == ROOT / "docs":
             return "pages.md"
         if target.is_relative_to(ROOT / "docs" / "images"):

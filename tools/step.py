@@ -1,9 +1,9 @@
-"""Run one step of a longer command: one line on the terminal, all that it prints in a file.
+"""Run one step of a longer command: print one line, and write the step's output to a file.
 
     python tools/step.py LOG TITLE COMMAND...
 
-Needs nothing but Python, since it also makes the environment. Of a step that fails the end of what
-it printed is shown, and its exit code is this one's.
+Needs only the standard library, since it is used to create the environment. If the step fails, the
+end of its output is printed, and this command has the step's exit code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN_LINES = 30
 
 
 def main(log: Path, title: str, command: list[str]) -> int:
-    """The exit code of `command`, whose output is added to `log`."""
+    """Run `command`, append its output to `log`, and return its exit code."""
     print(f"{title} ... ", end="", flush=True)
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def main(log: Path, title: str, command: list[str]) -> int:
             file.seek(begin)
             lines = file.read().decode(errors="replace").splitlines()
             print("\n".join(lines[-SHOWN_LINES:]))
-            print(f"{' '.join(command)}: exit code {code}; all of it is in {log}", flush=True)
+            print(f"{' '.join(command)}: exit code {code}; full output: {log}", flush=True)
     return code
 
 

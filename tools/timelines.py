@@ -1,9 +1,9 @@
-"""Draws what schedulers do, as the schedulers themselves decide it under a clock of its own.
+"""Draw what the server's schedulers decide, under a simulated clock.
 
     python -m tools.timelines docs/images      the pictures of docs/schedulers.md, again
 
-Nothing here knows how a batch is formed: the lives of the requests are read off the same objects
-that the server runs.
+This program does not form batches: it runs the server's scheduler classes, and draws the times of
+the requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MS = 1_000_000
 
 @dataclass
 class Life:
-    """One request: when it came, began, ended and was answered, in milliseconds."""
+    """One request, and the times of its arrival, start, end and response, in milliseconds."""
 
     name: str
     arrives: float
@@ -46,13 +46,13 @@ class Life:
 
 @dataclass
 class _Answer:
-    """The sink of a request: notes when the answer comes."""
+    """The sink of a request, which stores the time of the response."""
 
     life: Life
-    clock: list[float]
+    simulation: _Simulation
 
     def send(self, response: InferResponse) -> None:
-        self.life.answered = self.clock[0]
+        self.life.answered = self.simulation.now
 
 
 def play(
@@ -67,69 +67,109 @@ def play(
     A batch lasts as long as the longest of its requests. At each time in `shrinks` an instance is
     removed, and at each time in `grows` one is added.
     """
-    clock = [0.0]
-    shrinks, grows = sorted(shrinks), sorted(grows)
-    idle = [*range(instances)]
-    known = {life.name: life for life in lives}
-    coming = sorted(lives, key=lambda life: life.arrives)
-    cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
-    requests: dict[str, InferRequest] = {}
-    running: dict[int, tuple[float, list[InferRequest]]] = {}
-    batches = 0
-    while True:
-        moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
-        moments += [*shrinks[:1], *grows[:1], *(at for at, _ in cancels)]
-        deadline = work.next_deadline_ns()
+    simulation = _Simulation(work, lives, instances, shrinks, grows)
+    while (moment := simulation.next_moment()) is not None:
+        simulation.advance(moment)
+    return lives
+
+
+class _Simulation:
+    """A queue, the requests that are offered to it, and the instances that execute them."""
+
+    def __init__(
+        self,
+        work: WorkQueue,
+        lives: Sequence[Life],
+        instances: int,
+        shrinks: Sequence[float],
+        grows: Sequence[float],
+    ) -> None:
+        self.now = 0.0
+        self._work = work
+        self._lives = {life.name: life for life in lives}
+        self._coming = sorted(lives, key=lambda life: life.arrives)
+        self._cancels = [(life.cancels, life.name) for life in lives if life.cancels is not None]
+        self._shrinks, self._grows = sorted(shrinks), sorted(grows)
+        self._instances = instances
+        self._idle = [*range(instances)]
+        self._requests: dict[str, InferRequest] = {}
+        self._running: dict[int, tuple[float, list[InferRequest]]] = {}  # by instance
+        self._batches = 0
+
+    def next_moment(self) -> float | None:
+        """Return the time of the next event; None after the last one."""
+        moments = [life.arrives for life in self._coming[:1]]
+        moments += [end for end, _ in self._running.values()]
+        moments += [*self._shrinks[:1], *self._grows[:1], *(at for at, _ in self._cancels)]
+        deadline = self._work.next_deadline_ns()
         if deadline is not None:
-            moments.append(max(deadline / _MS, clock[0]))
-        if not moments:
-            return lives
-        clock[0] = now = min(moments)
-        for at, name in [*cancels]:
-            if at == now:
-                cancels.remove((at, name))
-                requests[name].cancellation.cancel()
-        for number, (end, batch) in list(running.items()):
-            if end == now:
-                del running[number]
-                idle += [number] if number < instances else []
+            moments.append(max(deadline / _MS, self.now))
+        return min(moments, default=None)
+
+    def advance(self, moment: float) -> None:
+        """Set the clock, and let everything happen that is due then."""
+        self.now, now_ns = moment, round(moment * _MS)
+        self._cancel()
+        self._finish()
+        self._offer(now_ns)
+        self._resize(now_ns)
+        self._start(now_ns)
+        for refusal in self._work.refused(now_ns):
+            life = self._lives[refusal.request.id]
+            life.answered, life.error = self.now, refusal.error.message
+
+    def _cancel(self) -> None:
+        for at, name in [*self._cancels]:
+            if at == self.now:
+                self._cancels.remove((at, name))
+                self._requests[name].cancellation.cancel()
+
+    def _finish(self) -> None:
+        for number, (end, batch) in list(self._running.items()):
+            if end == self.now:
+                del self._running[number]
+                self._idle += [number] if number < self._instances else []
                 for request in batch:
-                    known[request.id].ends = now
+                    self._lives[request.id].ends = self.now
                     request.sink.send(InferResponse("m", 1, request.id))
-        now_ns = round(now * _MS)
-        while coming and coming[0].arrives == now:
-            life = coming.pop(0)
-            sink = _Answer(life, clock)
+
+    def _offer(self, now_ns: int) -> None:
+        while self._coming and self._coming[0].arrives == self.now:
+            life = self._coming.pop(0)
+            sink = _Answer(life, self)
             request = InferRequest("m", {}, sink, id=life.name, queued_ns=now_ns, **life.fields)
-            requests[life.name] = request
+            self._requests[life.name] = request
             try:
-                work.offer(request, now_ns)
+                self._work.offer(request, now_ns)
             except ServerError as error:
-                life.answered, life.error = now, error.message
-        if shrinks[:1] == [now]:
-            shrinks = shrinks[1:]
-            instances -= 1
-            idle = [number for number in idle if number < instances]
-            work.resize((), [instances], now_ns)
-        if grows[:1] == [now]:
-            grows = grows[1:]
-            work.resize([instances], (), now_ns)
-            idle.append(instances)
-            instances += 1
-        for number in idle[::-1]:  # the last busy one first, as the server does
-            if taken := work.take(number, now_ns):
-                idle.remove(number)
+                life.answered, life.error = self.now, error.message
+
+    def _resize(self, now_ns: int) -> None:
+        if self._shrinks[:1] == [self.now]:
+            del self._shrinks[0]
+            self._instances -= 1
+            self._idle = [number for number in self._idle if number < self._instances]
+            self._work.resize((), [self._instances], now_ns)
+        if self._grows[:1] == [self.now]:
+            del self._grows[0]
+            self._work.resize([self._instances], (), now_ns)
+            self._idle.append(self._instances)
+            self._instances += 1
+
+    def _start(self, now_ns: int) -> None:
+        for number in self._idle[::-1]:  # as the server: the last busy instance first
+            if taken := self._work.take(number, now_ns):
+                self._idle.remove(number)
                 for request in taken:
-                    known[request.id].begins, known[request.id].batch = now, batches
-                running[number] = now + max(known[r.id].lasts for r in taken), taken
-                batches += 1
-        for refusal in work.refused(now_ns):
-            life = known[refusal.request.id]
-            life.answered, life.error = now, refusal.error.message
+                    life = self._lives[request.id]
+                    life.begins, life.batch = self.now, self._batches
+                lasts = max(self._lives[request.id].lasts for request in taken)
+                self._running[number] = self.now + lasts, taken
+                self._batches += 1
 
 
 def draw(axes: Axes, title: str, lives: Sequence[Life]) -> None:
-    """A line for each request: grey while it waits, coloured while it runs with its batch."""
+    """Draw a bar for each request: grey while it waits, in its batch's colour while it runs."""
     for row, life in enumerate(lives):
         assert life.answered is not None
         begins = life.answered if life.begins is None else life.begins
@@ -164,7 +204,7 @@ def delay() -> dict[str, Sequence[Life]]:
 
 
 def priorities() -> dict[str, Sequence[Life]]:
-    """Play two priority levels; a request of the second one waits for at most 100 ms."""
+    """Play two priority levels; a request of level 2 waits for at most 100 ms."""
     settings = DynamicBatching(
         (), 0, levels=2, default_level=2, policies={2: QueuePolicy(timeout_us=100_000)}
     )
@@ -177,7 +217,7 @@ def priorities() -> dict[str, Sequence[Life]]:
 
 
 def order() -> dict[str, Sequence[Life]]:
-    """Requests that last longer and shorter, on two instances."""
+    """Play requests of different durations on two instances."""
 
     def lives() -> list[Life]:
         lasting = (90.0, 20.0, 20.0, 50.0)
@@ -198,10 +238,10 @@ PICTURES = {
 
 def main(folder: Path) -> None:
     """Draw all pictures into `folder`."""
-    # Only drawing needs it, and importing it takes half a second of each collection of the tests.
+    # Only drawing needs matplotlib, whose import would take half a second whenever tests start.
     import matplotlib as mpl
 
-    mpl.use("agg")  # to files alone
+    mpl.use("agg")  # draw to files only
 
     from matplotlib import pyplot as plt
 

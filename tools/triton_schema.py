@@ -1,6 +1,6 @@
-"""The schema of Triton's protocol: fields, values of enums and calls, out of tritonclient.
+"""The schema of Triton's protocol in tritonclient: fields, values of enums, and calls.
 
-A wheel's code is read and never run, so any version can be, whatever protobuf is installed.
+A wheel's code is read, not run, so any version can be read with any installed protobuf.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import (
 
 PARTS = ("model_config", "service")
 
-#: What is told of a field, a value of an enum or a call, such as its number.
+#: Facts about a field, a value of an enum or a call, such as its number.
 Facts = Mapping[str, str]
 
 
@@ -28,7 +28,7 @@ class NoSchema(Exception):
 
 
 def of_wheel(wheel: Path) -> dict[str, Facts]:
-    """The schema in a wheel of tritonclient. Its code is read, not run. Raises NoSchema."""
+    """Return the schema in a wheel of tritonclient. Raise NoSchema."""
     found: dict[str, Facts] = {}
     with zipfile.ZipFile(wheel) as archive:
         for part in PARTS:
@@ -41,7 +41,7 @@ def of_wheel(wheel: Path) -> dict[str, Facts]:
 
 
 def installed() -> dict[str, Facts]:
-    """The schema of the tritonclient that is installed, which the reference server reads."""
+    """Return the schema of the installed tritonclient, which the reference server reads."""
     from tritonclient.grpc import model_config_pb2, service_pb2
 
     modules = (model_config_pb2, service_pb2)
@@ -50,7 +50,7 @@ def installed() -> dict[str, Facts]:
 
 
 def _serialized(source: bytes) -> bytes:
-    """The descriptor that generated code hands to protobuf: its longest literal of bytes."""
+    """Return the descriptor that generated code passes to protobuf: its longest bytes literal."""
     literals = [
         node.value
         for node in ast.walk(ast.parse(source))

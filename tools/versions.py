@@ -1,20 +1,20 @@
-"""What two versions of Triton's interface differ in: schema, flags, metrics, profiles.
+"""Differences between two versions of Triton's interface: schema, flags, metrics, profiles.
 
     python -m tools.versions compare A B        print a table of the differences
-    python -m tools.versions snapshot A         print what is known of A, as JSON, to be kept
+    python -m tools.versions snapshot A         print all facts about A as JSON, to be kept
     python -m tools.versions fetch              download the oldest tritonclient that is supported
 
-A and B are each one of
+A and B are sources:
 
     tritonclient==2.73.0    the schema in a wheel of PyPI, which is downloaded into .cache/wheels
     FILE.whl                the schema in that wheel
     oracle                  flags and metrics of the real tritonserver (`make oracle`)
     2.51, newest            profile, flags, metrics and schema of the reference server
-    FILE.txt                the flags in what `tritonserver --help` printed elsewhere
-    FILE.json               what `snapshot` printed earlier
+    FILE.txt                the flags in an output of `tritonserver --help`
+    FILE.json               an output of `snapshot`
 
-The servers are started for their metrics. Only what both tell is compared. docs/versions.md says
-what it is for.
+Servers are started to read their metrics. Only facts that both sources have are compared. See
+docs/versions.md.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ ROOT = Path(__file__).resolve().parent.parent
 WHEELS = ROOT / ".cache" / "wheels"
 START_SECONDS = 120
 
-#: What is told of one thing, such as the default of a flag. What a source cannot tell is left out.
+#: Facts about one item, such as the default of a flag. Facts that a source lacks are omitted.
 Facts = Mapping[str, str]
-#: Facts by section, such as "flags", and by the thing's name.
+#: Facts by section, such as "flags", and by name of the item.
 Snapshot = Mapping[str, Mapping[str, Facts]]
 
 
 class Unreadable(Exception):
-    """A source that cannot be read, and how to cure it."""
+    """A source cannot be read; the text has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that differs; `before` and `after` are empty where a side does not have it."""
+    """A difference; `before` or `after` is empty if that source lacks the item."""
 
     section: str
     name: str
@@ -63,31 +63,33 @@ class Difference:
 
 
 def differences(before: Snapshot, after: Snapshot) -> Iterator[Difference]:
-    """What differs, in the sections that both have and the facts that both tell."""
+    """Yield the differences in sections and facts that both sources have."""
     for section in before:
         if section not in after:
             continue
         old, new = before[section], after[section]
         for name in dict.fromkeys([*old, *new]):
             if name not in new or name not in old:
-                yield Difference(section, name, _told(old.get(name)), _told(new.get(name)))
+                yield Difference(
+                    section, name, _described(old.get(name)), _described(new.get(name))
+                )
                 continue
             changed = [
                 key for key in old[name] if old[name][key] != new[name].get(key, old[name][key])
             ]
             if changed:
                 facts = ({key: side[name][key] for key in changed} for side in (old, new))
-                yield Difference(section, name, *map(_told, facts))
+                yield Difference(section, name, *map(_described, facts))
 
 
-def _told(facts: Facts | None) -> str:
+def _described(facts: Facts | None) -> str:
     if facts is None:
         return ""
     return ", ".join(f"{key} {value}" if key else value for key, value in facts.items()) or "yes"
 
 
 def table(before: Snapshot, after: Snapshot) -> str:
-    """The differences for people: a heading for each section, and aligned columns."""
+    """Return the differences as text: a heading for each section, and aligned columns."""
     found = list(differences(before, after))
     lines = []
     for section in dict.fromkeys([*before, *after]):
@@ -112,7 +114,7 @@ def table(before: Snapshot, after: Snapshot) -> str:
 
 
 def snapshot(source: str) -> Snapshot:
-    """What is known of a source. May download or start a server. Raises Unreadable."""
+    """Return all facts of a source. May download it, or start a server. Raises Unreadable."""
     if source.startswith("tritonclient=="):
         return {"schema": triton_schema.of_wheel(fetch(source))}
     if source == "oracle":
@@ -136,23 +138,23 @@ def snapshot(source: str) -> Snapshot:
         ".json": lambda: json.loads(file.read_text(encoding="utf-8")),
     }
     if file.suffix not in readers:
-        raise Unreadable(f"{source}: not a source; the sources are\n{__doc__}")
+        raise Unreadable(f"{source}: unknown source. The sources are\n{__doc__}")
     if not file.exists():
-        raise Unreadable(f"{source}: there is no such file")
+        raise Unreadable(f"{source}: file not found")
     return readers[file.suffix]()
 
 
 def oldest_client() -> str:
-    """The oldest tritonclient that pyproject.toml lets pip choose, such as tritonclient==2.67.0."""
-    told = re.search(
+    """Return the oldest tritonclient that pyproject.toml allows, such as tritonclient==2.67.0."""
+    allowed = re.search(
         r"tritonclient\[grpc\]>=(\d+\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     )
-    assert told is not None
-    return f"tritonclient=={told[1]}.0"
+    assert allowed is not None
+    return f"tritonclient=={allowed[1]}.0"
 
 
 def fetch(requirement: str) -> Path:
-    """The wheel of tritonclient==VERSION, downloaded unless it is there. Raises Unreadable."""
+    """Return the wheel of tritonclient==VERSION; download it if necessary. Raises Unreadable."""
     if not (found := cached(requirement)):
         command = [
             sys.executable,
@@ -167,14 +169,12 @@ def fetch(requirement: str) -> Path:
             raise Unreadable(f"pip cannot download {requirement}; its reason is above")
         found = cached(requirement)
     if found is None:
-        raise Unreadable(
-            f"{requirement}: pip gave no wheel of this name; write the version in full"
-        )
+        raise Unreadable(f"{requirement}: pip found no wheel of this name; write the full version")
     return found
 
 
 def cached(requirement: str) -> Path | None:
-    """The wheel of tritonclient==VERSION, if it was downloaded."""
+    """Return the wheel of tritonclient==VERSION if it was downloaded, otherwise None."""
     return next(WHEELS.glob(f"{requirement.replace('==', '-')}-*.whl"), None)
 
 
@@ -182,7 +182,7 @@ def cached(requirement: str) -> Path | None:
 
 
 def flags(usage: str) -> dict[str, Facts]:
-    """The flags in the real server's usage text, with the kinds of their values and defaults."""
+    """Return the flags in the real server's usage text, with types and defaults of their values."""
     found: dict[str, Facts] = {}
     for flag, kind, lines in re.findall(
         r"^  (--[a-z0-9-]+) ?(.*)\n((?:\t.*\n)*)", usage, re.MULTILINE
@@ -195,7 +195,7 @@ def flags(usage: str) -> dict[str, Facts]:
 
 
 def own_flags() -> dict[str, Facts]:
-    """The flags of the reference server, with the defaults that no profile decides."""
+    """Return the flags of the reference server, with defaults that do not depend on a profile."""
     found: dict[str, Facts] = {}
     for action in arguments.new_parser()._actions:
         tells = action.default not in (None, [], argparse.SUPPRESS)
@@ -205,12 +205,12 @@ def own_flags() -> dict[str, Facts]:
 
 
 def _plain(value: str) -> str:
-    """A default without its quotes and explanations in brackets."""
+    """Return a default without its quotes and without explanations in brackets."""
     return re.sub(r" \(.*\)$", "", value).strip("'\"").lower()
 
 
 def profile(name: str) -> dict[str, Facts]:
-    """The fields of a profile of the reference server."""
+    """Return the fields of a profile of the reference server."""
     fields = dataclasses.asdict(PROFILES[name])
     return {field: {"": str(value)} for field, value in fields.items()}
 
@@ -230,7 +230,7 @@ class TritonPythonModel:
 
 
 def metrics(command: Sequence[str]) -> dict[str, Facts]:
-    """The families of metrics that a server has with one model, a cache, and all settings on."""
+    """Return the metric families of a server with one model, a cache, and all metrics enabled."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         version = Path(folder, "models", "m", "1")
         version.mkdir(parents=True)
@@ -262,7 +262,7 @@ def _families(page: str) -> dict[str, Facts]:
 
 
 def _first_page(server: subprocess.Popen[bytes], url: str) -> str | None:
-    """The page of metrics once the model is there; None if the server ends, or is too slow."""
+    """Return the metrics page after the model is loaded; None if the server ends or is too slow."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -281,10 +281,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main(given: Sequence[str]) -> None:
-    """Print what was asked for."""
+def main(words: Sequence[str]) -> None:
+    """Run the command with these arguments."""
     try:
-        match given:
+        match words:
             case ["compare", before, after]:
                 print(table(snapshot(before), snapshot(after)))
             case ["snapshot", source]:

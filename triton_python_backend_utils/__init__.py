@@ -1,7 +1,7 @@
 """`triton_python_backend_utils` for code outside of a server: tests, editors, type checkers.
 
-The server gives each model instance its own module of this name. Triton's model processes find
-Triton's module behind all installed packages; there this package loads that module instead.
+The server gives each model instance its own module of this name. In Triton's model processes, this
+package is found before Triton's own module, and loads that module instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks on live servers, and fuzzing of everything that decodes bytes from outside.
+"""Attacks on live servers, and fuzzing of all decoders of received bytes.
 
     make campaign                  ten minutes on both hosts of the server and the real tritonserver
     make fuzz                      coverage-guided fuzzing of the decoders
@@ -25,7 +25,7 @@ T = TypeVar("T", bytes, tuple[bytes, ...])
 
 
 def reduced(failing: T, fails: Callable[[T], bool], most_trials: int = 2_000) -> T:
-    """Return the smallest part of `failing` found that still fails (delta debugging).
+    """Reduce `failing` as far as possible to a part that still fails (delta debugging).
 
     Removes first halves and then smaller and smaller parts as long as the rest fails.
 

@@ -1,15 +1,15 @@
 """Attack the reference server and the real tritonserver, and report what bystanders notice.
 
     python -m benchmarks.attack                          ten minutes, as `make campaign`
-    python -m benchmarks.attack --hours 8                and eight hours of the attack `endurance`
+    python -m benchmarks.attack --hours 8                plus eight hours of the attack `endurance`
     python -m benchmarks.attack --only smuggling --sides inline process
     python -m benchmarks.attack --replay tests/campaign/reduced/live_http/0123456789ab
 
 During an attack a bystander sends valid requests over HTTP and gRPC and checks every response.
-Columns: `lost` counts its requests without a response, `refused` those with an error response,
-`wrong` those with wrong content; `ms` is the time of a round of four requests. `MiB`, `fds` and
-`threads` are the growth of the server and its processes after the attack. The last table is that
-of docs/results/campaign.md. Runs with the same --seed send the same bytes.
+Columns: `lost` counts the bystander's requests without a response, `refused` its error responses,
+`wrong` its responses with wrong content; `ms` is the time of a round of four requests. `MiB`, `fds`
+and `threads` are the growth of the server and its processes after the attack. The last table is for
+docs/results/campaign.md. Runs with the same --seed send the same bytes.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ RESULTS = ROOT / ".cache" / "campaign.json"
 
 @contextlib.contextmanager
 def no_flags() -> Iterator[Mapping[str, Flag]]:
-    """No flags."""
+    """Yield no flags."""
     yield {}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack, and which effects it may have."""
+    """An attack and its permitted effects."""
 
     run: Callable[[Ground], str]
     seconds: float = 3.0
@@ -72,13 +72,13 @@ class Attack:
     ends: bool = False
     """True if the server is expected to exit."""
     flags: Mapping[str, Flag] = field(default_factory=dict)
-    given: Callable[[], contextlib.AbstractContextManager[Mapping[str, Flag]]] = no_flags
-    """More flags, which last as long as the server."""
+    with_flags: Callable[[], contextlib.AbstractContextManager[Mapping[str, Flag]]] = no_flags
+    """Yields further flags, and holds their resources as long as the server runs."""
     transport: str = "plain"
     """The bystander's gRPC: plain, tls, or an empty string for none."""
     only: tuple[str, ...] = ALL_BUT_ASGI
     models: Callable[[], contextlib.AbstractContextManager[Path]] | None = None
-    """A repository for this attack alone; it implies `alone`."""
+    """A separate repository for this attack; implies `alone`."""
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ _OVER_HTTP = (
     *("endless_headers", "endless_url", "tiny_chunks", "gzip_bomb", "long_json", "nested_json"),
     "long_json_answer",
 )
-"""Floods that an ASGI server can get."""
+"""Floods that an ASGI server can receive."""
 
 ATTACKS = {
     attack.name: attack
@@ -145,7 +145,7 @@ ATTACKS = {
         Attack(clients.memory_exhausted, alone=True, may_lose=True),
         Attack(disk_full, alone=True, flags={"log_verbose": "1", "log_file": "/dev/full"}),
         Attack(clock_jumps, alone=True, only=("inline", "process")),
-        Attack(conditions.tls_stalled, alone=True, given=conditions.with_tls, transport="tls"),
+        Attack(conditions.tls_stalled, alone=True, with_flags=conditions.with_tls, transport="tls"),
         Attack(conditions.content_types),
         Attack(
             conditions.cache_keys,
@@ -154,10 +154,12 @@ ATTACKS = {
             models=conditions.with_cached,
             only=SIDES,
         ),
-        Attack(conditions.collector_silent, alone=True, given=conditions.with_silent_collector),
-        Attack(conditions.collector_dead, alone=True, given=conditions.with_dead_collector),
-        Attack(conditions.shm_full, alone=True, given=conditions.with_own_shm, may_lose=True),
-        Attack(conditions.disk_filled, alone=True, given=conditions.with_own_disk),
+        Attack(
+            conditions.collector_silent, alone=True, with_flags=conditions.with_silent_collector
+        ),
+        Attack(conditions.collector_dead, alone=True, with_flags=conditions.with_dead_collector),
+        Attack(conditions.shm_full, alone=True, with_flags=conditions.with_own_shm, may_lose=True),
+        Attack(conditions.disk_filled, alone=True, with_flags=conditions.with_own_disk),
         Attack(
             conditions.device_service_killed,
             10,
@@ -211,13 +213,13 @@ def attacked(attack: Attack, ground: Ground) -> Row:
 
 
 def _long_callbacks(log: str) -> str:
-    """Return the first of the reported callbacks, and their number."""
+    """Return the number of reported callbacks, and the first of them."""
     lines = [line for line in log.splitlines() if line.startswith(programs.MARK)]
     return f"{len(lines)}, such as {lines[0][:200]}" if lines else ""
 
 
 def _settled(server: Server, before: Facts) -> Facts:
-    """Return what the server holds once it is back at its former level, or after 15 s."""
+    """Return the server's resources once they are back at their former level, or after 15 s."""
     end = time.monotonic() + SETTLED_S
     while True:
         after = facts(server)
@@ -268,7 +270,8 @@ def _serving(
         more["program"] = ("-m", "benchmarks.attack.programs", "clock")
     elif options.callbacks and side != "triton":
         more["program"] = MEASURED
-    with attack.given() as given, started(side, folder, **attack.flags, **given, **more) as server:
+    flags = attack.flags
+    with attack.with_flags() as held, started(side, folder, **flags, **held, **more) as server:
         try:
             yield server
         finally:

@@ -212,7 +212,7 @@ def server_killed(ground: Ground) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on. Raise OSError without a process."""
+    """Return the fields of /proc/PID/stat from the state on. Raise OSError if it is missing."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

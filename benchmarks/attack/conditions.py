@@ -354,7 +354,7 @@ Promise.allSettled(all).then(done => done.length)
 
 
 def web_pages(ground: Ground) -> str:
-    """A page of another site in a browser, also after its name is rebound to this machine."""
+    """A page of another site in a browser, before and after its name is rebound to this machine."""
     address = ground.server.http
     port, grpc, metrics = (
         one.rpartition(":")[2] for one in (address, ground.server.grpc, ground.server.metrics)

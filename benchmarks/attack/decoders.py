@@ -52,7 +52,7 @@ from reference_server.config.schema import ModelConfig as FrozenConfig
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.http2.frames import ConnectionFault
 from reference_server.frontends.grpc.http2.header_blocks import HeaderReader
-from reference_server.frontends.grpc.http2.receiving import DataCame, Event
+from reference_server.frontends.grpc.http2.receiving import DataReceived, Event
 from reference_server.repository.versions import ServedModel
 
 Target = Callable[[bytes], None]
@@ -64,7 +64,7 @@ EXCLUDED = (b"/v2/logging", b"trace/setting", b"sharedmemory", b"/v2/repository"
 _STATUSES = frozenset((200, 400, 404, 405, 415, 417, 431, 500, 501, 503))
 
 
-# -- HTTP: heads, bodies, JSON, the binary header, down to the answer
+# -- HTTP: heads, bodies, JSON, the binary header, and responses
 
 
 @cache
@@ -74,7 +74,7 @@ def _models() -> tuple[ServedModel, ...]:
 
 
 class _RaiseLogged(logging.Handler):
-    """A log handler that raises logged exceptions: frontends log only unexpected ones."""
+    """A log handler that raises logged exceptions: frontends log only unexpected exceptions."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info is not None and record.exc_info[1] is not None:
@@ -163,13 +163,13 @@ def json_document(data: bytes) -> None:
 
 
 def _events(*pieces: bytes) -> tuple[list[str], list[object]]:
-    """Return the events of a connection that receives the pieces, and what it sends."""
+    """Return the events of a connection that receives the pieces, and everything that it sends."""
     peer = Peer()
     events: list[str] = []
     bodies: dict[int, bytes] = {}
     for piece in pieces:
         for event in peer.connection.receive(memoryview(piece), 0.0):
-            if isinstance(event, DataCame):
+            if isinstance(event, DataReceived):
                 bodies[event.stream_id] = bodies.get(event.stream_id, b"") + event.data
                 if not event.ended:
                     continue
@@ -179,7 +179,7 @@ def _events(*pieces: bytes) -> tuple[list[str], list[object]]:
 
 def _named(event: Event) -> str:
     """Describe the event without its part of a body."""
-    if isinstance(event, DataCame):
+    if isinstance(event, DataReceived):
         return f"end of stream {event.stream_id}"
     return repr(event)
 
@@ -202,7 +202,7 @@ def header_block(data: bytes) -> None:
 
 
 def infer_message(data: bytes) -> None:
-    """A ModelInferRequest: rejected exactly if protobuf rejects it, otherwise decoded alike."""
+    """A ModelInferRequest: decoded as by protobuf, and rejected if protobuf rejects it."""
     try:
         expected: ModelInferRequest | None = ModelInferRequest.FromString(data)
     except DecodeError:
@@ -237,7 +237,7 @@ def _file() -> Path:
     return Path(folder) / pbtxt.FILE_NAME
 
 
-def _checked(config: ModelConfig) -> None:
+def _check_and_freeze(config: ModelConfig) -> None:
     """Check a configuration as for a loaded model, and freeze it."""
     config.name = config.name or "m"
     config.backend = config.backend or "python"
@@ -252,7 +252,7 @@ def config_text(data: bytes) -> None:
     path = _file()
     path.write_bytes(data)
     with contextlib.suppress(ServerError):
-        _checked(pbtxt.read(path))
+        _check_and_freeze(pbtxt.read(path))
 
 
 def config_json(data: bytes) -> None:
@@ -262,7 +262,7 @@ def config_json(data: bytes) -> None:
     except ValueError:
         return
     with contextlib.suppress(ServerError):
-        _checked(config)
+        _check_and_freeze(config)
 
 
 # -- the device service
@@ -288,7 +288,7 @@ def service_packet(data: bytes) -> None:
 
 @cache
 def _picture_step() -> PictureStep:
-    """Return the step of the most common processor that crops."""
+    """Return the step for the most common image processor that crops."""
     rest = {"resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "crop_size": 32}
     fields = {"image_processor_type": "CLIPImageProcessor", "size": 32, **rest}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
@@ -298,7 +298,7 @@ def _picture_step() -> PictureStep:
 
 
 def picture(data: bytes) -> None:
-    """A JPEG or PNG file: pixels of the right shape, or the fault of its request."""
+    """A JPEG or PNG file: pixels of the right shape, or an error of its request."""
     files = np.empty(1, object)
     files[0] = data
     with contextlib.suppress(RequestFault):

@@ -1,6 +1,6 @@
 """Floods: one client that sends or requests without limit.
 
-Each attack runs in a process of its own until it is killed. When the server closes its connection,
+Each attack runs in a separate process until this is killed. When the server closes the connection,
 the attack starts again.
 """
 
@@ -328,7 +328,7 @@ def _attack(name: str, http: str, grpc: str, started: Event) -> NoReturn:
 
 @contextlib.contextmanager
 def flooding(server: Server, name: str) -> Iterator[multiprocessing.process.BaseProcess]:
-    """Run a flood in a process of its own until the block ends."""
+    """Run a flood in a separate process until the block ends."""
     context = multiprocessing.get_context("spawn")
     started = context.Event()
     attacker = context.Process(

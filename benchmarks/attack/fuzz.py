@@ -22,7 +22,7 @@ from benchmarks.attack import ROOT, keep, reduced
 CORPUS = ROOT / ".cache" / "fuzz"
 _SECONDS = 60
 _HUNG_S = 10
-"""Time limit of one input; the slowest valid one takes a few milliseconds."""
+"""Time limit of one input; the slowest valid input takes a few milliseconds."""
 _MOST_MIB = 4_096
 _DONE = re.compile(r"Done (\d+) runs")
 _COVERED = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _fuzzed(name: str, corpus: Path, seconds: int, seed: int) -> bytes | None:
-    """Fuzz one decoder in a process of its own; return the input that made it fail, if any."""
+    """Fuzz one decoder in a separate process; return the input that made it fail, or None."""
     crash = corpus.with_suffix(".crash")
     crash.unlink(missing_ok=True)
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Servers under attack: the models they serve, how they start, and what their processes hold."""
+"""Servers under attack: their models and how they start."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TritonPythonModel:
 """
 """A decoupled model that sends responses until its client disconnects.
 
-The last element of the input is the number of floats of each; 0: 25,000.
+The last element of the input is the number of floats in each response; 0 means 25,000.
 """
 FLOOD_CONFIG = """\
 backend: "python"
@@ -78,7 +78,7 @@ class Ground:
     seconds: float
 
     def over(self) -> Iterator[float]:
-        """Yield the seconds that are left, until there are none."""
+        """Yield the remaining seconds until the time is over."""
         end = time.monotonic() + self.seconds
         while (left := end - time.monotonic()) > 0:
             yield left
@@ -155,7 +155,7 @@ def write_image_service(folder: Path) -> None:
 
 @contextlib.contextmanager
 def started(side: str, folder: Path, **flags: Flag) -> Iterator[Server]:
-    """Start a server of this side on these models, with more flags."""
+    """Start the server of a side with the models in `folder` and these flags."""
     if side == "triton":
         starting = start_tritonserver(folder, **flags)
     elif side == "asgi":

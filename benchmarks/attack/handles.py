@@ -1,7 +1,7 @@
 """Forged handles of rows that stay in the device service.
 
-Clients hold valid handles of their own rows, whose results they know, beside a busy ensemble. They
-send valid, already read and made-up handles, alone and together with valid ones in one request.
+While an ensemble is busy, clients hold valid handles of their own rows, whose results they know.
+They send valid, already read and made-up handles, alone and mixed in one request.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def handles_forged(ground: Ground) -> str:
 
 
 class _Client:
-    """A client that owns some rows and forges handles of others."""
+    """A client that owns some rows and forges handles of other clients' rows."""
 
     def __init__(self, address: str, dice: random.Random, counts: Counter[str]) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=60)
@@ -218,7 +218,7 @@ def forged(
 
 
 def _changed(dice: random.Random, handle: Sequence[int]) -> list[int]:
-    """Flip one to three bits, preferably those that select a place or a store."""
+    """Flip one to three bits, preferably bits that select a place or a store."""
     made = list(handle)
     for _ in range(dice.randint(1, 3)):
         made[dice.randrange(_WORDS)] ^= 1 << dice.choice((0, 1, 2, 31, 32, 33, 63))
@@ -226,7 +226,7 @@ def _changed(dice: random.Random, handle: Sequence[int]) -> list[int]:
 
 
 def _crossed(dice: random.Random, handles: Sequence[Sequence[int]]) -> list[int]:
-    """Combine the place of one handle with the key of another."""
+    """Combine the place of one handle with the key of another handle."""
     return [*dice.choice(handles)[:2], *dice.choice(handles)[2:]]
 
 

@@ -1,7 +1,6 @@
 """Good requests with random changes, over live connections, for a short or a long time.
 
-The unit of a test case is all bytes of one connection: replayed on a new server, they have the
-same effect.
+A test case is all bytes of one connection: replayed on a new server, they have the same effect.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ def _count_responses(ground: Ground, pieces: list[bytes]) -> int:
     each request only after the previous response.
 
     Raises:
-        Harm: A request got no response, or one with an unexpected status.
+        Harm: A request got no response, or a response with an unexpected status.
     """
     sent = b"".join(pieces)
     with connect(ground.server.http) as client, client.makefile("rb") as stream:

@@ -49,7 +49,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        # The process host's command line: see `_BOOT` there.
+        # `_BOOT` in the process host defines this command line.
         self.ends = [*map(int, open("/proc/self/cmdline").read().split(chr(0))[5:7])]
 
     def execute(self, requests):
@@ -61,7 +61,7 @@ class TritonPythonModel:
 """
 """A model that writes its input to a socket of its process host, and then responds as usual.
 
-The first byte of the input selects the socket of events or that of job results.
+The first byte of the input selects the socket: that of events or that of job results.
 """
 LIAR_CONFIG = """
 backend: "python"
@@ -85,7 +85,7 @@ _MESSAGES = (
 )
 """Messages that a model process may send, but at another time or with other numbers.
 
-None makes a request wait forever: every model may do that, so it is no defect.
+No message makes a request wait forever: every model may do that, so it would be no defect.
 """
 _TIMEOUT_S = 45.0
 """Longer than the longest pause before a process is restarted, plus its start."""
@@ -132,8 +132,8 @@ def model_processes_lie(ground: Ground) -> str:
 def _lie(dice: random.Random) -> bytes:
     """Return whole frames with junk, a changed or an unexpected message.
 
-    The first byte selects the socket. No frame is incomplete: an incomplete one ends its process
-    only after a minute.
+    The first byte selects the socket. No frame is incomplete, because an incomplete frame
+    ends the process only after a minute.
     """
     text = dice.choice(_MESSAGES).encode()
     data = dice.choice([None, b"", bytes(16)])
@@ -170,7 +170,7 @@ def _framed(text: bytes, data: bytes | None = None) -> bytes:
 
 
 def _send(ground: Ground, lie: bytes) -> bool:
-    """Have the model write these bytes; return whether its request succeeded.
+    """Make the model write these bytes; return whether the request succeeded.
 
     Raises:
         Defect: The request got no response.
@@ -204,7 +204,7 @@ _SETTLED_S = 20.0
 
 @contextlib.contextmanager
 def with_service() -> Iterator[Path]:
-    """A repository with a model that executes in a device service of its own."""
+    """A repository with a model that executes in a separate device service."""
     with models() as folder, service_folder():
         write_image_service(folder)
         yield folder
@@ -297,7 +297,7 @@ class _Rude:
             _answer(channel)
 
     def runs(self) -> None:
-        """Send changed execution packets for an engine and memory of its own."""
+        """Send changed execution packets for this client's own engine and memory."""
         with self._greeted() as (channel, token):
             sealed = sealed_file("rude", 1 << 20)
             try:
@@ -325,7 +325,7 @@ class _Rude:
                 open_.enter_context(self._connected())
 
     def silence(self) -> None:
-        """Open a connection that sends nothing and one that reads nothing, and keep both."""
+        """Open a connection that sends nothing and one that reads nothing; keep both open."""
         self._kept.enter_context(self._connected())
         deaf = self._kept.enter_context(self._connected())
         again = pack_json({"version": VERSION, "role": "observer"})
@@ -382,7 +382,7 @@ _HELLO = {"role": "client", "name": "rude", "weight": 1.0, "priority": 0}
 
 
 def _answer(channel: Channel) -> dict[str, Any]:
-    """Receive a message. Raise PeerGone without one, Defect after the time limit."""
+    """Receive a message. Raise PeerGone if the connection ends, Defect after the time limit."""
     return channel.receive_json(_deadline())[0]
 
 

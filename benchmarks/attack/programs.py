@@ -1,4 +1,4 @@
-"""The reference server in other surroundings, with its options of the command line.
+"""Start the reference server in other environments, with its usual command-line options.
 
     python -m benchmarks.attack.programs asgi --model-repository=... --http-port=8000
     python -m benchmarks.attack.programs clock --model-repository=...
@@ -7,8 +7,8 @@
 `asgi` is the ASGI application in uvicorn, without gRPC. With `clock` the wall clock jumps by a day
 every second; the monotonic clock is not changed, because durations must not depend on the wall
 clock. `callbacks` reports event loop callbacks that use much CPU time: while they run, no other
-client is served. CPU time of the loop's thread counts, so a busy machine changes nothing. That loop
-is asyncio's, because uvloop's callbacks cannot be measured.
+client is served. It measures the CPU time of the loop's thread, so a busy machine changes nothing,
+and uses asyncio's loop, because callbacks of uvloop cannot be measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Observation during an attack: the server's processes, and a bystander client.
 
-The bystander sends valid requests in a process of its own and checks every response.
+The bystander sends valid requests in a separate process and checks every response.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def family(pid: int) -> list[int]:
 
 
 def facts(server: Server) -> Facts:
-    """Measure what the server and its child processes hold now."""
+    """Measure the current resources of the server and its child processes."""
     pages = descriptors = threads = 0
     pids = family(server.process.pid)
     for pid in pids:
@@ -83,14 +83,14 @@ class Noticed:
     wrong: list[str] = field(default_factory=list)
     """Responses with wrong content, or out of order."""
     seconds: list[float] = field(default_factory=list)
-    """Time of each round: over HTTP a health check and two pipelined inferences, one over gRPC."""
+    """Time of each round: a health check and two pipelined inferences over HTTP, one over gRPC."""
 
 
 class Bystander:
     """A client of both frontends that knows the correct response to each of its requests."""
 
     def __init__(self, http: str, grpc: str, transport: str = "plain") -> None:
-        """Create a client. `transport` of gRPC is plain, tls, or empty for no requests over it."""
+        """Create a client. `transport` is "plain" or "tls" for gRPC, or "" for HTTP only."""
         self._http, self._grpc, self._transport = http, grpc, transport
         self._numbers = itertools.count(1)
         self.noticed = Noticed()
@@ -144,7 +144,7 @@ class Bystander:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
             tls.set_alpn_protocols(["h2"])
         with RawConnection(self._grpc, seconds=TIMEOUT_S, tls=tls) as client:
-            # A window for all responses of the longest run.
+            # The window must hold all responses of the longest run.
             client.send(frame(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")))
             for stream in itertools.count(1, 2):
                 number = next(self._numbers)
@@ -184,7 +184,7 @@ def _run_bystander(http: str, grpc: str, transport: str, pipe: Connection) -> No
 
 @contextlib.contextmanager
 def bystander(server: Server, transport: str = "plain") -> Iterator[Noticed]:
-    """Run a bystander in a process of its own; its results are complete after the block."""
+    """Run a bystander in a separate process; its results are complete after the block."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     process = context.Process(

@@ -13,7 +13,7 @@ stop = False
 
 
 def serve(arguments):
-    """Process callbacks; runs in their thread."""
+    """Process the stream's callbacks, in a separate thread."""
     context, timeout = arguments
     check(acl.rt.set_context(context), "set_context")
     while not stop:

@@ -1,4 +1,4 @@
-"""Build the models of the Ascend examples: images [n, 3, h, w] to ten scores, static and geared.
+"""Build the models of the Ascend examples, which return ten scores for images [n, 3, h, w].
 
 python examples/ascend/make_models.py FOLDER [SOC]: writes ONNX and compiles it with `atc`.
 """
@@ -18,7 +18,7 @@ FLAGS = {
     "batch": {"input_shape": "image:-1,3,32,32", "dynamic_batch_size": "1,2,4,8"},
     "sides": {"input_shape": "image:1,3,-1,-1", "dynamic_image_size": "16,16;32,32;32,48"},
 }
-"""Model name to its ATC options."""
+"""ATC options by model name."""
 
 
 def weights() -> np.ndarray:

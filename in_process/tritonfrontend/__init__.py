@@ -37,13 +37,13 @@ _MAX_PORT = 65535
 
 @dataclass
 class _Options:
-    """Options that are checked when they are made.
+    """Options that are checked when the object is created.
 
     Raises:
-        ValueError: a value has another type or is out of range.
+        ValueError: a value has the wrong type or is out of range.
     """
 
-    #: The lowest value of integers, where it is not 0.
+    #: The minimum of integer options, where it is not 0.
     _LOWEST: ClassVar[dict[str, int]] = {}
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class _Options:
 
 
 def _is_of(value: object, expected: type) -> bool:
-    """Return True if `value` has the type. A bool is no integer."""
+    """Return True if `value` has the type. A bool does not count as an integer."""
     return isinstance(value, expected) and isinstance(value, bool) == (expected is bool)
 
 
@@ -79,14 +79,14 @@ class _Frontend(ABC):
 
     Args:
         server: a started server.
-        options: the options of this class; by default all defaults.
+        options: `Options` of this class; None: all defaults.
 
     Raises:
         InvalidArgumentError: the server is not started, or the options are of another class.
     """
 
     Options: ClassVar[type[_Options]]
-    #: The port in the log.
+    #: The name of the port in the log.
     _NAME: ClassVar[str]
 
     def __init__(self, server: Server, options: Any = None) -> None:  # noqa: ANN401 - own class
@@ -121,7 +121,7 @@ class _Frontend(ABC):
             listener, port = self._new_listener(running)
             await listener.open()
             forks.close_port_in_forks(port)
-            # By the object: two ports of one kind may be open.
+            # The key has the object's id: two ports of one type may be open.
             running.listeners[f"{self._NAME} {id(self)}"] = listener
             return listener
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +24,12 @@ from ge_runtime.engines.gearing import (
     adapt_threads,
     answer_slots,
     overlap_lines,
-    with_compiled_gears,
-    with_fixed_batch,
+    with_graph_gears,
 )
 from ge_runtime.engines.growing_states import group_places, pool_bytes
-from ge_runtime.errors import ArtifactFault, ConfigFault, OutOfMemory, PlanFault, shown
+from ge_runtime.errors import ArtifactFault, ConfigFault, OutOfMemory, PlanFault
 from ge_runtime.memory.arena import AnswerSlots, Arena
-from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
+from ge_runtime.memory.machine import MemoryLimit, ReadLimits, ensure_fits, host_bytes, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
@@ -80,6 +78,40 @@ class _OneRow(Exception):
     """The graph executes one row only; the text is the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The folder and the configuration that a model is opened from."""
+
+    version_dir: Path
+    model_config: Mapping[str, object]
+    """Triton's model configuration."""
+    derived: Collection[str]
+    cores: int
+    """Number of cores that this process may use."""
+    one_row: str = ""
+    """The reason why the configuration was reduced to one row, for the log; "" if it was not."""
+
+    def parsed(self) -> RuntimeConfig:
+        """Return the parsed configuration. Raises ConfigFault."""
+        return RuntimeConfig.parse(self.model_config, cores=self.cores, derived=self.derived)
+
+    def changed(self, parameters: Mapping[str, str], *, one_row: str = "") -> _Source:
+        """Return the source with these parameters added or replaced."""
+        changed = with_parameters(self.model_config, parameters)
+        return replace(self, model_config=changed, one_row=one_row)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenGraph:
+    """The artifacts of a model, open at each place of its configuration."""
+
+    artifacts: Sequence[Artifact]
+    rewrites: Sequence[str]
+    """Rewrites of the graphs, as lines of the report."""
+    backends: Sequence[DeviceBackend]
+    engines: Sequence[Engine]
+
+
 def assemble(
     version_dir: Path,
     model_config: Mapping[str, object],
@@ -93,143 +125,79 @@ def assemble(
     See `Runtime.open` for arguments and exceptions. After an exception nothing stays open. A graph
     that executes one row only is opened again for executions of one row.
     """
-    opened = partial(
-        _assemble, version_dir, instance_name=instance_name, derived=derived, limits=limits
-    )
+    source = _Source(version_dir, model_config, derived, cores_of_process())
     try:
-        return opened(model_config)
+        return _assemble(source, instance_name, limits)
     except _OneRow as found:
-        return opened(with_parameters(model_config, {"gears.batch": "1"}), one_row=str(found))
-
-
-def _assemble(
-    version_dir: Path,
-    model_config: Mapping[str, object],
-    *,
-    instance_name: str,
-    derived: Collection[str],
-    limits: ReadLimits,
-    one_row: str = "",
-) -> Assembly:
-    """Open all parts once. Raises _OneRow if the graph executes one row only.
-
-    `one_row` is the reason why the configuration was reduced to one row, for the log.
-    """
-    cores = cores_of_process()
-    config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
-    components.prepare(config.device_kind)
-    artifacts = find_artifacts(
-        version_dir, config.engine, config.stages, device_kind=config.device_kind
+        reason = str(found)
+    source = source.changed({"gears.batch": "1"}, one_row=reason)
+    parts = _assemble(source, instance_name, limits)
+    warning = (
+        f"{instance_name}: load check: {reason}; it is served with one row in each execution, as "
+        "with 'gears.batch: 1'"
     )
-    rewrites: list[str] = []
-    if config.unpad or config.int8:
-        # Only loaded for models whose graphs are rewritten.
-        from ge_runtime.rewriting.at_load import rewrite_graphs
+    return replace(parts, warnings=(warning,))
 
-        artifacts, rewrites = rewrite_graphs(config, artifacts, cores)
+
+def _assemble(source: _Source, instance_name: str, limits: ReadLimits) -> Assembly:
+    """Open all parts once. Raises _OneRow if the graph executes one row only."""
+    config = source.parsed()
+    components.prepare(config.device_kind)
     with ExitStack() as opened:  # closed if anything below fails
-        backends, engines = _open(config, artifacts, instance_name, opened)
-        artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
+        graph = _open(source, config, instance_name, opened)
+        engine, backend = graph.engines[0], graph.backends[0]
         # A compiled file contains its gears: they are known once it is open, and needed for all
         # planning below.
-        config = _with_graph_gears(config, engines[0], artifacts)
-        gearing = Gearing.of(config, version_dir)
-        unplanned = _limits(engines[0], config, gearing.gears)
-        contract = Contract.between(config, engines[0].signature)
+        config = with_graph_gears(config, engine, graph.artifacts)
+        gearing = Gearing.of(config, source.version_dir)
+        unplanned = _limits(engine, config, gearing.gears)
+        contract = Contract.between(config, engine.signature)
         footprint = Footprint.of(config, contract)
-        threads = adapt_threads(config, engines, footprint, gearing.planned)
-        plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
-        found = limits()  # before planned memory counts as used
+        threads = adapt_threads(config, graph.engines, footprint, gearing.planned)
+        plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
+        free = limits()  # before planned memory counts as used
         rules = BatchRules.of(config, contract)
-        admission = _admission(config, gearing, one_row=bool(one_row))
-        largest = [footprint.shapes(gear) for gear in gearing.planned]
-        executors = tuple(
-            Executor(
-                engine,
-                contract,
-                rules,
-                *_planned_memory(engine, backend, largest, plan),
-                _state_group(footprint, gearing.planned, backend, plan),
-            )
-            for engine, backend in zip(engines, backends, strict=True)
-        )
+        executors = _executors(graph, footprint, rules, gearing.planned, plan)
         plan = measured_plan(executors[0], config, gearing.planned, plan)
-        on_host, engine_count = config.device_kind == "cpu", len(config.places)
-        ensure_fits(host_bytes(plan, on_host=on_host, engines=engine_count), found, plan)
-        pool = _join_pool(config, plan, opened)
-        for executor in executors:
-            executor.join_arena(plan)
+        pool = _join_workspace(executors, config, plan, free, opened)
         kept_costs = KeptCosts.of(
-            config,
-            artifacts,
-            rules.terms,
-            version_dir=version_dir,
-            hardware=backends[0].hardware,
-            cores=cores,
+            config, graph.artifacts, rules.terms, source.version_dir, backend.hardware, source.cores
         )
         kept = None if kept_costs is None else kept_costs.load()
-        costs, cost_report = warm_up(executors, config, gearing.gears, rules.terms, kept)
-
-        def reconfigure(parameters: Mapping[str, str]) -> tuple[RuntimeConfig, Gears] | None:
-            changed = with_parameters(model_config, parameters)
-            try:
-                own = RuntimeConfig.parse(changed, cores=cores, derived=derived)
-                own = _with_graph_gears(own, engines[0], artifacts)
-            except (ConfigFault, ArtifactFault):
-                return None
-            return own, Gearing.of(own, version_dir).gears
-
-        fixed = [replace(state.spec, name=state.source) for state in contract.states]
-        states = [*fixed, *(state.spec for state in contract.growing)]  # as inputs of the graph
-        verdict, *measured = _load_check(
-            executors, config, gearing.gears, states, footprint, reconfigure
-        )
+        costs, cost_text = warm_up(executors, config, gearing.gears, rules.terms, kept)
+        checked = _load_check(source, graph, executors, config, gearing.gears, footprint)
         # Only now, as engines may allocate in their first executions, and never later.
-        sequences = _sequences(config, contract, executors[0].group, backends[0], plan)
-        for backend in backends:
-            backend.freeze()
+        sequences = _sequences(config, contract, executors[0].group, backend, plan)
+        for each in graph.backends:
+            each.freeze()
         opened.pop_all()
     if kept_costs is not None and kept is None:
         kept_costs.save(costs)
     elif kept_costs is not None:
-        cost_report = f"{cost_report}, kept in {kept_costs.path}"
-    reduced = f"; reduced to one row in each execution: {one_row}" if one_row else ""
-    warning = (
-        f"{instance_name}: load check: {one_row}; it is served with one row in each execution, as "
-        "with 'gears.batch: 1'"
-    )
+        cost_text += f", kept in {kept_costs.path}"
     report = (
-        *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
-        *rewrites,
-        *experimental_notes(artifacts, config.device_kind),
-        _where(config, backends, cores) + (threads and f"; {threads}"),
+        *_graph_report(source, config, graph, threads),
         *gearing.report,
-        "memory planned:",
-        *(f"  {line}" for line in plan.table() if line),
-        *(f"not planned: {line}" for line in unplanned),
-        *overlap_lines(config, artifacts, plan),
-        *(f"stays in the device service: {line}" for line in config.resident.report),
-        f"load check: {verdict}{reduced}",
-        *(f"rounding: {line}" for line in measured),
-        f"an execution costs: {cost_report}",
+        *_memory_report(config, graph, plan, unplanned),
+        *checked,
+        f"an execution costs: {cost_text}",
     )
     return Assembly(
         config=config,
         contract=contract,
         gears=gearing.gears,
-        admission=admission,
-        partitioner=_partitioner(config, gearing.gears, costs.cost, engines[0]),
+        admission=_admission(config, gearing, one_row=bool(source.one_row)),
+        partitioner=_partitioner(config, gearing.gears, costs.cost, engine),
         costs=costs,
         kept_costs=kept_costs,
         executors=executors,
-        backends=tuple(backends),
+        backends=tuple(graph.backends),
         plan=plan,
         pool=pool,
         sequences=sequences,
         unplanned=tuple(unplanned),
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
-        warnings=(warning,) if one_row else (),
     )
 
 
@@ -243,21 +211,19 @@ def with_parameters(
     return {**model_config, "parameters": {**own, **added}}
 
 
-def _with_graph_gears(
-    config: RuntimeConfig, engine: Engine, artifacts: Sequence[Artifact]
-) -> RuntimeConfig:
-    """Return the configuration with the gears of a compiled file, or of a graph's fixed batch."""
-    if engine.shapes is None:
-        return with_fixed_batch(config, engine.signature)
-    return with_compiled_gears(
-        config, engine.shapes, shown(*(artifact.path for artifact in artifacts))
-    )
-
-
 def _open(
-    config: RuntimeConfig, artifacts: Sequence[Artifact], instance_name: str, opened: ExitStack
-) -> tuple[list[DeviceBackend], list[Engine]]:
+    source: _Source, config: RuntimeConfig, instance_name: str, opened: ExitStack
+) -> _OpenGraph:
     """Open a backend and an engine for each place; `opened` closes them."""
+    artifacts = find_artifacts(
+        source.version_dir, config.engine, config.stages, device_kind=config.device_kind
+    )
+    rewrites: list[str] = []
+    if config.unpad or config.int8:
+        # Only loaded for models whose graphs are rewritten.
+        from ge_runtime.rewriting.at_load import rewrite_graphs
+
+        artifacts, rewrites = rewrite_graphs(config, artifacts, source.cores)
     backends: list[DeviceBackend] = []
     engines: list[Engine] = []
     for place in config.places:
@@ -274,7 +240,8 @@ def _open(
         opened.callback(engine.close)
         backends.append(backend)
         engines.append(engine)
-    return backends, engines
+    artifacts = for_chip(artifacts, backends[0].hardware)  # all devices have the same chip
+    return _OpenGraph(artifacts, rewrites, backends, engines)
 
 
 def _backend(
@@ -317,10 +284,29 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
     return engine.unplanned
 
 
-def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int) -> str:
+def _graph_report(
+    source: _Source, config: RuntimeConfig, graph: _OpenGraph, threads: str
+) -> Iterator[str]:
+    """Yield lines about the engines and devices; `threads` is the decision about threads."""
+    for artifact in graph.artifacts:
+        yield f"engine {artifact.engine}, because {artifact.reason}"
+    yield from graph.rewrites
+    yield from experimental_notes(graph.artifacts, config.device_kind)
     if config.device_kind == "cpu":
-        return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
-    return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
+        where = f"{config.intra_op_threads} intra-op thread(s) on {source.cores} core(s)"
+    else:
+        where = ", ".join(f"{backend.name} is {backend.hardware}" for backend in graph.backends)
+    yield where + (threads and f"; {threads}")
+
+
+def _memory_report(
+    config: RuntimeConfig, graph: _OpenGraph, plan: Plan, unplanned: Sequence[str]
+) -> Iterator[str]:
+    yield "memory planned:"
+    yield from (f"  {line}" for line in plan.table() if line)
+    yield from (f"not planned: {line}" for line in unplanned)
+    yield from overlap_lines(config, graph.artifacts, plan)
+    yield from (f"stays in the device service: {line}" for line in config.resident.report)
 
 
 def _admission(config: RuntimeConfig, gearing: Gearing, *, one_row: bool) -> Admission:
@@ -344,20 +330,21 @@ def _admission(config: RuntimeConfig, gearing: Gearing, *, one_row: bool) -> Adm
 
 
 def _load_check(
+    source: _Source,
+    graph: _OpenGraph,
     executors: Sequence[Executor],
     config: RuntimeConfig,
     gears: Gears,
-    states: Sequence[TensorSpec],
     footprint: Footprint,
-    reconfigure: Callable[[Mapping[str, str]], tuple[RuntimeConfig, Gears] | None],
 ) -> tuple[str, ...]:
     """Return the verdict and the measurements, as lines of the report.
 
     Raises ConfigFault if answers depend on other requests, _OneRow if the graph executes one row
     only.
     """
+    reduced = f"; reduced to one row in each execution: {source.one_row}" if source.one_row else ""
     if not config.load_check:
-        return ("off, by config.pbtxt",)
+        return (f"load check: off, by config.pbtxt{reduced}",)
     # Only loaded for models that are checked.
     from ge_runtime.verification.load_check import LoadCheck
 
@@ -367,19 +354,34 @@ def _load_check(
     def flops(gear: Gear) -> int | None:
         return engine.flops(footprint.shapes(gear)) if isinstance(engine, Estimating) else None
 
+    def reconfigure(parameters: Mapping[str, str]) -> tuple[RuntimeConfig, Gears] | None:
+        changed = source.changed(parameters)
+        try:
+            own = with_graph_gears(changed.parsed(), engine, graph.artifacts)
+        except (ConfigFault, ArtifactFault):
+            return None
+        return own, Gearing.of(own, source.version_dir).gears
+
+    contract = footprint.contract
+    growing = [state.spec for state in contract.growing]
     checked = LoadCheck(
         first,
         config,
         gears,
         others=others,
-        states=states,
+        states=[*_fixed_states(contract), *growing],  # as inputs of the graph
         flops=flops,
         weights_bytes=engine.weights_bytes(),
         reconfigure=reconfigure,
     ).run()
     if checked.one_row:
         raise _OneRow(checked.one_row)
-    return checked.report, checked.measured
+    return f"load check: {checked.report}{reduced}", f"rounding: {checked.measured}"
+
+
+def _fixed_states(contract: Contract) -> list[TensorSpec]:
+    """Return the states whose size does not change, with the names of the graph's inputs."""
+    return [replace(state.spec, name=state.source) for state in contract.states]
 
 
 def _sequences(
@@ -395,7 +397,7 @@ def _sequences(
     # Only loaded for graphs with states.
     from ge_runtime.scheduling.sequences import SequenceStates
 
-    specs, growth = [replace(own.spec, name=own.source) for own in contract.states], None
+    specs, growth = _fixed_states(contract), None
     if group is not None and (growth := config.states.growth) is not None:
         from ge_runtime.scheduling.state_blocks import BlockPool
 
@@ -405,6 +407,23 @@ def _sequences(
         )
         return SequenceStates(specs, config.states.kept, growth, group.pool)
     return SequenceStates(specs, config.states.kept)
+
+
+def _executors(
+    graph: _OpenGraph, footprint: Footprint, rules: BatchRules, gears: Sequence[Gear], plan: Plan
+) -> tuple[Executor, ...]:
+    """Return an executor of each engine, with its planned memory. Raises PlanFault."""
+    largest = [footprint.shapes(gear) for gear in gears]
+    return tuple(
+        Executor(
+            engine,
+            footprint.contract,
+            rules,
+            *_planned_memory(engine, backend, largest, plan),
+            _state_group(footprint, gears, backend, plan),
+        )
+        for engine, backend in zip(graph.engines, graph.backends, strict=True)
+    )
 
 
 def _state_group(
@@ -439,6 +458,25 @@ def _partitioner(
     if config.packing is None:
         return partitioner
     return InOrderPartitioner(partitioner, gears, equal)
+
+
+def _join_workspace(
+    executors: Sequence[Executor],
+    config: RuntimeConfig,
+    plan: Plan,
+    free: Sequence[MemoryLimit],
+    opened: ExitStack,
+) -> Membership | None:
+    """Give executors the workspace of the plan; return the membership in its pool, if any.
+
+    Raises PlanFault if the machine has too little memory, and as `_join_pool` does.
+    """
+    on_host, engines = config.device_kind == "cpu", len(config.places)
+    ensure_fits(host_bytes(plan, on_host=on_host, engines=engines), free, plan)
+    pool = _join_pool(config, plan, opened)
+    for executor in executors:
+        executor.join_arena(plan)
+    return pool
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

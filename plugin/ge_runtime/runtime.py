@@ -43,7 +43,7 @@ from ge_runtime.specs import PAST, ROWS, Tensors
 
 if TYPE_CHECKING:
     from ge_runtime.devices.jpeg import JpegDecoder
-    from ge_runtime.scheduling.sequences import SequenceId, State
+    from ge_runtime.scheduling.sequences import SequenceId, SequenceStates, SequenceStep, State
     from ge_runtime.scheduling.state_blocks import SequenceState
 
 OnAnswer: TypeAlias = Callable[[int, Answer], None]
@@ -184,10 +184,7 @@ class Runtime:
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         originals = cast("Sequence[Tensors]", requests) if originals is None else originals
-        with self._lock:
-            if not self._open:
-                raise RuntimeClosed(f"{self._name} is closed")
-            self._batches += 1
+        self._begin_batch()
         sequences = self._parts.sequences
         steps = [] if sequences is None else [caller.sequence for caller in callers]
         try:
@@ -227,19 +224,25 @@ class Runtime:
         finally:
             if sequences is not None:
                 sequences.end(steps, self._clock.now())
-            with self._lock:
-                self._batches -= 1
-                if not self._open:  # `close` waits
-                    self._idle.notify_all()
+            self._end_batch()
         for place, answer in zip(places, request_batch.results(), strict=True):
             answers[place] = answer
         if sequences is not None:
-            for step, answer in zip(steps, answers, strict=True):
-                # The state is 0 now. Later requests must not continue without the first one.
-                if step is not None and step.starts and isinstance(answer, Exception):
-                    sequences.drop(step.sequence)
+            _drop_failed_starts(sequences, steps, answers)
         self._finish(answers, originals)
         return answers
+
+    def _begin_batch(self) -> None:
+        with self._lock:
+            if not self._open:
+                raise RuntimeClosed(f"{self._name} is closed")
+            self._batches += 1
+
+    def _end_batch(self) -> None:
+        with self._lock:
+            self._batches -= 1
+            if not self._open:  # `close` waits
+                self._idle.notify_all()
 
     def jpeg_decoder(self) -> JpegDecoder:
         """Return the device's JPEG decoder, or the host's. Raises ArtifactFault without Pillow."""
@@ -458,3 +461,12 @@ class Runtime:
         state = "open" if self._open else "closed"
         planned = f"{self._parts.plan.total_bytes:,} bytes planned"
         return f"<Runtime {self._name}: {state}, up to {self.config.rows} row(s), {planned}>"
+
+
+def _drop_failed_starts(
+    sequences: SequenceStates, steps: Sequence[SequenceStep | None], answers: Sequence[Answer]
+) -> None:
+    """Drop sequences whose first request failed: their state is 0, and must not be continued."""
+    for step, answer in zip(steps, answers, strict=True):
+        if step is not None and step.starts and isinstance(answer, Exception):
+            sequences.drop(step.sequence)

@@ -1,1 +1,1 @@
-"""The Python backend: instances of `model.py`, run in the server's process or one of their own."""
+"""The Python backend: instances of `model.py`, run in the server's process or in their own."""

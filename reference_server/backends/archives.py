@@ -1,4 +1,4 @@
-"""Unpacks tar archives of Python environments. They are not trusted: each entry is checked.
+"""Unpacks tar archives of Python environments. Archives are not trusted: each entry is checked.
 
 Links are created after all files, so no file is ever written through a link.
 """
@@ -20,7 +20,7 @@ _CHUNK = 1 << 18
 #: The limit for one read. tarfile reads the extension of a header as a whole.
 _READ_LIMIT = 1 << 20
 _GZIP = b"\x1f\x8b"
-#: venv-pack links these to the interpreter from which the environment was created.
+#: venv-pack makes these paths links to the interpreter that created the environment.
 _INTERPRETER = re.compile(r"bin/python[0-9.]*")
 _MTIME_LIMIT = 1 << 32
 #: The path of an entry: its components.
@@ -28,7 +28,7 @@ _Parts = tuple[str, ...]
 
 
 class ArchiveError(Exception):
-    """The archive cannot be unpacked. `text` is the error text of Triton, which fails as well."""
+    """The archive cannot be unpacked. `text` is Triton's error text for the same archive."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class Limits:
 
     Attributes:
         content_bytes: The size of the decompressed archive.
-        entries: The number of its files, folders and links.
+        entries: The number of files, folders and links.
     """
 
     content_bytes: int = 32 << 30
@@ -55,14 +55,14 @@ def unpack(archive: IO[bytes], into: Path, limits: Limits) -> str:
 
     Args:
         archive: The file, at its start.
-        into: The folder, which contains a part of the archive if an exception is raised.
+        into: The folder. After an exception it contains a part of the archive.
         limits: The limits of the archive.
 
     Returns:
         The SHA-256 of the file in hexadecimal digits.
 
     Raises:
-        ArchiveError: The file is no such archive, or an entry is refused.
+        ArchiveError: The file is not a tar archive, or an entry is refused.
         OSError: A file cannot be read or written.
     """
     compressed = archive.read(len(_GZIP)) == _GZIP
@@ -77,7 +77,7 @@ def unpack(archive: IO[bytes], into: Path, limits: Limits) -> str:
 
 
 def digest_of(archive: IO[bytes]) -> str:
-    """Return the SHA-256 of a file, which is at its start, in hexadecimal digits."""
+    """Return the SHA-256 of a file, positioned at its start, in hexadecimal digits."""
     hashed = _Hashed(archive)
     hashed.read_rest()
     return hashed.digest.hexdigest()
@@ -103,7 +103,7 @@ class _Hashed:
 class _Content:
     """The decompressed archive. It can only be read forward, and each read is limited.
 
-    Some releases of tarfile go back, or read without limit, if a size in a header is negative.
+    If a size in a header is negative, some releases of tarfile seek back or read without a limit.
     """
 
     def __init__(self, file: IO[bytes], limits: Limits) -> None:
@@ -166,8 +166,8 @@ class _Unpacking:
                 self._unpack(entry)
                 entry = tar.next()
         except (tarfile.TarError, ValueError, RecursionError, OverflowError) as error:
-            raise _broken(error) from None  # a chain of headers is a recursion in tarfile
-        if any(self._content.last_read):  # tarfile takes an invalid header for the end
+            raise _broken(error) from None  # RecursionError: a long chain of headers
+        if any(self._content.last_read):  # tarfile treats an invalid header as the end
             raise _broken("invalid header")
         for parts, target in self._links.items():
             self._make_link(parts, target)
@@ -177,7 +177,7 @@ class _Unpacking:
             return tarfile.TarFile(fileobj=self._content, errorlevel=2)  # type: ignore[arg-type]
         except (tarfile.TarError, ArchiveError) as error:
             raise ArchiveError(
-                f"found no tar archive ({error}); expected one, plain or compressed by gzip",
+                f"found another file ({error}); expected a tar archive, plain or gzip",
                 "archive_read_open_filename() failed.",
             ) from None
 
@@ -187,7 +187,7 @@ class _Unpacking:
             self._make_folder(parts)
             return
         if not parts:
-            raise _refused(entry, "an empty name", "a path inside the archive")
+            raise _refusal(entry, "an empty name", "a path inside the archive")
         self._make_folder(parts[:-1])
         self._add()
         self._links.pop(parts, None)
@@ -202,7 +202,7 @@ class _Unpacking:
             source = self._into.joinpath(*_parts(entry, entry.linkname))
             if not source.is_file():
                 found = f"a hard link to '{entry.linkname}'"
-                raise _refused(entry, found, "an earlier file as its target")
+                raise _refusal(entry, found, "an earlier file as its target")
             os.link(source, path)
         elif entry.isreg() and not entry.issparse():
             try:
@@ -211,7 +211,7 @@ class _Unpacking:
                 text = "archive_read_data_block() failed with error code = -30"
                 raise ArchiveError(str(error), text) from None
         else:
-            raise _refused(entry, f"type {entry.type!r}", "a file, folder or link")
+            raise _refusal(entry, f"type {entry.type!r}", "a file, folder or link")
 
     def _add(self) -> None:
         self._count += 1
@@ -221,7 +221,7 @@ class _Unpacking:
             )
 
     def _make_folder(self, parts: _Parts) -> None:
-        """Create a folder and those above it. Each one counts as an entry."""
+        """Create a folder and its missing parents. Each folder counts as an entry."""
         if parts not in self._folders:
             self._make_folder(parts[:-1])
             self._add()
@@ -257,25 +257,25 @@ def _parts(entry: tarfile.TarInfo, name: str) -> _Parts:
     """Return the components of a path in the archive. Raises ArchiveError if it leads outside."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise _refused(entry, f"path '{name}'", "a path inside the archive")
+        raise _refusal(entry, f"path '{name}'", "a path inside the archive")
     return parts
 
 
 def _check_target(entry: tarfile.TarInfo, parts: _Parts) -> None:
     """Check that a symbolic link stays inside. Raises ArchiveError.
 
-    A target may go up first and down afterwards. Then no chain of links leads outside either.
+    The parts `..` of a target must come first, so that no chain of links leads outside either.
     """
     target = entry.linkname
     if target.startswith("/"):
         if not _INTERPRETER.fullmatch("/".join(parts)):
-            raise _refused(entry, f"a link to '{target}'", "a relative path as its target")
+            raise _refusal(entry, f"a link to '{target}'", "a relative path as its target")
         return
     steps = [part for part in target.split("/") if part not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     if up >= len(parts) or ".." in steps[up:] or "\0" in target:
-        raise _refused(entry, f"a link to '{target}'", "a target inside the archive")
+        raise _refusal(entry, f"a link to '{target}'", "a target inside the archive")
 
 
-def _refused(entry: tarfile.TarInfo, found: str, expected: str) -> ArchiveError:
+def _refusal(entry: tarfile.TarInfo, found: str, expected: str) -> ArchiveError:
     return ArchiveError(f"entry '{entry.name}': found {found}; expected {expected}")

@@ -1,6 +1,6 @@
 """A model's own Python environment: the parameter EXECUTION_ENV_PATH.
 
-The value is a folder, or an archive of one as `conda-pack` and `venv-pack` write it. As in Triton,
+The value is a folder, or an archive of a folder, made by `conda-pack` or `venv-pack`. As in Triton,
 the folder's `bin/activate` is sourced, and the model runs with the environment's Python.
 """
 
@@ -32,7 +32,7 @@ _PYTHONS = ("python3", "python")
 #: The oldest Python and NumPy with which the code of the child process runs.
 _OLDEST_PYTHON = (3, 9)
 _OLDEST_NUMPY = (1, 21)
-#: Prints a JSON list. Any Python can run it.
+#: A program that prints a JSON list. Any Python can run it.
 _PROBE = """
 import json, platform, sys
 try:
@@ -43,7 +43,7 @@ except ImportError as error:
 print(json.dumps([platform.python_implementation(), list(sys.version_info[:2]), found]))
 """
 _PROBE_LIMIT_S = 60.0
-#: The limit for the shown end of a program's errors.
+#: The number of characters, from the end of a program's stderr, that an error shows.
 _SHOWN = 1000
 #: The exit codes of a shell that cannot execute a program.
 _CANNOT_EXECUTE = (126, 127)
@@ -83,12 +83,12 @@ def expanded(value: str, model_directory: Path) -> str:
     at = value.find(_MODEL_DIRECTORY)
     if at < 0:
         return value
-    # As in Triton, which replaces too many characters if the name is not at the start.
+    # Like Triton, this removes too many characters if the name is not at the start.
     return value[:at] + str(model_directory) + value[2 * at + len(_MODEL_DIRECTORY) :]
 
 
 def located(path: str) -> Path:
-    """Return the real path. A relative one starts at the working directory. Raises ServerError."""
+    """Return the real path. A relative path starts at the working directory. Raises ServerError."""
     try:
         return Path(path).resolve(strict=True)
     except (OSError, RuntimeError, ValueError):  # RuntimeError: a loop of links
@@ -108,9 +108,9 @@ def check_folder(folder: Path) -> None:
 class Environments:
     """Finds, unpacks and checks the environments of models. Thread-safe.
 
-    An archive is unpacked once for its content, into a folder of the cache that is named by the
-    content's hash. The cache is shared by servers and not cleared: its folders may be removed.
-    Models wait for their own environment only.
+    An archive is unpacked once, into a folder of the cache whose name is the hash of the archive's
+    content. Servers share the cache and never clear it: its folders may be removed. A model waits
+    only for its own environment.
 
     Args:
         cache: The folder of the cache; default `$XDG_CACHE_HOME/reference_server/environments`.
@@ -127,9 +127,9 @@ class Environments:
         self._checked: set[tuple[Path, int]] = set()
 
     def get(self, named: str) -> Environment:
-        """Return the environment at a path after it is unpacked and checked. Blocks.
+        """Unpack and check the environment at a path, and return it. Blocks.
 
-        Raises ServerError if it does not exist, or if a model's process cannot run in it.
+        Raises ServerError if the path does not exist, or if a model's process cannot run in it.
         """
         path = located(named)
         with self._locks.setdefault(path, threading.Lock()):
@@ -143,7 +143,7 @@ class Environments:
             return environment
 
     def _unpacked(self, archive: Path) -> Path:
-        """Return the folder of an archive, which is unpacked if it is not in the cache."""
+        """Return the folder of an archive. Unpack the archive if the cache lacks the folder."""
         try:
             with archive.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -153,7 +153,7 @@ class Environments:
                     digest = self._digests[key] = digest_of(file)
                     file.seek(0)
                 folder = self._cache_folder() / digest
-                with folder.with_suffix(".lock").open("w") as lock:  # against other servers
+                with folder.with_suffix(".lock").open("w") as lock:  # other servers use the cache
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     if not folder.is_dir():
                         log.debug("Extracting Python execution env %s", archive)
@@ -166,14 +166,14 @@ class Environments:
             raise internal(f"Python execution env {archive} cannot be unpacked: {error}") from None
 
     def _unpack(self, file: BinaryIO, folder: Path, digest: str) -> None:
-        """Unpack an archive into `folder`, which exists only if that succeeds."""
+        """Unpack an archive into `folder`. A failed attempt leaves no `folder`."""
         partial = folder.with_suffix(".partial")
         if partial.exists():  # left behind if a server was killed
             shutil.rmtree(partial)
         try:
             partial.mkdir()
             if unpack(file, partial, self._limits) != digest:
-                raise ArchiveError("found changed content; expected no change")
+                raise ArchiveError("found a file that changes; expected no change")
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -194,7 +194,7 @@ class Environments:
 
 
 def _interpreter(folder: Path) -> Path:
-    """Return the environment's Python; the server's, as in Triton, if it has none."""
+    """Return the environment's Python or, as in Triton, the server's if it has no Python."""
     for name in _PYTHONS:
         path = folder / "bin" / name
         if path.exists():

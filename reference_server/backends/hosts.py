@@ -48,7 +48,7 @@ class PythonSettings:
         return _parsed_host("EXECUTION_HOST", parameter) if parameter else self.host
 
 
-#: Triton's integer settings: the least value, and Triton's text for smaller values.
+#: Map each of Triton's integer settings to its least value and Triton's text for smaller values.
 _LEAST = {
     "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),  # Triton says 4, means 1
     "shm-growth-byte-size": (1, "can't be smaller than or equal to zero."),
@@ -62,21 +62,21 @@ PYTHON_SETTINGS = frozenset(
 )
 
 
-def python_settings(given: Mapping[str, str]) -> PythonSettings:
-    """Return the checked settings of `given`.
+def python_settings(texts: Mapping[str, str]) -> PythonSettings:
+    """Return the checked settings in `texts`.
 
     Settings that only Triton's processes need are checked as in Triton. Unknown names are ignored.
     Raises ServerError.
     """
     for name, (least, complaint) in _LEAST.items():
-        if name in given and _integer(given[name]) < least:
+        if name in texts and _integer(texts[name]) < least:
             raise invalid_arg(f"{name} {complaint}")
-    limit_s = _integer(given.get("stub-execution-timeout-seconds", "0"))
+    limit_s = _integer(texts.get("stub-execution-timeout-seconds", "0"))
     if limit_s < 0:
         raise invalid_arg("stub-execution-timeout-seconds can't be smaller than zero.")
     return PythonSettings(
-        _parsed_host("host", given.get("host", Host.INLINE.value)),
-        Supervision(_boolean("stub-restart", given.get("stub-restart", "true")), limit_s or None),
+        _parsed_host("host", texts.get("host", Host.INLINE.value)),
+        Supervision(_boolean("stub-restart", texts.get("stub-restart", "true")), limit_s or None),
     )
 
 
@@ -89,7 +89,7 @@ def _integer(text: str) -> int:
 
 def _boolean(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise _refused(name, text, ("true", "false"))
+        raise _refusal(name, text, ("true", "false"))
     return text == "true"
 
 
@@ -97,10 +97,10 @@ def _parsed_host(name: str, text: str) -> Host:
     try:
         return Host(text)
     except ValueError:
-        raise _refused(name, text, [host.value for host in Host]) from None
+        raise _refusal(name, text, [host.value for host in Host]) from None
 
 
-def _refused(name: str, text: str, known: Iterable[str]) -> ServerError:
+def _refusal(name: str, text: str, known: Iterable[str]) -> ServerError:
     return invalid_arg(f"Incorrect value for {name}: '{text}', expected one of {', '.join(known)}")
 
 
@@ -110,17 +110,17 @@ class PythonHosts:
     Each method raises ServerError if a setting is invalid.
 
     Args:
-        given: The backend's settings, as on the command line.
+        settings: The backend's settings, as on the command line.
         clock: The clock of the instances.
         metrics: The server's metrics.
         executions: A watch on the executions of inline instances.
-        portability: Receives what tritonserver 2.51 would refuse.
+        portability: Receives a report of each use that tritonserver 2.51 would refuse.
         environments: Finds the models' own Python environments.
     """
 
     def __init__(
         self,
-        given: Mapping[str, str],
+        settings: Mapping[str, str],
         clock: Clock,
         metrics: Metrics,
         executions: ExecutionWatch | None = None,
@@ -128,14 +128,14 @@ class PythonHosts:
         environments: Environments | None = None,
     ) -> None:
         # Checked at each load: in Triton an invalid value fails the models, not the server.
-        self._given = given
+        self._settings = settings
         self._clock = clock
         self._metrics = metrics
         self._executions = executions
         self._environments = environments or Environments()
         self.portability = portability or Portability()
         if self.portability.strict:
-            self._given = {"stub-restart": "false", **given}
+            self._settings = {"stub-restart": "false", **settings}
 
     def instance(
         self,
@@ -152,9 +152,10 @@ class PythonHosts:
             calls: The server's operations for BLS requests and model control.
             chosen: The model's EXECUTION_HOST, or an empty string.
             health: Receives the death of the instance's process, and the model's readiness probe.
-            prepare: Called with an instance whose process was started again, before it serves.
+            prepare: Called with an instance whose process was started again, before the instance
+                serves.
         """
-        settings = python_settings(self._given)
+        settings = python_settings(self._settings)
         report = partial(self.portability.report, spec.model_name)
         if _host(settings, chosen, spec.environment) is Host.INLINE:
             running = None
@@ -184,7 +185,7 @@ class PythonHosts:
 
         `environment` is the path of the model's own environment, or empty.
         """
-        if _host(python_settings(self._given), chosen, environment) is Host.INLINE:
+        if _host(python_settings(self._settings), chosen, environment) is Host.INLINE:
             with logs.speaking(model_name):
                 return model_code.auto_complete(
                     model_file, version_directory, model_name, config, process_advice
@@ -203,7 +204,7 @@ class PythonHosts:
 _CURED_BY_A_PROCESS = (
     "main thread",  # signal.signal, set_wakeup_fd, Tk, Matplotlib's windows
     "context has already been set",  # multiprocessing.set_start_method
-    "set_num_interop_threads",  # torch, if called after it has started to compute
+    "set_num_interop_threads",  # torch, after its first computation
     "more than once per process",  # C extensions, such as NumPy's
     "Duplicated timeseries in CollectorRegistry",  # prometheus_client's registry
 )

@@ -35,7 +35,7 @@ class InstanceSpec:
         output_names: The outputs that the model declares.
         kind: `CPU`, `GPU` or `MODEL`.
         device_id: The number of the device.
-        is_decoupled: Whether a request has any number of responses.
+        is_decoupled: Whether a request may have any number of responses.
         is_iterative: Whether the model may reschedule requests.
         state_names: The outputs that the server keeps for the next request of a sequence.
         has_newer_api: As in TritonProfile.
@@ -116,7 +116,7 @@ class Readiness:
         except Exception:  # a defect must not block the waiting callers
             log.exception("'%s': is_ready could not be called", self._name)
         finally:
-            with self._lock:  # before the result, so that a later call asks again
+            with self._lock:  # before the result, so that a later call starts a new check
                 self._answer = None
             answer.set_result(ready)
 
@@ -128,7 +128,7 @@ def with_reshaped_outputs(instance: ModelInstance, signature: Signature) -> Mode
 
 
 class _Reshaping:
-    """An instance that applies the configured `reshape` to the outputs of another."""
+    """An instance that applies the configured `reshape` to the outputs of another instance."""
 
     def __init__(self, instance: ModelInstance, layouts: OutputLayouts) -> None:
         self._instance = instance

@@ -1,4 +1,4 @@
-"""Finds faults in a model's file by its syntax tree. The file is not run."""
+"""Finds faults in a model's Python file by its syntax tree, without running the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from reference_server.core.portability import ROWS
 
 _CLASS = "TritonPythonModel"
 _SUFFIX = ".py"
-#: The functions of the module that call the server.
+#: The functions of `triton_python_backend_utils` that call the server.
 _SERVER_CALLS = frozenset({"load_model", "unload_model", "is_model_ready"})
 _REQUEST_CALLS = frozenset({"exec", "async_exec"})
-#: By method: calls of the module and methods of requests that are a fault there, and the row's key.
+#: For each method of a model: functions of that module and methods of requests that it must not
+#: call, and the key of the fault's row in `ROWS`.
 _STAGES = {
     "auto_complete_config": (_SERVER_CALLS, _REQUEST_CALLS, "completion-calls"),
     "initialize": (frozenset({"load_model"}), frozenset[str](), "load-threads"),
@@ -62,13 +63,13 @@ def code_faults(file: Path, *, is_decoupled: bool) -> Iterator[CodeFault]:
 
 
 def completes_config(file: Path) -> bool:
-    """Return True if the model may complete its configuration, by its code or its imports."""
+    """Return True if the model's code, or code that it imports, may complete the configuration."""
     try:
         tree = parsed(file)
     except (OSError, SyntaxError, ValueError):
         return False
     model = _defined(tree)
-    if model is None or model.bases:  # it may be defined elsewhere, or in part
+    if model is None or model.bases:  # another file may define the class or its bases
         return ImportTime(tree, file).may_have(_CLASS)
     methods = (part.name for part in model.body if isinstance(part, ast.FunctionDef))
     return "auto_complete_config" in methods
@@ -80,7 +81,7 @@ def _defined(tree: ast.Module) -> ast.ClassDef | None:
 
 
 def _other_class(tree: ast.Module) -> tuple[int, str]:
-    """Return the line of the class that is probably meant as the model, and the cure."""
+    """Return the line of the class that is probably the model, and the fix; else 0 and ""."""
     classes = [part for part in tree.body if isinstance(part, ast.ClassDef)]
     for part in classes:
         methods = {entry.name for entry in part.body if isinstance(entry, ast.FunctionDef)}
@@ -93,9 +94,9 @@ def _other_class(tree: ast.Module) -> tuple[int, str]:
 
 
 def _class_faults(model: ast.ClassDef, file: Path) -> Iterator[CodeFault]:
-    """Yield the methods that cannot be called as Triton does."""
+    """Yield the faults of methods that cannot be called as Triton calls them."""
     if model.keywords or model.decorator_list:
-        return  # the methods may be changed
+        return  # a metaclass or a decorator may change the methods
     methods = {
         part.name: part
         for part in model.body
@@ -138,7 +139,7 @@ def _targets(statement: ast.stmt) -> Iterator[str]:
 
 
 def _value_faults(body: Sequence[ast.stmt], name: str) -> Iterator[CodeFault]:
-    """Yield the fault of a name that Triton calls if its only value cannot be called."""
+    """Yield a fault if Triton calls `name`, and its only value cannot be called."""
     setting = [part for part in body if name in {*_targets(part), *_bound(part)}]
     if len(setting) != 1:
         return
@@ -162,7 +163,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _raise_fault(method: ast.FunctionDef | ast.AsyncFunctionDef) -> list[CodeFault]:
-    """Return the exception that each call of a function raises."""
+    """Return the fault of a function that raises an exception at each call."""
     if _is_lazy(method):
         return []
     for statement in method.body:
@@ -174,13 +175,13 @@ def _raise_fault(method: ast.FunctionDef | ast.AsyncFunctionDef) -> list[CodeFau
 
 
 def _is_lazy(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return True if a call runs nothing of a function: a coroutine or a generator."""
+    """Return True for a coroutine or a generator, whose body a call does not run."""
     yields = (isinstance(part, ast.Yield | ast.YieldFrom) for part in _own_parts(function))
     return isinstance(function, ast.AsyncFunctionDef) or any(yields)
 
 
 def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of the functions and classes in it."""
+    """Yield the nodes of a function, except the nodes of nested functions and classes."""
     for part in ast.iter_child_nodes(function):
         inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
         if not isinstance(part, inner):
@@ -191,7 +192,7 @@ def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
 def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) -> list[CodeFault]:
     """Return the fault of an `auto_complete_config` that never returns a ModelConfig."""
     results = [part.value for part in _own_parts(method) if isinstance(part, ast.Return)]
-    if not _is_lazy(method) and not all(each is None or _is_plain(each) for each in results):
+    if not _is_lazy(method) and not all(each is None or _is_not_config(each) for each in results):
         return []
     name = file.parent.parent.name if file.parent.name.isdecimal() else file.parent.name
     text = f"auto_complete_config function in model '{name}' must return a valid"
@@ -199,7 +200,7 @@ def _result_fault(method: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) ->
 
 
 def _answer_fault(model: ast.ClassDef, tree: ast.Module) -> Iterator[CodeFault]:
-    """Yield the fault of an `execute` that returns no responses, and sends none either."""
+    """Yield the fault of an `execute` that neither returns nor sends responses."""
     names = {part.attr for part in ast.walk(tree) if isinstance(part, ast.Attribute)}
     for method in model.body:
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -214,8 +215,8 @@ def _answer_fault(model: ast.ClassDef, tree: ast.Module) -> Iterator[CodeFault]:
             yield CodeFault(method.lineno, text, is_certain=False, hint=hint)
 
 
-def _is_plain(value: ast.expr) -> bool:
-    """Return True if an expression is certainly no ModelConfig."""
+def _is_not_config(value: ast.expr) -> bool:
+    """Return True if an expression is certainly not a ModelConfig."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         return value.func.attr == "as_dict"
     return isinstance(value, ast.Constant | ast.Dict | ast.List | ast.Tuple | ast.JoinedStr)
@@ -235,7 +236,7 @@ def _arity_fault(
         values -= is_bound
     elif decorators:
         return
-    # A function with these parameters and without a body: Python itself finds the error.
+    # Call an empty function with the same parameters: Python itself finds the error.
     arguments = copy.deepcopy(method.args)
     for part in ast.walk(arguments):
         if isinstance(part, ast.arg):
@@ -254,9 +255,10 @@ def _arity_fault(
 
 
 def _wrong_uses(tree: ast.Module, modules: set[str]) -> Iterator[CodeFault]:
-    """Yield names in functions that Triton's module lacks, and calls that lack values.
+    """Yield the faults of functions that use Triton's module: unknown names, wrong arguments.
 
-    Names that code sets, and all names of code that tests for them, are left out.
+    Names that the file itself sets are known. In a file that tests for attributes, for example by
+    `hasattr`, no name is a fault.
     """
     functions = [
         part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -280,12 +282,12 @@ def _wrong_uses(tree: ast.Module, modules: set[str]) -> Iterator[CodeFault]:
                 column = use.value.col_offset + 1
                 yield CodeFault(use.lineno, text, is_certain=False, hint=hint, column=column)
     for call, method in _method_calls(tree):
-        if method in uses and method.attr in known - given and (text := _misfit(call, method)):
+        if method in uses and method.attr in known - given and (text := _call_error(call, method)):
             yield CodeFault(call.lineno, text, is_certain=False, column=call.col_offset + 1)
 
 
-def _misfit(call: ast.Call, method: ast.Attribute) -> str:
-    """Return the error of a call of Triton's module whose values do not fit, or ""."""
+def _call_error(call: ast.Call, method: ast.Attribute) -> str:
+    """Return the error if the arguments of a call of Triton's module do not fit, or ""."""
     names = [each.arg for each in call.keywords]
     if None in names or any(isinstance(each, ast.Starred) for each in call.args):
         return ""
@@ -324,7 +326,7 @@ _LARGEST = 1 << 20
 
 
 def _text_faults(tree: ast.Module, file: Path) -> Iterator[CodeFault]:
-    """Yield calls that print text beyond ASCII, or read such a file with the default encoding."""
+    """Yield calls that print text beyond ASCII, or read such text in the default encoding."""
     constants = list(_texts(tree))
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""

@@ -20,13 +20,13 @@ from reference_server.options import BACKEND_DIRECTORY
 
 
 def main(arguments: Sequence[str], program: str = "reference-server check") -> int:
-    """Check repositories. Return 0 if all models may load, 1 if one cannot load.
+    """Check repositories. Return 1 if a model certainly cannot be loaded, else 0.
 
     Exits with code 2 if an option is invalid, or if a folder has no models.
     """
     parser = _parser(program)
     given = parser.parse_args(arguments)
-    # Log lines of the loader are about this machine; its errors are reported.
+    # Drop the loader's log lines, which are about this machine; its errors are reported as faults.
     logging.getLogger("reference_server").addHandler(logging.NullHandler())
     rules = Rules(
         PROFILES[given.triton_version],
@@ -67,7 +67,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help="report what the models need and this machine lacks, as errors")
     add("--stub-model", action="append", default=[], type=stub_model,
         metavar="NAME=MODULE:FUNCTION",
-        help="take a function for the model NAME, as the server does")
+        help="replace the model NAME by a function, as the server does")
     # fmt: on
     return parser
 
@@ -80,7 +80,7 @@ _RULE = "model-repository"
 
 def as_text(result: Result) -> str:
     """Return a line for each fault, in the format of compilers, and a summary."""
-    lines = [f"{_where(fault)}: {fault.level.value}: {fault.text}\n" for fault in result.faults]
+    lines = [f"{_location(fault)}: {fault.level.value}: {fault.text}\n" for fault in result.faults]
     warnings = len(result.faults) - result.errors
     counted = (_count(result.models, "model"), _count(result.errors, "error"))
     return "".join(lines) + ", ".join((*counted, _count(warnings, "warning"))) + "\n"
@@ -95,7 +95,7 @@ def as_json(result: Result) -> str:
         {
             "level": fault.level.value,
             "model": fault.model,
-            "file": _shown(fault.place.file),
+            "file": _relative_path(fault.place.file),
             "line": fault.place.position.line,
             "column": fault.place.position.column,
             "message": fault.message,
@@ -131,7 +131,7 @@ def as_github(result: Result) -> str:
     lines = []
     for fault in result.faults:
         line, column = fault.place.position
-        places = {"file": _shown(fault.place.file), "line": line, "col": column}
+        places = {"file": _relative_path(fault.place.file), "line": line, "col": column}
         properties = ",".join(
             f"{name}={_escaped(str(value), ':,')}" for name, value in places.items() if value
         )
@@ -146,7 +146,7 @@ def _escaped(text: str, more: str = "") -> str:
     return text
 
 
-#: By the value of `--format`.
+#: The functions that write a report, by the value of `--format`.
 REPORTS: Mapping[str, Callable[[Result], str]] = {
     "text": as_text,
     "json": as_json,
@@ -156,7 +156,7 @@ REPORTS: Mapping[str, Callable[[Result], str]] = {
 
 
 def _sarif(fault: Fault) -> dict[str, object]:
-    file = _shown(fault.place.file)
+    file = _relative_path(fault.place.file)
     uri = f"{'file://' if file.startswith('/') else ''}{quote(file)}"
     location: dict[str, object] = {"artifactLocation": {"uri": uri}}
     line, column = fault.place.position
@@ -170,12 +170,12 @@ def _sarif(fault: Fault) -> dict[str, object]:
     }
 
 
-def _where(fault: Fault) -> str:
-    file = _shown(fault.place.file)
+def _location(fault: Fault) -> str:
+    file = _relative_path(fault.place.file)
     return ":".join([file, *(str(number) for number in fault.place.position if number)])
 
 
-def _shown(file: Path) -> str:
+def _relative_path(file: Path) -> str:
     whole = file.absolute()
     here = Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else whole).as_posix()

@@ -1,7 +1,7 @@
 """The text of a config.pbtxt: the positions of its fields, and all of its syntax errors.
 
-Protobuf's reader keeps no positions and stops at the first error. The pass over the tokens here
-accepts any text, and leaves the judgement to Protobuf.
+Protobuf's parser keeps no positions and stops at the first error. The tokenizer in this module
+accepts any text; only Protobuf decides whether a text is valid.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TOKEN = re.compile(
 )
 PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}|(?<!\$)\$[A-Z][A-Z0-9_]+")
 _NO_VALUE = re.compile(r'Enum type "(?P<enum>[\w.]+)" has no value named (?P<value>\w[\w+-]*)')
-#: After these errors the brackets or fields of the rest are not clear.
+#: After these errors, the structure of the remaining text is not clear.
 _STRUCTURAL = re.compile(r'Expected (identifier|"[^{"]")')
 _WORD = re.compile(r"\w+")
 _BYTE_ORDER_MARK = "\ufeff"
 _MOST_ERRORS = 50
-#: Names of data types elsewhere, without `TYPE_`, to those of Triton.
+#: Triton's names of data types, by their names in other software, without `TYPE_`.
 _DATA_TYPES = {
     "FLOAT": "FP32",
     "FLOAT16": "FP16",
@@ -62,7 +62,7 @@ WHOLE_FILE = Position()
 
 
 class SyntaxFault(NamedTuple):
-    """An error of Protobuf's reader, with the server's text."""
+    """An error of Protobuf's parser, with the server's text."""
 
     position: Position
     text: str
@@ -81,7 +81,7 @@ class _Element:
         self.value = ""
         self.parts: list[_Element] = []
         self.lists: list[_Element] = []
-        #: The offset behind the element; None if its message is not closed.
+        #: The offset after the element; None if its message is not closed.
         self.end: int | None = None
 
     @property
@@ -105,7 +105,7 @@ class _Element:
 def _parsed(text: str) -> _Element:
     """Return the elements of a text, which may have errors."""
     root = _Element("", 0)
-    # The open messages, each with the list that is read in it.
+    # The open messages, each with the list that is currently read in it, or None.
     stack: list[tuple[_Element, _Element | None]] = [(root, None)]
     name, start = "", 0
     for match in _TOKEN.finditer(text):
@@ -215,7 +215,7 @@ class ConfigText:
         return None, faults
 
     def _guess(self, names: list[tuple[int, str]]) -> ConfigProto | None:
-        """Return the configuration after the words at these offsets are replaced."""
+        """Return the configuration with replaced words at these offsets; None if it has errors."""
         text = self._text
         for offset, name in sorted(names, reverse=True):
             text = text[:offset] + _WORD.sub(name, text[offset:], count=1)
@@ -238,7 +238,7 @@ class ConfigText:
         return f"the message '{unclosed.name}' of line {line} is not closed"
 
     def _hint(self, reason: str, element: _Element | None) -> str:
-        """Return the cure of a syntax error, or ""."""
+        """Return the fix for a syntax error, or ""."""
         if element is None:
             return ""
         placeholder = PLACEHOLDER.search(self._text[element.start : element.end])
@@ -263,7 +263,7 @@ class ConfigText:
 
 
 def placeholder_hint(found: str) -> str:
-    """Return the cure of an unfilled template."""
+    """Return the fix for an unfilled template."""
     return f"{found} is a placeholder of a template; fill it in"
 
 

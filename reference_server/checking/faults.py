@@ -1,4 +1,4 @@
-"""Find errors in the folders of model repositories: all at once, without running code of models."""
+"""Finds all errors in the folders of model repositories, without running code of models."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def _faults_between(models: Sequence[ModelCheck]) -> Iterator[Fault]:
         assert model.proto is not None
         source = ModelSource(model.folder, model.proto, None, explicit=True)
         graph.put(name, source.steps, explicit=True)
-    # Models that cannot be read exist, and are already reported.
+    # Unreadable models exist, and their faults are already reported.
     for name in by_id.keys() - readable.keys():
         graph.put(name, {}, explicit=True)
     errors = graph.errors(readable)
     for name, error in errors.items():
         yield _step_fault(by_id[name], error, graph, by_id)
     for name, model in readable.items():
-        meant = graph.step_ids(name)
+        meant = graph.present_steps(name)
         if name in errors or model.config is None or not model.config.is_ensemble:
             continue
         if any(by_id[step].is_open or by_id[step].config is None for step in meant.values()):
@@ -121,7 +121,7 @@ def _step_fault(
     """Return the fault of an ensemble with a missing model or a cycle, at the step's line."""
     assert model.proto is not None
     names = [step.model_name for step in model.proto.ensemble_scheduling.step]
-    present = graph.step_ids(model.folder.id)
+    present = graph.present_steps(model.folder.id)
     missing = [name for name in names if name not in present]
     users = graph.users([model.folder.id])
     wrong = missing or [name for name in names if present[name] in {*users, model.folder.id}]

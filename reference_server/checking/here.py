@@ -26,7 +26,7 @@ from reference_server.core.errors import FieldPath
 
 #: Modules that the server provides to each model.
 _GIVEN = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
-#: Module -> its package on PyPI, if the names differ.
+#: The package of a module on PyPI, if the names differ.
 _PACKAGES = {
     "PIL": "pillow",
     "Crypto": "pycryptodome",
@@ -45,7 +45,7 @@ _PACKAGES = {
     "tritonclient": "tritonclient[all]",
     "yaml": "pyyaml",
 }
-#: Backend -> the module that executes its models, and the module's package on PyPI.
+#: For each backend: the module that executes its models, and the module's package on PyPI.
 _BACKEND_PACKAGES = {
     "ge": ("ge_runtime", "ge-runtime"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
@@ -59,7 +59,7 @@ _OPENERS = frozenset(
      "from_file", "from_pretrained", "SentenceTransformer", "safe_open", "load_model", "chdir",
      "load_state_dict_from_file", "CDLL", "YOLO", "AutoModel", "WhisperModel", "joblib_load"}
 )  # fmt: skip
-#: Openers whose argument may be the name of a model in a hub.
+#: Functions of `_OPENERS` whose argument may be the name of a model in a hub.
 _HUBS = frozenset({"from_pretrained", "SentenceTransformer"})
 _ABSOLUTE = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+/?$")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+$")
@@ -222,7 +222,7 @@ class MachineUse(ast.NodeVisitor):
         return False
 
     def _own(self, name: str, folders: Sequence[Path]) -> bool:
-        """Follow a module in the model's folders; return False if it is not there."""
+        """Follow the import of a module in `folders`; return False if it is not there."""
         for folder in folders:
             place = folder.joinpath(*name.split("."))
             for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -234,7 +234,7 @@ class MachineUse(ast.NodeVisitor):
         return False
 
     def _is_below(self, name: str) -> bool:
-        """Return True if the model's repository contains a module: code may extend sys.path."""
+        """Return True if the repository has the module: code may add its folder to sys.path."""
         above = self._roots[1].parent
         patterns = (f"*/{name}.py", f"*/{name}", f"*/*/{name}.py", f"*/*/{name}", f"{name}*")
         return any(any(above.glob(pattern)) for pattern in patterns)
@@ -404,4 +404,4 @@ def stub_fault(target: str) -> str:
     module = target.partition(":")[0]
     if Path(*module.split(".")).with_suffix(".py").is_file() or _find(module) is not False:
         return ""
-    return f"--stub-model: no module '{module}' in {Path.cwd()} or among the packages"
+    return f"--stub-model: no module '{module}' in {Path.cwd()} or in the installed packages"

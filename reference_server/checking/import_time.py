@@ -1,4 +1,4 @@
-"""Follows the code of a model that runs while its file is imported, by the syntax tree."""
+"""Finds faults of code that runs while a model's file is imported, by the syntax tree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UTILS_NAMES = frozenset(triton_python_backend_utils.__all__)
 
 
 class CodeFault(NamedTuple):
-    """A fault: its position (line 0: the whole file), text, certainty of failure, and cure.
+    """A fault: its position (line 0: the whole file), text, certainty of failure, and fix.
 
     `file` is None for the model's own file.
     """
@@ -62,7 +62,7 @@ class ImportTime(ast.NodeVisitor):
     """A module after its import: the names that it may define, and the faults of running it.
 
     A fault is certain unless a condition, a loop, a `with` or an exception handler surrounds it.
-    Modules in the model's folder that it imports are followed as well.
+    Imported modules of the model's folder are checked as well.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ImportTime(ast.NodeVisitor):
         self._modules[file] = self
 
     def may_have(self, name: str) -> bool:
-        """Return True if the module may have an attribute."""
+        """Return True if the module may have the attribute `name`."""
         return self.is_open or not {name, "__getattr__"}.isdisjoint(self.names)
 
     # -- statements
@@ -190,7 +190,7 @@ class ImportTime(ast.NodeVisitor):
         elif node.level == 0:
             parts = (node.module or "").split(".")
             self._imported(node, self._folders(parts[0]), parts, str(node.module), names)
-        elif self._file.parent.name.isdecimal():  # otherwise the file is a backend's
+        elif self._file.parent.name.isdecimal():  # otherwise the file belongs to a backend
             package = self._file.parent.name
             if node.level > 1:
                 self._add(node, "ImportError: attempted relative import beyond top-level package")

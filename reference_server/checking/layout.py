@@ -31,7 +31,7 @@ class FileFault(NamedTuple):
 
 
 def no_version_hint(folder: Path) -> str:
-    """Return the cure of a model's folder without a version folder."""
+    """Return the fix for a model's folder without a version folder."""
     deeper = folder / folder.name / FILE_NAME
     if deeper.is_file():
         return f"the model is one folder too deep; move the content of '{deeper.parent}' up"
@@ -47,7 +47,7 @@ def no_version_hint(folder: Path) -> str:
 
 
 def misplaced_code_hint(file: Path) -> str:
-    """Return the cure of a missing model file, or ""."""
+    """Return the fix for a missing model file, or ""."""
     version = file.parent
     for place in (version.parent, *(path for path in entries(version) if path.is_dir())):
         if (place / file.name).is_file():
@@ -120,7 +120,7 @@ def is_repository(path: Path) -> bool:
 
 
 def _looks_like_model(folder: Path) -> bool:
-    """Return True if a folder has anything of a model: a configuration, a version, or a file."""
+    """Return True if a folder has a part of a model: a configuration, a version, or a file."""
     return any(
         _CONFIG_LIKE.search(path.name) or _MODEL_FILE.match(path.name)
         if path.is_file()

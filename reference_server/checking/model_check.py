@@ -1,4 +1,4 @@
-"""Finds the errors in one model's folder: all at once, without running the model's code.
+"""Finds all errors in one model's folder, without running the model's code.
 
 The rules are those of the server. Errors that only show when a model is loaded, such as those of a
 configuration changed by `auto_complete_config`, are left out or reported as warnings.
@@ -66,7 +66,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error of a model, with its place, the server's text, and the cure ("" if unknown)."""
+    """One error of a model, with its place, the server's text, and the fix ("" if unknown)."""
 
     level: Level
     model: str
@@ -76,13 +76,13 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """The message and the cure."""
+        """The message and the fix."""
         return f"{self.message} - {self.hint}" if self.hint else self.message
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that are checked: options of the server with the same names."""
+    """The settings of a check; the server has options with the same names."""
 
     profile: TritonProfile = NEWEST
     backend_directory: Path = BACKEND_DIRECTORY
@@ -93,7 +93,7 @@ class Rules:
     here: bool = False
     """True to report what this machine lacks, as errors."""
     stubs: Sequence[tuple[str, str]] = ()
-    """Models that are replaced by a function (`--stub-model`), each with MODULE:FUNCTION."""
+    """Pairs of a model and the MODULE:FUNCTION that replaces it (`--stub-model`)."""
 
 
 class ModelCheck:
@@ -122,12 +122,12 @@ class ModelCheck:
         return dict(self._rules.stubs).get(self.folder.name)
 
     @property
-    def _elsewhere(self) -> Level:
-        """The level of what another machine may have."""
+    def _machine_level(self) -> Level:
+        """The level of a requirement that this machine lacks, and another machine may meet."""
         return Level.ERROR if self._rules.here else Level.WARNING
 
     def own_faults(self) -> list[Fault]:
-        """Return the faults of the model without those of other models."""
+        """Return the faults of this model, without faults that involve other models."""
         proto, found = self._read()
         known = ConfigProto() if proto is None else proto
         complete.complete(known, self.folder.path)
@@ -198,7 +198,7 @@ class ModelCheck:
         return found
 
     def _without(self, proto: ConfigProto, errors: Sequence[ServerError]) -> ModelConfig:
-        """Return the configuration without its faulty parts, whose files cannot be checked."""
+        """Return the configuration without faulty parts, whose files cannot be checked."""
         rest = ConfigProto()
         rest.CopyFrom(proto)
         fields = {error.path[0] for error in errors if error.path}
@@ -215,7 +215,7 @@ class ModelCheck:
         return ModelConfig.from_proto(rest)
 
     def _environment_faults(self, proto: ConfigProto) -> list[Fault]:
-        """Return the fault of the model's own Python environment: a warning if it is elsewhere."""
+        """Return the fault of the model's own Python environment, if there is one."""
         value = schema.parameter(proto, environments.PARAMETER)
         path = environments.expanded(value, self.folder.path)
         if not path:
@@ -227,7 +227,7 @@ class ModelCheck:
         except ServerError as error:
             error.path = ("parameters", environments.PARAMETER)
             is_elsewhere = not is_within(self.folder.path, Path(path))
-            level = self._elsewhere if is_elsewhere else Level.ERROR
+            level = self._machine_level if is_elsewhere else Level.ERROR
             return [replace(self.fault(error), level=level)]
         return []
 
@@ -244,18 +244,18 @@ class ModelCheck:
 
     def fault(self, error: ServerError, hint: str = "") -> Fault:
         """Return a fault of the configuration."""
-        level = self._elsewhere if isinstance(error, NotHere) else Level.ERROR
+        level = self._machine_level if isinstance(error, NotHere) else Level.ERROR
         hint = hint or error.hint or self._name_hint(error)
         return replace(self._warning(error.path, error.message), level=level, hint=hint)
 
     def _warning(self, path: FieldPath, text: str) -> Fault:
         position = self._text.position(path)
-        if not position.line and path == ("backend",):  # the platform determined it
+        if not position.line and path == ("backend",):  # derived from the platform
             position = self._text.position(("platform",))
         return Fault(Level.WARNING, self.folder.id, Place(self.file, position), text)
 
     def _name_hint(self, error: ServerError) -> str:
-        """Return the backend or platform that a missing or unknown one probably means."""
+        """Return the hint for a missing or unknown backend or platform, or ""."""
         if self.proto is None:
             return ""
         if not (error.path or self.proto.backend or self.proto.platform):
@@ -284,7 +284,7 @@ class ModelCheck:
             )
             present = self.folder.versions()
             hint = "" if present else layout.no_version_hint(self.folder.path)
-            with contextlib.suppress(ServerError):  # moves instances to the CPU, if it can
+            with contextlib.suppress(ServerError):  # may move instances to the CPU
                 locate_code(chosen, self.folder.path / "1", self._rules.backend_directory)
             return chosen, [], [self.fault(none, hint)]
         if self._stub is not None:
@@ -326,7 +326,7 @@ class ModelCheck:
         return chosen, files, found
 
     def _machine_faults(self, proto: ConfigProto, files: Sequence[Path]) -> Iterator[Fault]:
-        """Yield what the model needs and this machine lacks."""
+        """Yield the requirements of the model that this machine does not meet."""
         model, folder = self.folder.id, self.folder.path
         value = environments.expanded(schema.parameter(proto, environments.PARAMETER), folder)
         environment = Path(value) if value else None
@@ -355,7 +355,7 @@ class ModelCheck:
             yield replace(self._warning((), text), hint=fewer, level=Level.ERROR)
 
     def _file_faults(self, config: ModelConfig) -> list[Fault]:
-        """Return the faults of the other files that a configuration names."""
+        """Return the faults of labels, states and samples that a configuration reads from files."""
         folder = self.folder.path
         readers: list[tuple[FieldPath, Callable[[], object]]] = []
         signature, sequences = config.signature, config.sequence_batching
@@ -393,7 +393,7 @@ class ModelCheck:
         return names.index(name)
 
     def _tensor_faults(self, proto: ConfigProto, files: Collection[Path]) -> Iterator[Fault]:
-        """Yield the tensors that only the code of the model names."""
+        """Yield the tensors that the model's code uses and its configuration lacks."""
         if self.is_open or proto.backend != "python":
             return
         states = proto.sequence_batching.state
@@ -415,7 +415,7 @@ class ModelCheck:
                     yield Fault(Level.WARNING, self.folder.id, place, text, hint)
 
     def _add_placeholders(self, proto: ConfigProto, found: list[Fault]) -> None:
-        """Add unfilled templates, as the hint of a fault if there is one at the position."""
+        """Report unfilled templates: as the hint of a fault at the position, or as a new fault."""
         for path, text in _strings(proto):
             placeholder = PLACEHOLDER.search(text)
             if placeholder is None:
@@ -424,24 +424,24 @@ class ModelCheck:
             fault = replace(
                 self._warning(path, f"{'.'.join(map(str, path))}: found '{text}'"),
                 hint=hint,
-                level=self._elsewhere,
+                level=self._machine_level,
             )
             places = [each.place for each in found]
             if fault.place in places:
                 index = places.index(fault.place)
                 found[index] = replace(found[index], hint=hint)
-            elif fault.place.position.line:  # otherwise completion derived the text
+            elif fault.place.position.line:  # otherwise the text is not in the file
                 found.append(fault)
 
 
 def file_fault(model: str, fault: layout.FileFault) -> Fault:
-    """Return the report of a fault of a file."""
+    """Return a fault of a file as a fault of the model."""
     level = Level.ERROR if fault.is_certain else Level.WARNING
     return Fault(level, model, Place(fault.file), fault.text, fault.hint)
 
 
 def _add_file_fault(found: list[Fault], fault: Fault) -> None:
-    """Add a fault of a file, or its text as the hint of a fault that names the file."""
+    """Add a fault of a file, or set its text as the hint of a fault that names the file."""
     named = re.compile(rf"{re.escape(str(fault.place.file))}(?![\w./-])")
     for index, other in enumerate(found):
         if other.place.file == fault.place.file or named.search(other.message):

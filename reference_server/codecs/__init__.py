@@ -1,4 +1,4 @@
-"""Decode and encode bodies and messages; without sockets, clocks and event loops.
+"""Decodes and encodes bodies and messages, without sockets, clocks or event loops.
 
 `setup.py` compiles each module that has a .pxd file beside it. Without a C compiler the same files
 run interpreted.

@@ -27,7 +27,7 @@ class InputLimit:
     most: int | None = None
 
     def check_json(self, size: int) -> None:
-        """Refuse JSON of more bytes."""
+        """Refuse JSON of more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"request JSON size of {size} bytes exceeds the maximum allowed input size of "
@@ -35,7 +35,7 @@ class InputLimit:
             )
 
     def check_raw(self, size: int) -> None:
-        """Refuse a raw body of more bytes."""
+        """Refuse a raw body of more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value "
@@ -43,7 +43,7 @@ class InputLimit:
             )
 
     def check_tensor(self, name: str, size: int) -> None:
-        """Refuse a JSON input whose tensor has more bytes."""
+        """Refuse a JSON input whose tensor has more than `most` bytes."""
         if self.most is not None and size > self.most:
             raise invalid_arg(
                 f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum "
@@ -51,7 +51,7 @@ class InputLimit:
             )
 
     def check_sum(self, before: int, name: str, size: int) -> None:
-        """Refuse an input of generate that has more bytes together with the inputs before it."""
+        """Refuse an input of generate that, with all earlier inputs, has more than `most` bytes."""
         if self.most is not None and before + size > self.most:
             raise invalid_arg(
                 f"request size of {before} bytes with input '{name}' of size {size} bytes exceeds "
@@ -59,7 +59,7 @@ class InputLimit:
             )
 
     def decompressed_too_large(self) -> ServerError:
-        """Return the error for a body that decompresses to more bytes."""
+        """Return the error for a body that decompresses to more than `most` bytes."""
         return invalid_arg(
             f"Decompressed data size exceeds the maximum allowed value of {self.most} bytes. "
             f"{_CURE}"
@@ -74,10 +74,10 @@ UNSUPPORTED_CODING = "Unsupported compression type"
 _GZIP_WINDOW = zlib.MAX_WBITS | 16
 #: Makes zlib detect whether the data is gzip or zlib.
 _ANY_WINDOW = zlib.MAX_WBITS | 32
-#: Any body may decompress to the first size; a longer one to a multiple of its own size.
+#: Any body may decompress to this size; a longer body to this multiple of its own size.
 _FREE_BYTES = 1 << 28
 _LARGEST_RATIO = 32
-#: The largest output and input of one call of zlib, which copies the input that it leaves.
+#: The largest output and input of one call of zlib, which copies the unused input.
 _PIECE = 1 << 18
 _PACKED_PIECE = 1 << 16
 
@@ -132,7 +132,7 @@ def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes |
         return pieces[0]
     plain = np.empty(size, np.uint8)
     end = 0
-    while pieces:  # NumPy copies each without the GIL; then it is freed
+    while pieces:  # NumPy copies each piece without the GIL; then the piece is freed
         piece = pieces.popleft()
         start, end = end, end + len(piece)
         plain[start:end] = np.frombuffer(piece, np.uint8)
@@ -142,14 +142,14 @@ def unpack(unpacker: Unpacker, packed: bytes | memoryview, most: int) -> bytes |
 def decompress(coding: str | None, body: memoryview, limit: InputLimit = UNLIMITED) -> memoryview:
     """Decompress the body of a request.
 
-    As in Triton, a truncated stream gives its readable part, and a body that is no stream from its
-    first byte on gives nothing.
+    As in Triton, a truncated stream gives its readable part, and a body without a readable first
+    byte gives nothing.
 
     Args:
         coding: The value of `Content-Encoding`.
         body: The compressed body.
-        limit: Limits the decompressed size; without a limit, `most_bytes` does. No more than that
-            is ever decompressed.
+        limit: Limits the decompressed size; without a limit, `most_bytes` does. Decompression stops
+            beyond it.
 
     Raises:
         ServerError: UNSUPPORTED for an unknown coding; INVALID_ARG for an empty body, for a stream
@@ -162,7 +162,7 @@ def decompress(coding: str | None, body: memoryview, limit: InputLimit = UNLIMIT
         raise unsupported(UNSUPPORTED_CODING)
     if not body:
         raise invalid_arg("nothing to be decompressed")
-    # Either framing under either name, as in Triton.
+    # As in Triton, each coding accepts both formats, gzip and zlib.
     decoder = zlib.decompressobj(_ANY_WINDOW)
     most = most_bytes(len(body)) if limit.most is None else limit.most
     try:
@@ -199,7 +199,7 @@ def compress(coding: str, parts: Iterable[memoryview | bytes]) -> bytes:
 def accepted(header: str) -> str:
     """Return the coding that an `Accept-Encoding` header prefers, or "" for no compression.
 
-    The first of equal weights wins. A weight counts only in the form `;q=`.
+    Of equal weights, the first coding wins. A weight counts only in the form `;q=`.
     """
     best, best_weight = "", 0.0
     for item in header.split(","):

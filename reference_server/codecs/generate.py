@@ -1,6 +1,6 @@
 """Decodes and encodes the generate extension: requests and responses as flat JSON objects.
 
-Members with the name of an input become that input; all others become parameters.
+Members with the name of an input become that input; all other members become parameters.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class _Reader:
     def _shape(self, config: TensorConfig, count: int) -> Shape:
         """Return the shape of `count` elements.
 
-        Variable sizes are 1, except for the innermost one, which is computed from `count`.
+        Variable sizes are 1, except for the innermost variable size, which is computed from
+        `count`.
         """
         shape = list(self._signature.full_dims(config))
         for size in shape:

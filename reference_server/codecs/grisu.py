@@ -1,12 +1,12 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Prints doubles as decimal text with Grisu2, as RapidJSON implements it.
 
-Its digits always read back as the same double, but for every third double of 17 digits they are
-not those of `repr`: Grisu2 avoids the ends of the rounding interval, and RapidJSON's version often
-leaves out the last step to the closest digits.
+The digits always read back as the same double. For every third double of 17 digits, they differ
+from the digits of `repr`: Grisu2 avoids the ends of the rounding interval, and RapidJSON's version
+often leaves out the last step to the closest digits.
 
-Cython compiles this file where a C compiler is; `grisu.pxd` has the C types. So all numbers here
-are integers of 64 bits, of 128 bits for products, and bytes are written one by one.
+Cython compiles this file if there is a C compiler; `grisu.pxd` has the C types. So all numbers are
+integers of 64 bits (products: 128 bits), and bytes are written one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def power_of_ten(exponent: int) -> tuple[int, int]:
 def write_doubles(numbers: bytes, size: int) -> bytes:
     """Return the comma-separated texts of numbers, printed as doubles.
 
-    A text has at least one decimal. There is an exponent from 1e21 and below 1e-6.
+    A text has at least one decimal, or an exponent, which is used from 1e21 on and below 1e-6.
 
     Args:
         numbers: At least one little-endian float.
@@ -41,8 +41,8 @@ def write_doubles(numbers: bytes, size: int) -> bytes:
     return _write_all(numbers, count, size == 8, bytearray(_LONGEST * count))
 
 
-# Compiled, all names below are C variables and functions. No integer literal may need more than 32
-# bits: Cython would make it a Python object.
+# When this file is compiled, all names below are C variables and functions. No integer literal may
+# need more than 32 bits: Cython would make it a Python object.
 
 #: Positions of the decimal point without an exponent: 0 in `0.5`, 1 in `5.0`.
 _FIRST_POINT, _LAST_POINT = -5, 21
@@ -66,8 +66,8 @@ def _grisu(bits: int) -> tuple[int, int]:
     """Return the digits of a positive finite double and their decimal exponent.
 
     0.25 gives `(25, -2)`. Grisu2 scales the double and the ends of its rounding interval by a power
-    of ten to 64-bit fixed-point numbers with `shift` fraction bits. The digits are those of the
-    upper end, cut at the first place where the remainder lies within the interval.
+    of ten to 64-bit fixed-point numbers with `shift` fraction bits. The digits are the first digits
+    of the upper end, cut at the first place where the remainder lies within the interval.
     """
     biased = bits >> 52
     significand = bits - (biased << 52) << 11

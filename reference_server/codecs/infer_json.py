@@ -36,7 +36,8 @@ from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.tensor import Array, DataType, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
-#: Triton counts the arrays in `data` alone and accepts 99; three levels surround an input's `data`.
+#: Triton counts only the arrays in `data`, and accepts 99 levels; three levels surround an input's
+#: `data`.
 _DEEPEST = 3 + 99
 #: Longer JSON is not looked up in the cache: its numbers are most of the work.
 _LONGEST_CACHED = 1 << 16
@@ -52,7 +53,7 @@ def json_length(header: str | None, body_length: int, *, strictly: bool = False)
     """Return how many bytes of the body are JSON; 0 if the body is a raw tensor.
 
     Args:
-        header: The value of `Inference-Header-Content-Length`, if any. Like in C, text behind the
+        header: The value of `Inference-Header-Content-Length`, if any. As in C, text after the
             number is ignored.
         body_length: The size of the body in bytes.
         strictly: Whether a value without a number, or beyond int32, is refused.
@@ -153,7 +154,7 @@ class InferRequestDecoder:
         except TooDeep as error:
             if [name for _, name in error.opened[-2:]] != ["data", "inputs"]:
                 raise
-            # Triton reads the whole document first. Here a datatype after the data is not read.
+            # Triton has read the whole document; here, a datatype after the data is not read yet.
             if error.opened[-2][0].get("datatype") == DataType.BYTES.value:
                 raise
             raise rapid_json.prefixed("Unable to parse 'data'", error) from None
@@ -168,7 +169,7 @@ def read_elements(text: bytes, datatype: DataType, count: int) -> memoryview | A
     Args:
         text: The array. It may contain arrays, which are read depth first.
         datatype: A datatype that has a JSON form.
-        count: The number of elements that is expected.
+        count: The expected number of elements.
 
     Returns:
         The bytes of the tensor, or for BYTES a flat object array. None if the array is malformed,
@@ -185,14 +186,14 @@ def _find_owners(parts: Skeleton) -> dict[str, int] | None:
     """Return the index of the `data` array of each input, by input name.
 
     The gaps are filled with markers, and the JSON is parsed. Returns None if the arrays or the id
-    belong to anything else than the inputs or the request.
+    belong to anything but the inputs or the request.
     """
     if not parts.arrays and parts.request_id is None:
         return {}
     ids = int(parts.request_id is not None)
     if parts.text.count(b'"data"') != len(parts.arrays) or parts.text.count(b'"id"') != ids:
         return None
-    if b"\\" in parts.text:  # these names can be written with escapes
+    if b"\\" in parts.text:  # the names may also be written with escapes
         return None
     first, *others = parts.text.split(GAP)
     marked = first
@@ -348,7 +349,7 @@ class JsonRequestCache:
         self, parts: Skeleton, request: InferRequest, form: ResponseForm, spans: Spans
     ) -> None:
         """Store the template of a parsed request, if it has one."""
-        # Interpreted, orjson reads a whole request faster than `read_elements` reads its arrays.
+        # If `read_elements` is interpreted, orjson reads a whole request faster.
         if len(parts.text) <= LONGEST_KEY and (IS_COMPILED or not parts.arrays):
             template = JsonTemplate.of(request, form, spans, parts)
             if template is not None:

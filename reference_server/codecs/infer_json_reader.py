@@ -31,8 +31,8 @@ _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 class Spans:
     """The parts of shared memory that a JSON request names.
 
-    `outputs` are in the order of the request. The flag is False for an output that was named
-    before, which is not written there.
+    `outputs` are in the order of the request, each with a flag. The flag is False if the request
+    has named the output before; the output is then not written to this part.
     """
 
     inputs: dict[str, Span] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Spans:
 
 @dataclass(slots=True)
 class RequestReader:
-    """Reads one request. Its inputs take the binary data from front to back.
+    """Reads one request. The inputs consume the binary data in their order.
 
     Attributes:
         signature: The model.
@@ -122,7 +122,7 @@ class RequestReader:
                 f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
                 f"data format for input {name}"
             )
-        # Before the elements are read: a large shape may come with few of them.
+        # Checked before the elements are read: a large shape may come with few elements.
         self.limit.check_tensor(name, count * datatype.byte_size)
         array = json_tensor_reader.read_tensor(
             entry["data"], datatype, shape, reports_missing=self.profile.newer_request_checks
@@ -173,7 +173,7 @@ class RequestReader:
 
 
 def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
-    """Return the parameters of an input. Raises unless it has exactly one source of its data."""
+    """Return the parameters of an input. Raise ServerError unless it has one source of data."""
     parameters: JsonValue = {}
     given: list[str] = []
     if isinstance(entry, dict):
@@ -200,7 +200,7 @@ def _read_shape(name: str, entry: JsonValue) -> Shape:
         raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
 
 
-# -- parameters: those of Triton, and those for the model
+# -- parameters: for Triton, and for the model
 
 
 def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
@@ -238,7 +238,7 @@ def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
 
 
 def read_parameter(name: str, value: JsonValue) -> Parameter:
-    """Return a parameter for the model. Raises ServerError INVALID_ARG for an unfit value."""
+    """Return a parameter for the model. Raises ServerError INVALID_ARG for a wrong type."""
     if not isinstance(value, (bool, int, float, str)):
         raise invalid_arg(
             f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."

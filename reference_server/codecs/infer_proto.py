@@ -38,8 +38,8 @@ _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _UINT64 = 2**64
 _NOTHING = memoryview(b"")
 _PLAIN = OutputForm()
-#: The fields of InferTensorContents, in the order in which Triton checks them: the datatype that
-#: gives the field its name, and the datatypes whose elements it can contain.
+#: The fields of InferTensorContents, in the order in which Triton checks them. Each has the
+#: datatype of its name, and the datatypes whose elements it can contain.
 _TYPED = {
     "bool_contents": ("BOOL", (DataType.BOOL,)),
     "int_contents": ("INT32", (DataType.INT8, DataType.INT16, DataType.INT32)),
@@ -56,8 +56,8 @@ class _Layout(NamedTuple):
     """The template of a message, and its inputs and outputs in shared memory.
 
     `spans` has one entry for each input, None for an input with data in the message. `outputs` are
-    those in shared memory; the template has the form of the others, since a buffer is valid for one
-    request.
+    the outputs in shared memory. The template has the forms of the other outputs only, because a
+    buffer is valid for one request.
     """
 
     template: RequestTemplate
@@ -107,8 +107,8 @@ class _CachedMessage:
 class InferMessageDecoder:
     """Decodes messages, with a cache. Used by one thread.
 
-    Any thread may `read` and `decode` a large message (`proto_wire.is_large`), and may `decode` one
-    that has tensors in shared memory.
+    Any thread may `read` and `decode` a large message (`proto_wire.is_large`), and may `decode` a
+    message that has tensors in shared memory.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
@@ -121,7 +121,8 @@ class InferMessageDecoder:
         if request_id is None:
             message = proto_wire.parse(found)
             return ReceivedRequest(message, message.id, raw)
-        if len(found) > LONGEST_KEY or proto_wire.is_large(data):  # also on a codec thread
+        # The cache is not used for large messages, which codec threads read.
+        if len(found) > LONGEST_KEY or proto_wire.is_large(data):
             return ReceivedRequest(proto_wire.parse(found), request_id, raw)
         head = bytes(found)
         known = self._cache.find(head)
@@ -149,7 +150,7 @@ class InferMessageDecoder:
         if known is not None:
             layout = _Layout.of(received.message, request, form)
             is_repeated = len(request.requested_outputs) < len(received.message.outputs)
-            # Typed contents differ from request to request.
+            # Not with typed contents, which differ from request to request.
             if len(received.raw) >= layout.raw_count and not is_repeated:
                 known.layout = layout
         return request, form
@@ -164,7 +165,8 @@ def decode(
 ) -> tuple[InferRequest, ResponseForm]:
     """Return the request, and the form of its response. Raises ServerError.
 
-    Tensors with raw contents are views of the received bytes; inputs in `regions` are read.
+    Tensors with raw contents are views of the received bytes; inputs in shared memory are read from
+    `regions`.
     """
     message = received.message
     request = InferRequest(signature.name, {}, sink, id=received.request_id)
@@ -313,7 +315,7 @@ def _with_data(tensor: Tensor, data: memoryview) -> Tensor:
 
 
 def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
-    """Return `tensor` with the elements of the only field of `contents` that has any."""
+    """Return `tensor` with the elements of the only non-empty field of `contents`."""
     where = f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model}'"
     filled = named = ""
     for field, (datatype_name, allowed) in _TYPED.items():

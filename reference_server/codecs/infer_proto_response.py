@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
 
-from reference_server.codecs.inference import Labels, ResponseForm, formed, write
+from reference_server.codecs.inference import Labels, ResponseForm, outputs_with_forms, write
 from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
@@ -44,7 +44,7 @@ def encode(
             outputs.append((tensor.name, tensor.datatype, tensor.shape))
             raw.append(tensor.raw())
     else:
-        for tensor, output_form in formed(response, form, signature, labels):
+        for tensor, output_form in outputs_with_forms(response, form, signature, labels):
             outputs.append((tensor.name, tensor.datatype, tensor.shape))
             if output_form.buffer is not None:
                 write(tensor, output_form.buffer)

@@ -35,9 +35,10 @@ class OutputForm:
     """The requested form of one output.
 
     Attributes:
-        binary: Whether it is sent as binary data.
+        binary: Whether the output is sent as binary data.
         classes: If positive, the number of best classes that replace the values.
-        buffer: The place in shared memory that it is written to; the response then has no data.
+        buffer: The part of shared memory that the output is written to; the response then has no
+            data.
         most_classified: The most elements of a batch item that can be classified; None is no limit.
     """
 
@@ -66,10 +67,10 @@ class ResponseForm:
         return self.outputs.get(name, self.default)
 
     def is_large_response(self, outputs: Sequence[Tensor]) -> bool:
-        """Return whether a codec thread is to encode the outputs.
+        """Return True if a codec thread must encode the outputs.
 
-        That is so if it classifies many values, joins many strings, or writes many bytes to shared
-        memory.
+        That is so if encoding classifies many values, joins many strings, or writes many bytes to
+        shared memory.
         """
         if self.is_plain:
             return _has_many_strings(outputs)
@@ -92,7 +93,7 @@ def _has_many_strings(outputs: Sequence[Tensor]) -> bool:
     return False
 
 
-def formed(
+def outputs_with_forms(
     response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
 ) -> Iterator[tuple[Tensor, OutputForm]]:
     """Yield the outputs and their forms; classes replace an output that is requested as classes.
@@ -137,8 +138,8 @@ def classify(
     Args:
         tensor: The output. The dimensions of a batch item are flattened.
         count: The number of values.
-        labels: The labels by index; missing or empty ones are left out.
-        batches: Whether the first dimension is that of the batch.
+        labels: The labels by index. A missing or empty label is left out.
+        batches: Whether the first dimension is the batch dimension.
         most_elements: The most elements of a batch item; None is no limit.
 
     Returns:
@@ -187,10 +188,11 @@ V = TypeVar("V")
 
 
 class RequestCache(Generic[V]):
-    """A cache of requests by the bytes that repeat from one to the next. Used by one thread.
+    """A cache of requests, by the bytes that repeat in later requests. Used by one thread.
 
     A client in a loop sends the same JSON or message with new tensors and a new id. The constant
-    bytes are parsed once; a later request with the same bytes only gets tensors over its own data.
+    bytes are parsed once; for a later request with the same bytes, only tensors over its data are
+    made.
     """
 
     def __init__(self) -> None:
@@ -198,7 +200,7 @@ class RequestCache(Generic[V]):
         self.find = self._values.get
 
     def keep(self, key: bytes, value: V) -> None:
-        """Store `value`; it replaces the oldest one if the cache is full."""
+        """Store `value`; if the cache is full, it replaces the oldest value."""
         if len(self._values) >= _MOST_KEYS and key not in self._values:
             del self._values[next(iter(self._values))]
         self._values[key] = value

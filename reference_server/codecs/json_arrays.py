@@ -1,7 +1,7 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Reads arrays of numbers, booleans or strings in JSON, and writes strings, without Python objects.
 
-Cython compiles this file where a C compiler is; `json_arrays.pxd` has the C types.
+Cython compiles this file if there is a C compiler; `json_arrays.pxd` has the C types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 from reference_server.codecs.grisu import power_of_ten
 
-#: The largest power of ten that is exact as a double, and the largest in `_POWERS`.
+#: The largest exponent of ten that is exact as a double, and the largest in `_POWERS`.
 _MOST_EXACT, _MOST = 22, 65
 
 
@@ -20,7 +20,7 @@ def read_numbers(text: bytes, count: int, kind: str, size: int) -> bytearray | N
 
     Args:
         text: The array. It may contain arrays, which are read depth first.
-        count: The number of elements that is expected.
+        count: The expected number of elements.
         kind: The kind of the NumPy dtype: `b`, `i`, `u` or `f`.
         size: The size of an element in bytes.
 
@@ -65,7 +65,7 @@ def find_array_end(json: bytes, size: int, position: int) -> int:
 def read_strings(text: bytes, size: int, count: int) -> list[bytes] | None:
     """Read a JSON array of strings, which may contain arrays that are read depth first.
 
-    Returns None if the array is malformed, has not `count` strings, or has a string with escapes.
+    Returns None if the array is malformed, does not have `count` strings, or has escapes.
     """
     found: list[bytes] = []
     position = depth = 0
@@ -107,7 +107,7 @@ def read_strings(text: bytes, size: int, count: int) -> list[bytes] | None:
 def write_strings(wire: bytes | memoryview, count: int) -> bytes | None:
     """Return the strings of a wire form as comma-separated JSON strings, escaped as RapidJSON does.
 
-    Returns None if `wire` is malformed, has not `count` strings, or needs very many escapes.
+    Returns None if `wire` is malformed, does not have `count` strings, or needs many escapes.
     """
     room = 2 * len(wire) + 8
     out = bytearray(room)
@@ -115,7 +115,7 @@ def write_strings(wire: bytes | memoryview, count: int) -> bytes | None:
     return bytes(memoryview(out)[: end - 1]) if end else None
 
 
-# Compiled, all names below are C variables and functions.
+# When this file is compiled, all names below are C variables and functions.
 
 _DEEPEST = 8
 _EXACT_TENS = array.array("d", [10**exponent for exponent in range(_MOST_EXACT + 1)])
@@ -229,7 +229,7 @@ def _four(number: memoryview, place: int) -> int:
 
 
 def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
-    """Return the end of the boolean at `position`, 0 without one, and its bits."""
+    """Return the end of the boolean at `position`, or 0, and its bits."""
     word = _TRUE if text[position] == _TRUE[0] else _FALSE
     if len(word) > size - position:
         return 0, 0
@@ -240,7 +240,7 @@ def _read_boolean(text: bytes, size: int, position: int) -> tuple[int, int]:
 
 
 def _read_integer(text: bytes, position: int, is_unsigned: bool, bits: int) -> tuple[int, int]:
-    """Return the end of the integer at `position`, 0 if none fits, and its bits."""
+    """Return the end of the integer at `position`, or 0 if it does not fit, and its bits."""
     is_negative = text[position] == _MINUS
     if is_negative and is_unsigned:
         return 0, 0
@@ -366,7 +366,7 @@ _LETTERS = b"\0\0\0\0\0\0\0\0btn\0fr\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 
 def _write(wire: bytes | memoryview, size: int, count: int, out: bytearray, room: int) -> int:
-    """Write the strings, each with a comma behind it. Returns their end, 0 if it gives up."""
+    """Write the strings, each with a comma after it. Returns the end of the text, or 0."""
     position = 0
     end = 0
     while position < size:

@@ -1,6 +1,6 @@
-"""The exact reader of RapidJSON's dialect: byte by byte, in RapidJSON's order, with its refusals.
+"""A reader of RapidJSON's dialect: reads byte by byte, and refuses documents like RapidJSON.
 
-`rapid_json` uses it for any document that `json_fast_reader` gives up.
+`rapid_json` uses it for any document on which `json_fast_reader` gives up.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TypeAlias
 from reference_server.core.errors import Code, ServerError, internal
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
-#: For an object's id and the name of a repeated member: the object, and the number of distinct
-#: members before the first repetition.
+#: By the id of an object and the name of a repeated member: the object, and the number of its
+#: distinct members before the first repetition.
 Repeated: TypeAlias = "dict[tuple[int, str], tuple[object, int]]"
 
 #: The deepest nesting that newer Triton releases accept.
@@ -46,7 +46,7 @@ def read(
     Args:
         document: The text.
         repeated: Receives the repeated members of objects.
-        iteratively: Whether an empty document is recognized as RapidJSON's iterative parser does.
+        iteratively: Whether to find empty documents like RapidJSON's iterative parser.
         deepest: The deepest nesting of arrays and objects that is read.
 
     Raises:
@@ -251,7 +251,7 @@ class _Reader:
                     raise self._refusal("Invalid escape character in string.")
 
     def _escaped(self) -> bytes:
-        """Return the bytes of the escape sequence; offsets of faults are those of its backslash."""
+        """Return the bytes of the escape sequence. Errors have the offset of its backslash."""
         start = self._at
         letter = self._text[start + 1 : start + 2]
         if letter in _ESCAPES:

@@ -68,8 +68,8 @@ _MOST_DIGITS = 18
 class _Reader:
     """Reads one document from front to back. All methods raise ValueError to give up.
 
-    `position` is the index of the next byte. Compiled, the NUL after the last byte ends each scan;
-    interpreted, an IndexError does.
+    `position` is the index of the next byte. In compiled code, the NUL after the last byte ends
+    each scan; in interpreted code, an IndexError does.
     """
 
     def __init__(self, document: bytes, deepest: int, repeated: Repeated | None) -> None:

@@ -1,7 +1,7 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Splits the JSON of a request into a constant part and variable parts: its id and `data` arrays.
 
-Cython compiles this file where a C compiler is; `json_skeleton.pxd` has the C types.
+Cython compiles this file if there is a C compiler; `json_skeleton.pxd` has the C types.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _SPACE, _TILDE, _TAB, _LINE, _RETURN = b" ~\t\n\r"
 
 
 def _id(json: bytes, size: int) -> tuple[int, int]:
-    """Return the start and end of the id, -1 without one.
+    """Return the start and end of the id; both are -1 without an id.
 
-    An id with escapes, control characters or non-ASCII characters counts as none.
+    An id with escapes, control characters or non-ASCII characters is ignored.
     """
     found = json.find(_ID)
     if found < 0:

@@ -42,12 +42,12 @@ class _Element(NamedTuple):
     """The JSON values that an element may be, and the conversion of a whole list of them."""
 
     access: Callable[[JsonValue], object]
-    types: frozenset[type]  # those that `access` accepts
+    types: frozenset[type]  # the types that `access` accepts
     typecode: str  # of an `array.array`, which refuses the integers that `access` refuses
     dtype: npt.DTypeLike  # of the items of that array
 
 
-#: By the kind of the NumPy dtype.
+#: The JSON form of elements, by the kind of their NumPy dtype.
 _ELEMENTS = {
     "b": _Element(as_bool, frozenset({bool}), "b", np.bool_),
     "i": _Element(as_int64, frozenset({int}), "q", np.int64),
@@ -93,7 +93,7 @@ def read_tensor(
 
     Args:
         data: An array of elements, which may contain arrays; elements are taken depth first.
-        datatype: Any but FP16 and BF16, which have no JSON form.
+        datatype: Any datatype but FP16 and BF16, which have no JSON form.
         shape: The shape, which has at least one element.
         reports_missing: Whether too few elements, or no string at all, get the error texts of newer
             Triton releases.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import orjson
 
 from reference_server.codecs import grisu, json_arrays
-from reference_server.codecs.inference import Labels, ResponseForm, formed, write
+from reference_server.codecs.inference import Labels, ResponseForm, outputs_with_forms, write
 from reference_server.codecs.json_tensor_reader import BINARY_ONLY
 from reference_server.core.byte_strings import element_bytes
 from reference_server.core.errors import invalid_arg
@@ -42,7 +42,8 @@ def write_array(array: _Array) -> bytes:
     Args:
         array: BOOL is written as `true` and `false`. FP32 is widened to double. NaN and the
             infinities are bare words. Elements of an object or `S<n>` array become strings as
-            `write_string` writes them: `bytes` as they are, others as the UTF-8 of their `str`.
+            `write_string` writes them: `bytes` as they are, other values as the UTF-8 of their
+            `str`.
 
     Raises:
         ValueError: The dtype has no JSON form, such as float16.
@@ -51,7 +52,7 @@ def write_array(array: _Array) -> bytes:
 
 
 def write_elements(array: _Array) -> list[bytes]:
-    """Return `write_array` without its brackets, in pieces of some milliseconds of work each."""
+    """Return the text of `write_array` without brackets, in pieces of some milliseconds of work."""
     write, most = _writer(array.dtype)
     flat = array.ravel()
     if flat.size <= most:
@@ -64,10 +65,10 @@ def write_elements(array: _Array) -> list[bytes]:
 
 
 def write_packed_strings(wire: memoryview, count: int) -> list[bytes] | None:
-    """Return `write_elements` of a BYTES tensor given in its wire form.
+    """Return what `write_elements` returns, for a BYTES tensor in its wire form.
 
-    Returns None if the wire form is long, is malformed, has not `count` elements, or needs very
-    many escapes; `write_elements` handles these.
+    Returns None if the wire form is long, is malformed, does not have `count` elements, or needs
+    very many escapes. `write_elements` handles these cases.
     """
     if len(wire) > _MOST_PACKED:
         return None
@@ -106,7 +107,7 @@ def _write_strings(elements: _Array) -> bytes:
     texts = [element_bytes(element) for element in elements.tolist()]
     if not texts:
         return b""
-    # One search in all of them is much faster than one substitution for each.
+    # One search in all texts is much faster than one substitution for each text.
     if _ESCAPED.search(b"".join(texts)):
         return b'"' + _escape_joined(texts) + b'"'
     return b'"' + b'","'.join(texts) + b'"'
@@ -127,7 +128,7 @@ _ESCAPES = {bytes([code]): b"\\u%04X" % code for code in range(0x20)} | {
 def write_string(text: str | bytes) -> bytes:
     """Return `text` in quotation marks with RapidJSON's escapes; other bytes stay as they are.
 
-    A `str` is encoded with `surrogateescape`, the inverse of how `rapid_json.loads` decodes.
+    A `str` is encoded with `surrogateescape`, which inverts the decoding by `rapid_json.loads`.
     """
     if isinstance(text, bytes):
         raw = text
@@ -144,7 +145,7 @@ _PIECE = 1 << 13
 _LONGEST_ESCAPE = 6
 #: At most this many texts are escaped one by one.
 _FEW_TEXTS = 16
-#: The code of a separator of strings, beyond those of bytes.
+#: The code of a separator of strings, larger than any byte.
 _SEPARATOR = 256
 #: The written form of each code, and its length.
 _FORMS = np.zeros((_SEPARATOR + 1, _LONGEST_ESCAPE), np.uint8)
@@ -201,7 +202,7 @@ _MOST_OUTPUTS, _MOST_CACHED = 16, 1024
 class EncodedResponse(NamedTuple):
     """The parts of a body: the JSON, in one part if it is short, then binary data in output order.
 
-    `json_length` is the value of a header, or None without binary data, where no header is needed.
+    `json_length` is the value of Inference-Header-Content-Length; None without binary data.
     """
 
     parts: list[bytes | memoryview]
@@ -291,7 +292,7 @@ def encode(
         b',"outputs":[',
     ]
     binary: list[bytes | memoryview] = []
-    for tensor, output_form in formed(response, form, signature, labels):
+    for tensor, output_form in outputs_with_forms(response, form, signature, labels):
         head = _head(tensor.name, tensor.datatype, tensor.shape)
         if output_form.buffer is not None:
             write(tensor, output_form.buffer)

@@ -217,9 +217,9 @@ _LOG_READERS: dict[str, Callable[[JsonValue], LogValue]] = {
 
 
 def encode_trace_settings(settings: Mapping[str, Sequence[str]]) -> bytes:
-    """Encode the trace settings: the levels are a list, all others strings.
+    """Encode the trace settings: the levels as a list, all other settings as strings.
 
-    As in Triton, a setting that was given several times becomes several members with one name.
+    As in Triton, a setting that was given several times becomes several members with the same name.
     """
     members = [
         (name, shown)
@@ -290,7 +290,7 @@ class CudaRegistration(NamedTuple):
 
 
 def system_registration(body: memoryview, profile: TritonProfile = V2_51) -> SystemRegistration:
-    """Decode a registration. Raises ServerError, in the real server's order of faults."""
+    """Decode a registration. Raises ServerError for the first fault in Triton's order."""
     document = rapid_json.loads(body, profile)
     key = rapid_json.c_string(rapid_json.as_string(_field(document, "key")))
     offset = 0
@@ -301,7 +301,7 @@ def system_registration(body: memoryview, profile: TritonProfile = V2_51) -> Sys
 
 
 def cuda_registration(body: memoryview, profile: TritonProfile = V2_51) -> CudaRegistration:
-    """Decode a registration. Raises ServerError, in the real server's order of faults."""
+    """Decode a registration. Raises ServerError for the first fault in Triton's order."""
     document = rapid_json.loads(body, profile)
     encoded = rapid_json.as_string(rapid_json.member(_field(document, "raw_handle"), "b64"))
     byte_size = rapid_json.as_uint64(rapid_json.member(document, "byte_size"))

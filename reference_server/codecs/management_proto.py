@@ -52,7 +52,7 @@ _MAX_INT64 = 2**63 - 1
 
 
 def model_version(text: str) -> int:
-    """Return the version that a request names; an empty text is any. Raises ServerError."""
+    """Return the version that a request names, LATEST if empty. Raises ServerError."""
     if not text:
         return LATEST
     number = leading_integer(text)
@@ -94,7 +94,7 @@ def _tensor(signature: Signature, tensor: TensorConfig) -> ModelMetadataResponse
 
 
 def model_config(proto: bytes) -> ModelConfigResponse:
-    """Encode the completed configuration, whose message is `proto`."""
+    """Encode the completed configuration, whose serialized message is `proto`."""
     return ModelConfigResponse(config=ConfigProto.FromString(proto))
 
 
@@ -148,7 +148,7 @@ def repository_index(
 def load_parameters(
     parameters: Mapping[str, ModelRepositoryParameter],
 ) -> dict[str, Parameter | bytes]:
-    """Return the parameters of a load request; an unset one is False, which is refused later."""
+    """Return the parameters of a load request. An unset value is False, which is refused later."""
     return {
         key: getattr(
             parameters[key], parameters[key].WhichOneof("parameter_choice") or "bool_param"

@@ -34,9 +34,9 @@ def pass_fields(
         data: The message.
         position: The start of the first field.
         most: The maximum number of fields to skip.
-        groups: The open groups: the start of the outermost one, then their field numbers.
+        groups: The open groups: the start of the outermost group, then the field numbers of all.
         found: Receives the places of the id and the `raw_input_contents` of a request.
-        room: How many places `found` may receive. The function returns after the last of them.
+        room: The number of places that `found` may receive. The function returns after the last.
 
     Raises:
         DecodeError: The data are not a protobuf message.
@@ -119,7 +119,7 @@ def read_field(data: Data, position: int, groups: list[int]) -> tuple[int, int, 
     content = position
     kind = tag & 7
     if tag < 8:
-        raise DecodeError("a field without a number")
+        raise DecodeError("a field with the number 0")
     if kind == _LENGTH_DELIMITED:
         length, content = _number(data, position)
         if content == _TRUNCATED or length > size - content:
@@ -138,7 +138,7 @@ def read_field(data: Data, position: int, groups: list[int]) -> tuple[int, int, 
             raise DecodeError("too many groups in groups")
         groups.append(tag >> 3)
     elif kind != _GROUP_END or not groups or groups.pop() != tag >> 3:
-        raise DecodeError("no field of any kind")
+        raise DecodeError("a field of unknown type, or a group that was not started")
     elif len(groups) == 1:
         groups.pop()
     if position > size:
@@ -166,7 +166,7 @@ def _number(data: Data, position: int) -> tuple[int, int]:
         position += 1
         if shift == _MOST_SHIFT:
             if byte >= 0x80:
-                raise DecodeError("more bytes than a number of 64 bits has")
+                raise DecodeError("a number of more than 10 bytes")
             byte &= 1  # protobuf drops bits beyond 64, too
         if byte < 0x80:
             return number | byte << shift, position

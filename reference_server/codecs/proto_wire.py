@@ -1,14 +1,15 @@
 """Reads ModelInferRequest and writes ModelInferResponse without copies of raw tensors by protobuf.
 
 Protobuf copies every bytes field that it reads or writes. Raw tensors are most of a request and of
-a response, so they are cut out of the request, and appended to the response, here: the tensors of a
-request are views of the received bytes, those of a response are copied once, into its message.
+a response, so this module cuts them out of the request, and appends them to the response. The
+tensors of a request are views of the received bytes; the tensors of a response are copied once,
+into its message.
 
 Long messages are parsed in pieces, between which other threads can run. Protobuf holds the GIL
 while it parses, up to 0.2 microseconds for each byte of a hostile message. The rest of a message
 can be merged into its parsed part, so a long message is cut between its fields; a long field is cut
-between the fields of its message, or between its numbers. Pieces contain whole fields, so protobuf
-alone decides what they mean and whether they are valid.
+between the fields of its message, or between its numbers. Pieces contain whole fields, so only
+protobuf decides what they mean and whether they are valid.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _merge_long_field(message: Message, data: memoryview, start: int) -> int:
             break
         gil.yield_gil()
     if end < 0:
-        raise DecodeError("a field that is cut")
+        raise DecodeError("a truncated field")
     if tag & 7 != _LENGTH_DELIMITED:
         return end
     number = tag >> 3
@@ -121,7 +122,7 @@ def _merge_numbers(message: Message, tag: bytes, content: memoryview, width: int
                 last -= 1
             piece = piece[:last]
         if not piece:
-            raise DecodeError("a number without an end")
+            raise DecodeError("a truncated number")
         message.MergeFromString(tag + varint(len(piece)) + piece)
         position += len(piece)
         gil.yield_gil()
@@ -265,18 +266,18 @@ def _without_raw(data: Data) -> Data:
             data, start, proto_fields.FIELDS, groups, head, size
         )
         if position == start:
-            raise DecodeError("a field that is cut")
+            raise DecodeError("a truncated field")
         gil.back_off()
     if groups:
-        raise DecodeError("a group that is cut")
+        raise DecodeError("a truncated group")
     return memoryview(head)[:size]
 
 
 def is_large(data: Data) -> bool:
-    """Return whether a codec thread is to parse a request.
+    """Return True if a codec thread must parse a request.
 
-    That is so if it is not short, and has very many fields or bytes without its
-    `raw_input_contents`, is malformed, or has unknown fields.
+    That is so if the request is not short and, without its `raw_input_contents`, has very many
+    fields or bytes, is malformed, or has unknown fields.
     """
     position, head, end = 0, 0, len(data)
     if not gil.is_long(message_bytes=end):

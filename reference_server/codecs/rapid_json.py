@@ -2,12 +2,12 @@
 
 Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. This dialect is a little wider
 than JSON, and the texts and byte offsets of its refusals reach the client. Two readers share the
-work: `json_fast_reader` reads the ordinary document, and `json_exact_reader` reads any other byte
-by byte, as RapidJSON does.
+work: `json_fast_reader` reads ordinary documents, and `json_exact_reader` reads all other documents
+byte by byte, as RapidJSON does.
 
-Two differences from RapidJSON are intended. A number that fits a double becomes the nearest double,
-where RapidJSON misses by one or two units in the last place for every tenth number of 17 digits,
-and refuses a few odd ones such as `0e400`. And nesting is limited, as in newer releases.
+Two differences from RapidJSON are intended. A number that fits a double becomes the nearest double;
+RapidJSON is off by one or two units in the last place for every tenth number of 17 digits, and
+refuses a few unusual numbers such as `0e400`. Nesting is limited, as in newer releases.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def loads(
     """Return the value of a JSON document.
 
     The first of several members with the same name counts. Integers within int64 or uint64 stay
-    `int`, larger ones become `float`. Invalid UTF-8 in a string is decoded with `surrogateescape`,
-    so `json_writer.write_string` writes the same bytes again.
+    `int`, larger integers become `float`. Invalid UTF-8 in a string is decoded with
+    `surrogateescape`, so `json_writer.write_string` writes the same bytes again.
 
     Args:
         data: The document.
@@ -55,7 +55,7 @@ def loads(
     except json_fast_reader.Unusual:
         pass
     if repeated is not None:
-        repeated.clear()  # of the objects that the fast reader has read
+        repeated.clear()  # entries of the fast reader
     return json_exact_reader.read(
         document, repeated, iteratively=profile.newer_request_checks, deepest=deepest
     )
@@ -135,14 +135,14 @@ def as_bool(value: JsonValue) -> bool:
 
 
 def as_uint64(value: JsonValue) -> int:
-    """Return `value` as an integer of 0 ... 2**64 - 1; raises INTERNAL for others and `1.0`."""
+    """Return `value` as an integer from 0 to 2**64 - 1; raises INTERNAL for others, such as 1.0."""
     if type(value) is int and value >= 0:
         return value
     raise _mismatch("non-unsigned-integer as unsigned-integer")
 
 
 def as_int64(value: JsonValue) -> int:
-    """Return `value` as an integer within int64; raises INTERNAL for others and `1.0`."""
+    """Return `value` as an integer within int64; raises INTERNAL for others, such as 1.0."""
     if type(value) is int and value < 2**63:
         return value
     raise _mismatch("non-signed-integer as signed-integer")

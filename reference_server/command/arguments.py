@@ -102,7 +102,7 @@ _WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of the command line. On an error it prints the error alone, without the usage."""
+    """The parser of the command line. On an error, it prints only the error, not the usage."""
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values of all options. Exits with code 1 on an unknown option."""
@@ -162,7 +162,7 @@ def _add_models(add: _Add) -> None:
     add("--allow-outside-links", type=boolean, default=True, metavar="BOOL",
         help="allow a model's files to be links to places outside its folder (true)")
     add("--load-model", action="append", default=[], metavar="NAME",
-        help="load this model at start, in mode explicit; * alone: all models")
+        help="load this model at start, in mode explicit; a single *: all models")
     add("--repository-poll-secs", type=number, default=15, metavar="SECONDS",
         help="interval between checks for changed models in mode poll; 0: none (15)")
     add("--model-load-thread-count", type=at_least(1), default=4, metavar="N",
@@ -380,7 +380,7 @@ _EPILOG = (
 
 
 def _add_others(parser: argparse.ArgumentParser) -> None:
-    """Add Triton's options that --help lists only by name: missing features, deprecated names."""
+    """Add Triton's options of missing features, and deprecated options. Help lists their names."""
     for name, parse in WITHOUT_EFFECT.items():
         parser.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS, type=parse)
     for name in NOT_SERVED:

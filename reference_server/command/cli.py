@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 try:
@@ -46,11 +46,11 @@ from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 
-#: The interpreter's switch interval. With a shorter one, streams of many responses lose more to
-#: thread switches than other threads gain.
+#: The interpreter's switch interval. With a shorter interval, streams of many responses lose more
+#: to thread switches than other threads gain.
 _SWITCH_INTERVAL_S = 0.001
-#: malloc reuses freed blocks up to this size, and keeps this many free bytes at the end of a heap:
-#: the largest value that glibc accepts for the first (mallopt(3), malloc.h).
+#: malloc reuses freed blocks up to this size, and keeps this many free bytes at the end of a heap.
+#: For blocks, glibc accepts no larger value (mallopt(3), malloc.h).
 _KEPT_BYTES = 1 << 25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -98,6 +98,23 @@ def _restrictions(
         return parse_restrictions(option, what, given)
     except ValueError as error:
         parser.error(f"argument {option}: {error}")
+
+
+def _rate_limit(parser: CommandParser, given: argparse.Namespace) -> RateLimit | None:
+    try:
+        limits = parse_resources(given.rate_limit_resource)
+    except ValueError as error:
+        parser.error(f"argument --rate-limit-resource: {error}")
+    return RateLimit(limits) if given.rate_limit == "execution_count" else None
+
+
+def _time_limits(given: argparse.Namespace) -> TimeLimits:
+    return TimeLimits(
+        given.connection_idle_secs,
+        given.connection_head_secs,
+        given.connection_body_secs,
+        given.connection_unread_secs,
+    )
 
 
 def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None:
@@ -179,26 +196,18 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         )
     http = _http_options(parser, given)
     grpc = _grpc_options(parser, given)
-    try:
-        limits = parse_resources(given.rate_limit_resource)
-    except ValueError as error:
-        parser.error(f"argument --rate-limit-resource: {error}")
+    rate_limit = _rate_limit(parser, given)
     metrics = _metrics_options(given, http.restricted.keys() | grpc.restricted.keys())
-    served = [
-        ("HTTP", given.allow_http, f"{http.address}:{http.port}"),
-        ("GRPC", given.allow_grpc, f"{grpc.address}:{grpc.port}"),
-        ("metrics", given.allow_metrics, f"{metrics.address}:{metrics.port}"),
-    ]
-    _check_places(parser, [(name, place) for name, allowed, place in served if allowed])
+    enabled = {
+        "HTTP": http if given.allow_http else None,
+        "GRPC": grpc if given.allow_grpc else None,
+        "metrics": metrics if given.allow_metrics else None,
+    }
+    _check_addresses(parser, enabled)
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         model_namespacing=given.model_namespacing,
-        time_limits=TimeLimits(
-            given.connection_idle_secs,
-            given.connection_head_secs,
-            given.connection_body_secs,
-            given.connection_unread_secs,
-        ),
+        time_limits=_time_limits(given),
         most_connections=given.connection_most,
         most_request_bytes=given.connection_memory_mib << 20,
         server_id=given.id,
@@ -216,7 +225,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         poll_s=given.repository_poll_secs,
         model_load_threads=given.model_load_thread_count,
         model_load_retries=given.model_load_retry_count,
-        rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
+        rate_limit=rate_limit,
         exit_timeout_s=given.exit_timeout_secs,
         exit_closes_idle=given.exit_closes_idle,
         response_cache_bytes=_cache_bytes(parser, given),
@@ -235,8 +244,11 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
     return options, _warnings(given)
 
 
-def _check_places(parser: CommandParser, places: Sequence[tuple[str, str]]) -> None:
+def _check_addresses(
+    parser: CommandParser, enabled: Mapping[str, HttpOptions | GrpcOptions | MetricsOptions | None]
+) -> None:
     """Exit with an error if two types of requests have the same address and port."""
+    places = [(name, f"{own.address}:{own.port}") for name, own in enabled.items() if own]
     for (name, place), (other, same) in itertools.combinations(places, 2):
         if place == same:
             parser.error(
@@ -297,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for hint in hints:  # repeated: the log line is far above, or in a file
             print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
-    except ExitTimeout:  # it is logged
+    except ExitTimeout:  # already logged
         _exit_at_once()
     return 0
 
@@ -316,11 +328,12 @@ def _exit_at_once() -> None:
 def keep_freed_memory() -> None:
     """Let malloc keep the memory of large requests for reuse.
 
-    glibc's malloc returns most of their memory to the system when each takes some 100 KB. Getting
-    the pages again one by one costs more than copying the requests (docs/results/memory.md).
+    By default, glibc's malloc returns most memory of requests above about 100 KB to the system.
+    Getting the pages again one by one costs more than copying the requests
+    (docs/results/memory.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none, or one without effect
+    if mallopt is not None:  # in other C libraries it is missing or has no effect
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 

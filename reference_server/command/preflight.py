@@ -1,7 +1,7 @@
-"""Checks before models are loaded, for mistakes that would show late or with another error.
+"""Finds mistakes that would show late or cause misleading errors, before models are loaded.
 
 tritonserver reports a port in use only after it has loaded all models, and does not report the
-others.
+other mistakes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _try_port(service: str, address: str, port: int, shared: bool) -> None:
     for family, kind, protocol, _, place in places:
         try:
             with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
-                # Like the listener's, so that closed connections do not block the port. The
-                # socket does not listen, so that no client connects to it.
+                # As in the listener: closed connections do not block the port. The socket does not
+                # listen, so that no client connects to it.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if shared:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -100,7 +100,7 @@ def _not_a_repository(path: Path) -> list[str]:
 
 def _version_with_a_model(path: Path) -> str | None:
     for version in sorted(path.iterdir()):
-        # A model's name may be a number; then it is not a version.
+        # A folder whose name is a number may also be a model.
         is_model = (version / pbtxt.FILE_NAME).exists()
         if version.name.isdecimal() and not is_model and (file := _model_file(version)):
             return f"{version.name}/{file}"

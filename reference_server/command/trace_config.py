@@ -151,8 +151,8 @@ DEPRECATED_TRACE_OPTIONS = {
 def trace_settings(given: argparse.Namespace) -> list[tuple[str, str]]:
     """Merge the settings of `--trace-config` with those of the deprecated options.
 
-    `--trace-config` takes precedence, except for the level: the levels of both add up, unless the
-    deprecated option says OFF.
+    `--trace-config` takes precedence, except for the level: the levels of both add up. If the
+    deprecated option says OFF, there is no level.
     """
     settings: list[tuple[str, str]] = given.trace_config
     keys = {key for key, _ in settings}

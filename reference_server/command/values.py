@@ -20,7 +20,7 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.options import DEFAULT_QUANTILES, MAX_BATCH_SIZE, LatencyMetrics, Quantile
 
-# C++ parses the number at the begin of a text and ignores the rest.
+# C++ parses the number at the start of a text and ignores the rest.
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
@@ -45,7 +45,7 @@ def stub_model(text: str) -> tuple[str, str]:
 
 
 def number(text: str, bits: int = 32) -> int:
-    """Parse the integer at the begin of a text, as Triton does. It has this many bits."""
+    """Parse the signed integer of at most `bits` bits at the start of a text, as Triton does."""
     value = leading_integer(text)
     if value is None:
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text}")
@@ -55,22 +55,22 @@ def number(text: str, bits: int = 32) -> int:
 
 
 def long_number(text: str) -> int:
-    """Parse the integer at the begin of a text; it has 64 bits."""
+    """Parse the signed integer of at most 64 bits at the start of a text."""
     return number(text, 64)
 
 
 def limit(text: str) -> int:
-    """Parse the integer at the begin of a text; a negative one is no limit, which is 0."""
+    """Parse the integer at the start of a text. 0 is no limit, and negative integers become 0."""
     return max(0, number(text))
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """Return a parser of the integer at the begin of a text; smaller ones count as `low`."""
+    """Return a parser of the integer at the start of a text. Smaller integers become `low`."""
     return lambda text: max(low, number(text))
 
 
 def verbosity(text: str) -> int:
-    """Parse the level of verbose lines, or one of Triton's words for 1 and 0."""
+    """Parse the verbosity: an integer, or one of Triton's words for true (1) and false (0)."""
     value = _BOOLEANS.get(text.lower())
     return number(text) if value is None else int(value)
 
@@ -120,14 +120,14 @@ def host_policy(text: str) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the name of a configuration."""
+    """Return the name of a configuration, which must not be empty."""
     if not text:
         raise ArgumentTypeError("Error: empty argument for --model-config-name")
     return text
 
 
 def seconds(text: str) -> float:
-    """Parse a number of seconds; it may have a fraction. As in Triton, the rest is ignored."""
+    """Parse the number of seconds at the start of a text, as Triton does."""
     found = _NUMBER.match(text)
     if found is None:
         raise _invalid(text, "a number of seconds")
@@ -160,7 +160,7 @@ def within(low: int, high: int) -> Callable[[str], int]:
 
 
 def leading(low: int, high: int, refusal: str, *, bits: int) -> Callable[[str], int]:
-    """Return a parser of the integer at the begin of a text, as in Triton's newer options.
+    """Return a parser of the integer at the start of a text, as in Triton's newer options.
 
     Args:
         low: the smallest accepted value.
@@ -267,11 +267,11 @@ def _unknown_backend_settings(settings: Sequence[tuple[str, str, str]]) -> list[
 
 # --------------------------------------------------------------------------------- --cache-config
 LOCAL_CACHE = "local"
-#: Where Triton searches for caches other than its local one. This server has none.
+#: The folder in which Triton searches for other caches. This server has only the local cache.
 CACHE_DIRECTORY = "/opt/tritonserver/caches"
 _OF_CACHE = frozenset({f"{LOCAL_CACHE},size"})
 
-# Triton's cache stores its bookkeeping within its size, so it has a smallest size.
+# Triton's cache has a smallest size, because the size includes its bookkeeping.
 _SMALLEST_CACHE = 192
 _LARGEST_CACHE = 2**63 - 1
 
@@ -363,9 +363,9 @@ def metrics_setting(text: str) -> tuple[str, str]:
 
 
 def latency_metrics(settings: Sequence[tuple[str, str]]) -> LatencyMetrics:
-    """Return which latencies are reported, and how. Triton ignores unknown names and values.
+    """Return the forms in which latencies are reported. Unknown names and values are ignored.
 
-    A switch keeps the value that is not its default once that value was given.
+    If a switch is given several times, the value that is not its default wins.
     """
     quantiles: tuple[Quantile, ...] = ()
     for name, value in settings:
@@ -407,7 +407,7 @@ def _unknown_metrics_settings(settings: Sequence[tuple[str, str]]) -> list[str]:
 def unknown(option: str, name: str, value: str, known: Iterable[str]) -> str:
     """Return a warning about the unknown setting `name` of `option`, with a suggestion."""
     names = {other.rpartition(",")[2]: other for other in sorted(known)}
-    # Compare the setting alone: its prefix may be missing or wrong.
+    # Compare only the part after the comma: the part before may be missing or wrong.
     alike = nearest(name.rpartition(",")[2], names, shown=names)
     return (
         f"no effect in the reference server: {option}={name}={value}: unknown setting '{name}'"

@@ -37,7 +37,7 @@ from reference_server.core.telemetry import is_label_name
 
 _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _MAX_INT64 = 2**63 - 1
-#: Limits of one model that no real model reaches. Triton has none.
+#: Limits of one model that no real model reaches. Triton has no such limits.
 _MOST_INSTANCES, _MOST_WARMUPS = 4096, 1_000_000
 _MOST_SEQUENCES, _MOST_ELEMENTS = 1_000_000, 1 << 28
 _ON_CPU = "write `kind: KIND_CPU`; `reference-server try DIR` does it in a copy"
@@ -98,8 +98,8 @@ def _check_amounts(config: ConfigProto) -> Faults:
     ):
         if found > most:
             yield invalid_arg(
-                f"model '{config.name}': found count {found} in all of '{field}'; expected at most "
-                f"{most}",
+                f"model '{config.name}': found a total count of {found} in '{field}'; expected "
+                f"at most {most}",
                 field,
             )
     batching = config.sequence_batching
@@ -180,8 +180,8 @@ def check_given(config: ConfigProto) -> Faults:
     if config.platform == "ensemble":
         return
     yield from _check_groups(config)
-    for index, made in enumerate(config.batch_input):
-        if made.data_type == DataType.TYPE_INVALID:
+    for index, entry in enumerate(config.batch_input):
+        if entry.data_type == DataType.TYPE_INVALID:
             yield invalid_arg(
                 "unexpected batch input data type 'TYPE_INVALID'",
                 *("batch_input", index, "data_type"),
@@ -242,7 +242,7 @@ def _check_tensor(
             yield from under(("reshape", "shape"), count)
         elif isinstance(entry, ModelInput):  # as in Triton, whose outputs are not checked
             yield from under(("dims",), _check_count(entry.name, entry.dims))
-    # As in Triton, a number without a name, which JSON can contain, is accepted and ignored.
+    # As in Triton, an enum number without a name, which JSON can contain, is accepted and ignored.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
         yield invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}", "dims")
@@ -305,21 +305,21 @@ def _check_batch_tensors(config: ConfigProto) -> Faults:
     """
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
-    for index, made in enumerate(config.batch_input):
-        yield from under(("batch_input", index), _check_batch_input(made, inputs, config.name))
+    for index, entry in enumerate(config.batch_input):
+        yield from under(("batch_input", index), _check_batch_input(entry, inputs, config.name))
     for index, split in enumerate(config.batch_output):
         split_faults = _check_batch_output(split, inputs, outputs, config.name)
         yield from under(("batch_output", index), split_faults)
 
 
-def _check_batch_input(made: BatchInput, inputs: Collection[str], model: str) -> Faults:
-    kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
-    yield from _check_one_source(kind, made.source_input, model)
-    if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+def _check_batch_input(entry: BatchInput, inputs: Collection[str], model: str) -> Faults:
+    kind = f"batch input kind '{BatchInput.Kind.Name(entry.kind)}'"
+    yield from _check_one_source(kind, entry.source_input, model)
+    if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
         yield invalid_arg(
             f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model}", "data_type"
         )
-    sources = _check_known("source input", made.source_input, inputs, model)
+    sources = _check_known("source input", entry.source_input, inputs, model)
     yield from under(("source_input",), sources)
 
 

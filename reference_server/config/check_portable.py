@@ -17,7 +17,7 @@ _CORRID = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
 
 
 class Finding(NamedTuple):
-    """The key of a row in `core.portability`, the value that it was found for, and its field."""
+    """The key of a row in `core.portability`, a value to which it applies, and its field."""
 
     key: str
     detail: str
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 #: Characters that bash does not pass on. Triton 2.51 starts `bash -c exec STUB PATH ... INSTANCE`
-#: without quotes: seen to fail or never to end for each of them.
+#: without quotes. With each of these characters this command was seen to fail or never to end.
 _SHELL = re.compile(r"""[\s"'$&();<>`|\\]""")
 
 

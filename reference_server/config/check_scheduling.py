@@ -17,7 +17,7 @@ from reference_server.config.scheduler_settings import FALSE_TRUE
 from reference_server.core.errors import FieldPath, ServerError, invalid_arg
 
 _CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
-#: In the order in which Triton checks them.
+#: The control kinds, in the order of Triton's checks.
 _KINDS = (
     ModelSequenceBatching.Control.CONTROL_SEQUENCE_START,
     ModelSequenceBatching.Control.CONTROL_SEQUENCE_END,
@@ -184,9 +184,9 @@ def _connected(config: ConfigProto) -> set[str]:
 def _unconnected(name: str, sources: Mapping[str, Sequence[str]], connected: set[str]) -> str:
     """Return the tensor that Triton names as the reason why the tensor `name` has no value.
 
-    From each tensor Triton goes to an unconnected one that the tensor's step reads, until there is
-    none, or only tensors that it has visited. If a step reads several, Triton takes any, because
-    maps have no order. This function takes the first by the name of the step's input.
+    From each tensor Triton goes to an unconnected tensor that the tensor's step reads, until all of
+    these have been visited. If a step reads several, Triton takes any of them, because maps have no
+    order. This function takes the first by the name of the step's input.
     """
     seen: set[str] = set()
     while True:
@@ -333,7 +333,7 @@ def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) 
 
 @rule
 def check_sequence_inputs(config: ConfigProto) -> Faults:
-    """Check the inputs that the sequence batcher adds, after the model completed its config.
+    """Check the inputs that the sequence batcher adds, after completion by the model.
 
     Triton loads some of the configurations that are refused here, and then reads or overwrites the
     wrong memory.

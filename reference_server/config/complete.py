@@ -1,7 +1,7 @@
 """Completes a configuration with defaults, as Triton does before it checks or loads a model.
 
-If the configuration names no backend, it is derived from the platform or the model's files. The
-defaults for the backends of Triton's containers were read from tritonserver 2.51.
+If the configuration names no backend, the backend is derived from the platform or the model's
+files. The defaults for the backends of Triton's containers were read from tritonserver 2.51.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _complete_kind(config: ConfigProto, model_directory: Path) -> None:
 
 
 def _kind_of(config: ConfigProto, model_directory: Path) -> _Kind | None:
-    """Return the type of model that the configuration names, or else that its files belong to."""
+    """Return the type of model that the configuration names, or else the type of its files."""
     if config.backend:
         # A backend with two platforms determines no type unless the platform is named.
         kinds = [kind for kind in _KINDS if kind.backend == config.backend]

@@ -24,8 +24,8 @@ _INT64 = {
     FieldDescriptor.TYPE_SINT64,
     FieldDescriptor.TYPE_FIXED64,
 }
-#: Protobuf's JSON has 64-bit integers as strings. Triton converts them to numbers, except in these
-#: messages.
+#: Protobuf writes 64-bit integers as JSON strings. Triton converts these strings to numbers, except
+#: in these messages.
 _KEPT_AS_STRINGS = {
     "inference.ModelSequenceBatching.InitialState",
     "inference.ModelInstanceGroup.SecondaryDevice",
@@ -52,7 +52,7 @@ def as_json(config: ConfigProto, *, newer_fields: bool = False) -> str:
 
     Args:
         config: A completed configuration.
-        newer_fields: Always write the fields that only newer releases than 2.51 have.
+        newer_fields: Always write the fields that only releases after 2.51 have.
 
     Raises:
         ServerError: As in `as_dict`.
@@ -105,7 +105,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
 
 
 def _fraction(value: float) -> int | float | str:
-    """Return an FP32 number as protobuf's JSON has it: six digits, or nine where six do not do."""
+    """Return an FP32 number as in protobuf's JSON: with six digits, or nine if necessary."""
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     text = f"{value:.6g}"
@@ -114,10 +114,11 @@ def _fraction(value: float) -> int | float | str:
     return float(text) if {*text} & {*".e"} else int(text)
 
 
-# -- reading: load requests and `auto_complete_config` bring JSON
+# -- reading: JSON from load requests and from `auto_complete_config`
 
-# Triton reads it with protobuf's C++ library, which takes more than JSON (bare keys, single quotes,
-# trailing commas). This module uses protobuf's Python library. docs/protocol.md lists what differs.
+# Triton reads it with protobuf's C++ library, which accepts more than JSON (bare keys, single
+# quotes, trailing commas). This module uses protobuf's Python library. docs/protocol.md lists the
+# differences.
 
 
 def read(text: str) -> ConfigProto:

@@ -30,11 +30,11 @@ def locate(model_folder: Path, name: str = "") -> Path:
 
 
 def read(path: Path) -> ConfigProto:
-    """Return the configuration in the file at `path`, which is empty if there is no such file.
+    """Return the configuration in the file at `path`, or an empty configuration without it.
 
     Raises:
-        ServerError: The file cannot be read. Triton's text is followed by what Triton only logs:
-            line, column and reason. For a misspelled field the nearest name is suggested.
+        ServerError: The file cannot be read. Triton's text is followed by the line, column and
+            reason, which Triton only logs. For a misspelled field the nearest name is suggested.
     """
     config = ConfigProto()
     try:

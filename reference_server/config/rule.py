@@ -22,8 +22,8 @@ def under(path: FieldPath, faults: Faults) -> Faults:
 class rule(Generic[_P]):
     """A decorator of generators of faults.
 
-    Calling the rule raises its first fault. `rule.faults(...)` yields all of them, in the order in
-    which Triton checks.
+    Calling the rule raises its first fault. `rule.faults(...)` yields all faults, in the order of
+    Triton's checks.
     """
 
     def __init__(self, faults: Callable[_P, Faults]) -> None:

@@ -1,4 +1,4 @@
-"""The frozen settings of instances and schedulers: the dynamic and the sequence batcher."""
+"""The frozen settings of instances, of the dynamic batcher and of the sequence batcher."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class QueuePolicy:
 
     Attributes:
         timeout_us: The longest waiting time in microseconds; 0: no limit.
-        delays: Serve an expired request after all others of the queue, instead of refusing it.
+        delays: Serve an expired request after all other requests of the queue, instead of refusing
+            it.
         overridable: Requests may set a shorter timeout.
         max_size: The largest number of waiting requests; 0: no limit.
     """
@@ -53,7 +54,7 @@ class DynamicBatching:
     """Settings of the dynamic batcher; sizes in rows, the delay in microseconds.
 
     `levels` is the number of priority levels, of which 1 is the highest; 0: there is one queue.
-    `policies` has the levels whose policy is not `default_policy`.
+    `policies` has the policies that differ from `default_policy`, by level.
     """
 
     preferred_batch_sizes: tuple[int, ...]
@@ -164,7 +165,7 @@ class ControlKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
-    """An input that the server adds. `values` are those of false and true; empty for CORRID."""
+    """An input that the server adds. `values` stand for false and true; empty for CORRID."""
 
     name: str
     kind: ControlKind
@@ -176,8 +177,8 @@ class SequenceControl:
 class SequenceState:
     """A tensor that the server passes from one request of a sequence to the next.
 
-    `initial_dims` is the shape of the initial value, without the batch dimension. `initial_file`
-    holds that value; None: zeros.
+    `initial_dims` is the shape of the initial value, without the batch dimension. `initial_file` is
+    the file of the initial value; None: zeros.
     """
 
     input_name: str

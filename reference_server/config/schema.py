@@ -29,7 +29,7 @@ from reference_server.core.tensor import DataType
 class EnsembleStep:
     """One step of an ensemble.
 
-    `inputs` maps the model's inputs to tensors of the ensemble, `outputs` the model's outputs.
+    `inputs` and `outputs` map the model's inputs and outputs to tensors of the ensemble.
     """
 
     model_name: str
@@ -40,7 +40,7 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """The policy that selects versions: the `latest` n, those in `specific`, or all."""
+    """The versions to serve: the `latest` n versions, the versions in `specific`, or all."""
 
     latest: int | None = None
     specific: tuple[int, ...] | None = None
@@ -65,8 +65,8 @@ class ModelConfig:
             if it is not set.
         environment: The path in EXECUTION_ENV_PATH, set when the model is loaded; empty for the
             server's own Python environment.
-        stand_in: The parameter STAND_IN: why answers of the model are made up; empty if they are
-            its own.
+        stand_in: The parameter STAND_IN: the reason why the model's answers are made up; empty if
+            they are real.
         buckets: The bounds of custom histogram buckets, by metric family.
     """
 
@@ -221,7 +221,7 @@ class WarmupInput:
     """One input of a warm-up sample.
 
     `dims` has no batch dimension. `file` is relative to the folder `warmup` of the model. If the
-    configuration sets no data type, `datatype` has no value.
+    configuration sets no data type, `datatype` is None.
     """
 
     name: str
@@ -255,11 +255,11 @@ def warmup_samples(config: ConfigProto) -> tuple[WarmupSample, ...]:
     )
 
 
-def _warmup_input(name: str, given: ModelWarmup.Input) -> WarmupInput:
+def _warmup_input(name: str, entry: ModelWarmup.Input) -> WarmupInput:
     return WarmupInput(
         name,
-        datatype(given.data_type),
-        tuple(given.dims),
-        WarmupData(given.WhichOneof("input_data_type")),
-        given.input_data_file,
+        datatype(entry.data_type),
+        tuple(entry.dims),
+        WarmupData(entry.WhichOneof("input_data_type")),
+        entry.input_data_file,
     )

@@ -1,8 +1,8 @@
 """Flow control: limits on the memory of unread responses, and of large requests.
 
 A decoupled model can send responses faster than its client reads them. They are buffered up to a
-limit. Beyond it the model's `send` blocks until the client reads or disconnects, or its connection
-is closed. Only threads of models block, never the event loop.
+limit. Beyond the limit, the model's `send` blocks until the client reads or the connection is
+closed. Only threads of models block, never the event loop.
 
 Large requests of all clients share a budget. A request is charged from its first byte until it is
 freed. A request beyond the budget is refused. Small requests are not charged, so that large ones
@@ -24,11 +24,11 @@ import numpy as np
 from reference_server.core.errors import unavailable
 from reference_server.core.tensor import Tensor
 
-#: The number of responses that stands for no limit.
+#: The value of `most_responses` that means no limit.
 ANY_NUMBER = 2**31 - 1
 #: The limit of unread bytes of one client.
 _LIMIT = 1 << 24
-#: The limit for all clients. If it is exceeded, each client's limit is `_REDUCED_LIMIT`.
+#: The limit of unread bytes of all clients. Beyond it, each client's limit is `_REDUCED_LIMIT`.
 _TOTAL_LIMIT = 1 << 28
 _REDUCED_LIMIT = 1 << 16
 #: The limit of unread responses of one client. Without it, 16 MiB of tiny responses keep the event
@@ -37,7 +37,7 @@ MOST_RESPONSES = 1 << 12
 #: Estimated overhead in bytes of a response and of a string.
 _RESPONSE_COST = 512
 _STRING_COST = 64
-#: Strings of an array that are measured; their average is used for all.
+#: The number of strings that are measured in an array. Their average is used for all strings.
 _MEASURED = 16
 
 
@@ -99,9 +99,9 @@ class Backlogs:
 class Backlog:
     """The unread responses of one client: posted to the event loop, or kept by the connection.
 
-    It is full at a number of bytes (`Backlogs`), or at `most_responses` responses, and never has
-    more than `MOST_RESPONSES`. A closed backlog counts nothing (`is_closed`). Threads of models
-    call the first group of methods, the event loop the second.
+    It is full at a number of bytes (`Backlogs`), or at `most_responses` responses, which is at most
+    `MOST_RESPONSES`. A closed backlog counts nothing (`is_closed`). Threads of models call the
+    first group of methods, and the event loop calls the second group.
     """
 
     __slots__ = (
@@ -152,9 +152,9 @@ class Backlog:
                 self._grow(size)
 
     def watch(self, watcher: Callable[[bool], None]) -> None:
-        """Call `watcher` with True when the backlog becomes full, and with False afterwards.
+        """Call `watcher` with True when the backlog becomes full, with False when there is room.
 
-        It must not block.
+        `watcher` must not block.
         """
         with self._all.changed:
             self._watchers.append(watcher)
@@ -168,7 +168,7 @@ class Backlog:
                 self._watchers.remove(watcher)
 
     def become(self, *, full: bool) -> None:
-        """Set the state that another process reports; this object represents its backlog."""
+        """Set the state that another process reports, whose backlog this object represents."""
         with self._all.changed:
             self.settle(is_full=full)
 
@@ -189,7 +189,7 @@ class Backlog:
                     if more > 0:
                         self._unsent.append(more)
                     else:
-                        self._taken(-more)
+                        self._remove_read(-more)
                     self._grow(more)
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Backlog:
 
     # -- with the lock held
 
-    def _taken(self, size: int) -> None:
+    def _remove_read(self, size: int) -> None:
         """Remove `size` bytes, which the client has read, from the oldest responses."""
         while size >= self._unsent[0]:
             size -= self._unsent.popleft()
@@ -256,13 +256,14 @@ def half_of_memory() -> int:
 
 
 class Intake:
-    """The budget of `most` bytes; 0: no limit. Thread-safe."""
+    """The budget of all large requests: `most` bytes; 0 is no limit. Thread-safe."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
         self._lock = threading.Lock()
         self._held = 0
-        # The sizes of freed requests. Freeing can happen while this thread holds the lock.
+        # The sizes of freed requests, to be subtracted later: a request can be freed while this
+        # thread holds the lock.
         self._freed: deque[int] = deque()
 
     @property
@@ -272,7 +273,7 @@ class Intake:
             return self._settled()
 
     def charge(self) -> Charge:
-        """Return the charge of a new request, which is empty."""
+        """Return a charge of 0 bytes for a new request."""
         return Charge(self._add, self._freed.append)
 
     def keep(self, data: memoryview) -> memoryview:
@@ -315,7 +316,7 @@ class _Held(np.ndarray[Any, Any]):
 
 
 class Charge:
-    """The charged bytes of one request. Returned to the budget when the object is freed."""
+    """The charged bytes of one request. They return to the budget when the object is freed."""
 
     __slots__ = ("_add", "_free", "_size")
 

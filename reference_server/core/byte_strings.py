@@ -1,7 +1,7 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""The wire format of BYTES tensors: elements of a little-endian uint32 length and its bytes.
+"""The wire format of BYTES tensors. An element is a little-endian uint32 length and the bytes.
 
-Cython compiles this file where a C compiler is; `byte_strings.pxd` has the C types.
+Cython compiles this file if there is a C compiler; `byte_strings.pxd` has the C types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def element_bytes(element: object) -> bytes:
-    """Return an element as Triton stores it: bytes unchanged, others as UTF-8 of their `str`."""
+    """Return an element as Triton stores it: bytes unchanged, other values as `str` in UTF-8."""
     # Subclasses, such as np.bytes_, are copied to plain bytes.
     if type(element) is bytes:
         return element
@@ -91,7 +91,7 @@ _COUNTED = 1 << 9
 
 
 def count(raw: memoryview) -> int:
-    """Return the number of elements in `raw`, without making them. Raises Malformed as `split`."""
+    """Return the number of elements in `raw`, without making them. Raises Malformed."""
     length_at = _LENGTH.unpack_from
     end = len(raw)
     elements = position = 0
@@ -187,7 +187,7 @@ def unpack(wire: bytes, size: int, position: int, most: int, elements: list[byte
     return position
 
 
-# Compiled, all names below are C variables and functions.
+# When this file is compiled, all names below are C variables and functions.
 
 
 def _pack(elements: list[bytes], wire: bytearray) -> None:

@@ -1,8 +1,9 @@
 """Behaviour of C and C++ that Triton's clients see: `strtol`, and the order of a hash table.
 
 Triton stores inputs in a `std::unordered_map` by name. The order of this table in GNU's libstdc++
-decides which of several invalid inputs an error names, and the order in which texts list the inputs
-and a model receives them: https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
+decides which of several invalid inputs an error names. Error texts list the inputs, and models
+receive them, in this order:
+https://gcc.gnu.org/git/?p=gcc.git;a=blob;f=libstdc%2B%2B-v3/include/bits/hashtable.h
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _MASK: Final = 2**64 - 1
 _SEED: Final = 0xC70F6907
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
 #: The bucket counts of a growing table. A table has at most as many names as buckets. No request
-#: has more inputs than the last count.
+#: has more inputs than the last number.
 _BUCKETS: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043)
 
 
@@ -34,16 +35,16 @@ def arranged(names: tuple[str, ...], onto: tuple[str, ...] = ()) -> tuple[str, .
     buckets = _buckets(len(onto))
     while len(inserted) > buckets < _BUCKETS[-1]:
         # The table grows: its names are inserted into the new buckets in their current order.
-        inserted[:buckets] = _listed(inserted[:buckets], buckets)
+        inserted[:buckets] = _in_table_order(inserted[:buckets], buckets)
         buckets = _buckets(buckets + 1)
-    return tuple(_listed(inserted, buckets))
+    return tuple(_in_table_order(inserted, buckets))
 
 
 def _buckets(size: int) -> int:
     return next((count for count in _BUCKETS if count >= size), _BUCKETS[-1])
 
 
-def _listed(names: Iterable[str], buckets: int) -> list[str]:
+def _in_table_order(names: Iterable[str], buckets: int) -> list[str]:
     of_bucket: dict[int, list[str]] = {}
     for name in names:
         of_bucket.setdefault(_hash(name) % buckets, []).append(name)

@@ -36,9 +36,9 @@ _LONGEST = 1 << 18
 class ServerError(Exception):
     """An error that is reported to a client or in the log.
 
-    `code` determines the status of each protocol, `message` is the text. `path` is the faulty
-    field of a configuration: names of fields, each followed by an index or a key if it repeats.
-    `hint` is the cure: the log and `reference-server check` have it after a dash, clients never.
+    `code` determines the status of each protocol, `message` is the text. `path` is the faulty field
+    of a configuration: names of fields, each followed by an index or a key if it repeats. `hint` is
+    the fix. The log and `reference-server check` show it after a dash; clients never get it.
     """
 
     hint = ""
@@ -59,7 +59,7 @@ class ServerError(Exception):
         return f"{self.code.value}: {self.message}"
 
     def cured(self) -> str:
-        """Return code, text and cure, for the log."""
+        """Return code, text and hint, for the log."""
         return f"{self.described()} - {self.hint}" if self.hint else self.described()
 
 
@@ -72,7 +72,7 @@ class BackendError(ServerError):
 
 
 class StringClasses(ServerError):
-    """A client requested the classes of an output of strings."""
+    """A client requested the classification of an output of strings."""
 
 
 class LoadDeadlock(ServerError):
@@ -80,7 +80,7 @@ class LoadDeadlock(ServerError):
 
 
 class NotHere(ServerError):
-    """A model requires something that this machine or server lacks, but another may have.
+    """A model requires something that this machine or server lacks, but others may have.
 
     `reference-server check` reports it as a warning.
     """

@@ -1,10 +1,10 @@
 """Removal of the server's resources from forked children of this process.
 
-Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server, but it has
-the descriptors, signal handlers and locks of its parent, and none of its threads. The functions
-here register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
+Models fork, by `os.fork`, `multiprocessing` or a library. The child is not the server. It has the
+descriptors, signal handlers and locks of its parent, but none of its threads. The functions here
+register what a child must close, reset or find unlocked; hooks of `os.fork` do the rest.
 
-All state is at module level, since the hooks are those of the process.
+All state is at module level, because the hooks apply to the whole process.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def close_port_in_forks(port: int) -> None:
 
 
 def close_in_forks(descriptor: int) -> None:
-    """Close a descriptor in forked children. It must stay open as long as this process."""
+    """Close a descriptor in forked children. It must stay open until this process ends."""
     _descriptors.add(descriptor)
 
 
 def hold_for_forks(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Acquire a lock around forks, so that no child finds it held by a thread it does not have."""
+    """Acquire a lock around forks, so that no other thread holds it when a child is made."""
     _locks.append((acquire, release))
 
 
@@ -167,11 +167,11 @@ def _close(descriptors: set[int]) -> None:
 
 # ----------------------------------------------------------------------------------- children
 
-_RECORD = struct.Struct("<qq")  # the owner and the process id
+_RECORD = struct.Struct("<qq")  # the owner's number and the process id
 
 
 class _ForkedChildren:
-    """The process ids of forked children by owner.
+    """The process ids of forked children, by the owner that forked them.
 
     Each child writes its process id to a pipe, because the hook of the parent does not receive it.
     """
@@ -219,7 +219,7 @@ _children = _ForkedChildren()
 
 
 def record_children(owner_of_thread: Callable[[], int | None]) -> None:
-    """Record forked children by owner: `owner_of_thread` returns that of the calling thread."""
+    """Record forked children by their owners; `owner_of_thread` returns the calling thread's."""
     _children.start(owner_of_thread)
 
 

@@ -1,8 +1,8 @@
-"""Long work: its limits on the event loop, and pieces between which other threads get the GIL.
+"""Limits for work on the event loop, and functions that let other threads run during long work.
 
 A codec thread does work beyond the limits (`is_long`). One call of C code that walks or frees
 millions of objects holds the interpreter lock (GIL) until it returns, on any thread. So such work
-is cut into pieces. Short work is not cut, and costs one comparison.
+is cut into pieces, with pauses between them. Short work is not cut, and costs one comparison.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 JSON_BYTES = 1 << 17
 #: Bytes of a protobuf message of any content.
 MESSAGE_BYTES = 1 << 12
-#: Bytes, and fields, of a message of known fields, without its raw tensors.
+#: Bytes and fields of a protobuf message without unknown fields; raw tensors do not count.
 HEAD_BYTES, HEAD_FIELDS = 1 << 15, 1 << 10
-#: Bytes that are decompressed, to at most 1,000 times as many, and compressed.
+#: Bytes to decompress (each becomes at most 1,000 bytes), and bytes to compress.
 PACKED_BYTES, PLAIN_BYTES = 1 << 10, 1 << 16
 #: Bytes of shared memory that are copied.
 SHARED_BYTES = 8 << 20
@@ -57,7 +57,7 @@ def is_long(
     string_bytes: int = 0,
     elements: int = 0,
 ) -> bool:
-    """Return whether a codec thread is to do the work, which would block the event loop."""
+    """Return True if the work would block the event loop, so that a codec thread must do it."""
     return (
         json_bytes > JSON_BYTES
         or message_bytes > MESSAGE_BYTES
@@ -83,7 +83,8 @@ def back_off() -> None:
 class _GarbageCollector:
     """Pauses Python's garbage collector, which stops all threads while it walks the objects.
 
-    Each million of new lists, such as the rows of a matrix in JSON, makes it walk all objects.
+    While millions of lists are made, such as the rows of a matrix in JSON, it often walks all
+    objects.
     """
 
     def __init__(self) -> None:

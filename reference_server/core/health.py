@@ -24,7 +24,7 @@ class Health:
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = {}
         self._probes: dict[str, Probe] = {}
-        # Derived from the two above and replaced as a whole, so that reading needs no lock.
+        # Derived from the two dictionaries, and replaced as a whole, so that reading needs no lock.
         self._own = ""
         self._all_probes: tuple[Probe, ...] = ()
 

@@ -33,7 +33,7 @@ class TensorConfig:
 
     @property
     def has_free_dims(self) -> bool:
-        """True if requests determine a size."""
+        """True if the size of a dimension depends on the request."""
         return -1 in self.dims
 
 
@@ -78,7 +78,7 @@ class ServerMetadata:
 class SystemRegion:
     """A registered part of a POSIX shared memory object.
 
-    `key` is the object's name as the client sent it, with or without its slash.
+    `key` is the object's name as the client sent it, with or without the leading slash.
     """
 
     name: str

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Found(enum.Enum):
-    """The time at which a row is found; the value is its text on the page."""
+    """The time at which this server finds a row of the table; the value is the text in the page."""
 
     LOAD = "check, load"
     CHECK = "check"

@@ -37,7 +37,7 @@ class LoopIterations(Protocol):
         Requests that arrive until then can join the same batch.
 
         Returns:
-            False on any other thread than that of the event loop; `call` is then not called.
+            False on a thread other than the event loop's; `call` is then not called.
         """
 
 
@@ -85,10 +85,10 @@ class Scheduler(Protocol):
         """
 
     def refuse(self) -> None:
-        """Refuse new requests from now on; accepted ones continue. Thread-safe."""
+        """Refuse new requests from now on; accepted requests continue. Thread-safe."""
 
     def close(self) -> None:
-        """Refuse new requests, answer accepted ones, then release the instances. Blocks."""
+        """Refuse new requests, answer accepted requests, then release the instances. Blocks."""
 
 
 class Recorder(Protocol):
@@ -161,7 +161,7 @@ class MetricSeries(Protocol):
 
 
 class MetricFamilyHold(Protocol):
-    """Keeps the series of one family visible until it is released. Thread-safe."""
+    """Keeps the series of one metric family visible until `release`. Thread-safe."""
 
     @property
     def is_held(self) -> bool:
@@ -233,9 +233,9 @@ class ModelCalls(Protocol):
 
         Args:
             request: The request.
-            halted: The unanswered requests of the calling instance, if it blocks until the first
-                response. A request that would wait for this instance, and so never be answered, is
-                then refused.
+            halted: The unanswered requests of the calling instance, if the instance blocks until
+                the first response. A request that would wait for this instance, and so never be
+                answered, is then refused.
         """
 
     def load(

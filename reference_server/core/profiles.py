@@ -14,8 +14,8 @@ from dataclasses import dataclass
 class TritonProfile:
     """The behaviour of one Triton release.
 
-    A `newer_...` field is true where the release has all changes that its docstring lists. Numbers
-    in parentheses are the releases that brought a change.
+    A `newer_...` field is true if the release has all changes that the field's docstring lists.
+    Numbers in parentheses are the releases that brought a change.
     """
 
     name: str

@@ -16,7 +16,7 @@ from reference_server.core.tensor import Tensor
 log = logging.getLogger(__name__)
 
 Parameter = Union[bool, int, float, str]  # noqa: UP007 - for Python 3.9
-#: The version of a request that names none.
+#: The model version of a request that names no version.
 LATEST = -1
 #: Keeps an error of a trace, such as a full disk, from affecting the request.
 TRACING = Contained("the trace of a request is incomplete")
@@ -70,7 +70,7 @@ class RequestTrace(Protocol):
 
     @property
     def context(self) -> str:
-        """The headers that propagate this trace, as a JSON object; empty if they do not exist."""
+        """The headers that propagate this trace, as a JSON object; empty if there are none."""
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
@@ -108,7 +108,7 @@ class Cancellation:
             watcher()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` on the thread that cancels; immediately if that has happened."""
+        """Call `watcher` on the thread that cancels; immediately if the flag is already set."""
         with _lock:
             if not self.is_cancelled:
                 if self._watchers is None:
@@ -196,7 +196,7 @@ def answer(request: InferRequest, response: InferResponse) -> None:
 def string_id(text: str) -> str:
     """Return `text`, the id of a sequence, after checking its length.
 
-    Bytes that are not UTF-8 are lone surrogates in it.
+    Bytes that are not UTF-8 are lone surrogates in `text`.
 
     Raises:
         ServerError: UNSUPPORTED; it has more than 128 bytes, which Triton calls characters.
@@ -245,8 +245,8 @@ class Execution(NamedTuple):
     Attributes:
         responses: One entry per request, in order; None if the model itself sends, or has sent, the
             responses through the request's sink.
-        input_end_ns, output_start_ns: The times when the parts of the execution ended, of the
-            monotonic clock.
+        input_end_ns, output_start_ns: Times of the monotonic clock: the inputs were ready, and the
+            model started to return the outputs.
         rescheduled: The indexes of requests that the model wants to receive again.
         failed: The batch failed as a whole, and the model's host has reported the error to all
             requests without a response.

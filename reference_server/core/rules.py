@@ -35,7 +35,7 @@ class Correlation(NamedTuple):
 
 
 class _Admission(NamedTuple):
-    """The result of admitting a request; `order` and `sizes` are those of its inputs."""
+    """The result of admitting a request, with the order and byte sizes of its inputs."""
 
     batch_size: int
     batch_key: Hashable
@@ -112,7 +112,7 @@ class RequestRules:
             request.inputs = {name: request.inputs[name] for name in known.order}
 
     def _check(self, request: InferRequest) -> bool:
-        """Check without the cache; return True if the result holds for similar requests."""
+        """Check without the cache; return True if the result may be cached for similar requests."""
         unknown = [name for name in request.requested_outputs if name not in self._outputs]
         if unknown:  # Triton has them in a sorted set
             raise invalid_arg(
@@ -223,14 +223,14 @@ class RequestRules:
         if -1 in shape and len(shape) == len(config.dims):
             raise invalid_arg(
                 f"{request.label} All input dimensions should be specified for input "
-                f"'{tensor.name}' for model '{self._name}', got {_shown(tensor.shape)}"
+                f"'{tensor.name}' for model '{self._name}', got {_shape_text(tensor.shape)}"
             )
         if not _fits(shape, config.dims):
             note = _BATCH_NOTE if self._signature.batches else ""
             raise invalid_arg(
                 f"{request.label} unexpected shape for input '{tensor.name}' for model "
-                f"'{self._name}'. Expected {_shown(self._signature.full_dims(config))}, "
-                f"got {_shown(tensor.shape)}. {note}"
+                f"'{self._name}'. Expected {_shape_text(self._signature.full_dims(config))}, "
+                f"got {_shape_text(tensor.shape)}. {note}"
             )
         if self._checks_sizes:
             _check_sizes(tensor, config.datatype)
@@ -247,7 +247,7 @@ class RequestRules:
         if min(tensor.shape, default=0) < 0:  # two negative sizes can give the right byte size
             raise invalid_arg(
                 f"{request.label} invalid shape for input '{tensor.name}': shape "
-                f"{_shown(tensor.shape)} contains one or more invalid dimensions"
+                f"{_shape_text(tensor.shape)} contains one or more invalid dimensions"
             )
 
     def _check_strings(self, request: InferRequest, tensor: Tensor, expected: int) -> None:
@@ -258,7 +258,7 @@ class RequestRules:
             fault = malformed
             # Triton counts a string when it has read its length, and checks its bytes last.
             found = fault.elements + (fault.length is not None)
-        limit = max(0, expected)  # the text has the negative number itself
+        limit = max(0, expected)  # the error text has the negative number
         if found > limit:
             raise invalid_arg(
                 f"{request.label} unexpected number of string elements {limit + 1} for "
@@ -311,7 +311,7 @@ class RequestRules:
 def _cache_key(request: InferRequest) -> Hashable:
     """Return a key that is equal for requests with the same result, if their sizes are equal.
 
-    It has ids of data types, because these hash faster than enum members.
+    The key has ids of data types, because ids hash faster than enum members.
     """
     return (
         request.requested_outputs,
@@ -326,7 +326,8 @@ def _check_sizes(tensor: Tensor, datatype: DataType) -> None:
     if min(tensor.shape, default=0) < -1:
         in_shape = "in shape " if datatype.is_bytes else ""
         raise invalid_arg(
-            f"tensor '{tensor.name}' contains an invalid dimension {in_shape}{_shown(tensor.shape)}"
+            f"tensor '{tensor.name}' contains an invalid dimension "
+            f"{in_shape}{_shape_text(tensor.shape)}"
         )
     if abs(prod(tensor.shape)) * max(1, datatype.byte_size) > _MAX_INT64:
         raise invalid_arg(f"{what} for tensor '{tensor.name}' exceeds maximum size of {_MAX_INT64}")
@@ -348,7 +349,7 @@ def _fits(shape: Shape, dims: Dims) -> bool:
     )
 
 
-def _shown(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
@@ -367,17 +368,17 @@ class OutputLayouts:
         return bool(self._layouts)
 
     def show(self, response: InferResponse) -> None:
-        """Reshape the outputs of `response` for clients; set its error if one does not fit."""
+        """Reshape the outputs of `response` for clients; set an error if an output does not fit."""
         outputs: list[Tensor] = []
         for tensor in response.outputs:
-            shape = self._shown(tensor)
+            shape = self._client_shape(tensor)
             if prod(shape) != prod(tensor.shape):
                 response.outputs, response.error = (), _misfit(tensor)
                 return
             outputs.append(tensor.renamed(tensor.name, shape))
         response.outputs = outputs
 
-    def _shown(self, tensor: Tensor) -> Shape:
+    def _client_shape(self, tensor: Tensor) -> Shape:
         made, dims = self._layouts.get(tensor.name, (None, ()))
         inner = tensor.shape[self._first :]
         if made is None or len(inner) != len(made):

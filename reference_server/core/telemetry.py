@@ -34,7 +34,7 @@ class Duration:
         return Duration(self.count, self.ns)
 
 
-#: The names of the durations in BatchStatistics, and of those in Snapshot.
+#: The names of the durations in BatchStatistics and in Snapshot.
 BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 DURATIONS = ("success", "fail", "queue", *BATCH_DURATIONS, "cache_hit", "cache_miss")
 
@@ -50,7 +50,7 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The response cache's counters at one moment; `utilization` is a fraction of its bytes."""
+    """The response cache's counters at one moment; `utilization` is the used share of bytes."""
 
     utilization: float
     entries: int
@@ -122,7 +122,7 @@ class Quantiles:
     """The observations of a summary.
 
     `values` are pairs of a quantile from 0 to 1 and its value, which is NaN without recent
-    observations. `count` and `sum` are those of all values.
+    observations. `count` and `sum` include all values.
     """
 
     count: int

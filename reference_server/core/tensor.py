@@ -93,7 +93,8 @@ def datatype_of(array: npt.NDArray[np.generic]) -> DataType | None:
 
 
 _BYTES = DataType.BYTES  # an attribute lookup on the enum takes ten times as long
-#: The largest number of dimensions. NumPy allows 64, and multiplying millions takes minutes.
+#: The largest number of dimensions. NumPy allows 64. Multiplying the sizes of millions takes
+#: minutes.
 _MAX_DIMENSIONS = 1 << 10
 
 
@@ -109,8 +110,8 @@ def check_rank(name: str, rank: int) -> None:
 class Tensor:
     """A tensor: name, data type, shape and elements in row-major order.
 
-    A request's tensor with an unknown type name has no `datatype`, but None. It is refused before
-    its array is used.
+    If a request names an unknown type, `datatype` is None. Such a tensor is refused before its
+    array is used.
     """
 
     __slots__ = ("_array", "_counted", "_elements", "_raw", "datatype", "name", "shape")
@@ -130,7 +131,7 @@ class Tensor:
         self._array = array
         self._raw = raw
         self._elements: list[bytes] | None = None
-        self._counted: int | byte_strings.Malformed | None = None  # of large tensors
+        self._counted: int | byte_strings.Malformed | None = None  # set only for large tensors
 
     def __repr__(self) -> str:
         kind = self.datatype.value if self.datatype else "<invalid>"
@@ -205,10 +206,10 @@ class Tensor:
         return self._elements
 
     def array(self) -> Array:
-        """Return the elements as a writable, aligned array of `shape`; C-contiguous if from bytes.
+        """Return the elements as a writable, aligned array of `shape`.
 
-        Writable and aligned bytes are viewed, others copied once. BYTES become an object array of
-        `bytes`.
+        Writable and aligned bytes are viewed, other bytes are copied once; such an array is
+        C-contiguous. BYTES become an object array of `bytes`.
 
         Raises:
             byte_strings.Malformed: The wire bytes of a BYTES tensor are malformed.
@@ -263,7 +264,7 @@ class Tensor:
         return protected
 
     def frozen(self) -> Tensor:
-        """Return a tensor with immutable bytes of its own. Copies at most once."""
+        """Return a tensor with its own, immutable bytes. Copies at most once."""
         if self._raw is None and self.datatype is not _BYTES:
             assert self._array is not None
             data = memoryview(self._array.tobytes())

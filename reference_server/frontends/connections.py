@@ -1,6 +1,6 @@
 """Shared parts of the HTTP and gRPC ports: open connections, time limits, fair reading.
 
-Also the error of a port that cannot listen.
+The module also has the error of a port that cannot listen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORTION_BYTES = 1 << 12
 _NOTHING = memoryview(b"")
 #: The slowest accepted rate of a body.
 _BODY_BYTES_PER_S = 1 << 10
-#: Connections are checked four times within the shortest time limit, within these bounds.
+#: Connections are checked four times per shortest time limit, at intervals within these bounds.
 _CHECKS_PER_LIMIT = 4
 _SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.05, 15.0
 
@@ -85,7 +85,7 @@ class OpenConnections(Generic[C]):
             self._none.set()
 
     def stop_accepting(self, *, closes_open: bool = True) -> None:
-        """Close the connections that are accepted later, and with `closes_open` all others."""
+        """Close the connections that are accepted later and, with `closes_open`, the open ones."""
         self._accepting = False
         if closes_open:
             for connection in self:
@@ -121,7 +121,7 @@ class Wait(NamedTuple):
 
     `subject` distinguishes steps of one phase, such as the streams with an incomplete body.
 
-    `done` are the received bytes, or another number that changes on progress.
+    `done` is the number of received bytes, or another number that changes on progress.
     """
 
     phase: Phase
@@ -143,11 +143,11 @@ class ClientTimeouts:
             Phase.READING: limits.unread_s,
         }
         self._expected_bytes = limits.body_s * _BODY_BYTES_PER_S
-        #: The time of each wait's last progress, and how far it was.
+        #: The time of each wait's last progress, and its `done` at that time.
         self._seen: dict[tuple[Phase, int], tuple[float, int]] = {}
 
     def expired(self, waits: Iterable[Wait], now_s: float) -> list[Wait]:
-        """Return the expired ones of the current waits."""
+        """Return the current waits that have expired."""
         expired: list[Wait] = []
         seen: dict[tuple[Phase, int], tuple[float, int]] = {}
         for wait in waits:
@@ -173,7 +173,7 @@ class Sweep(Generic[C]):
     Args:
         connections: the connections.
         check: called with a connection and the loop's time.
-        limits: the time limits; without any, nothing is checked.
+        limits: the time limits; if all are 0, nothing is checked.
         loop: `start` and `stop` are called on its thread.
     """
 
@@ -196,23 +196,23 @@ class Sweep(Generic[C]):
     def start(self) -> None:
         """Start, or schedule the next sweep."""
         if self._is_needed:
-            self._handle = self._loop.call_later(self._every_s, self._go)
+            self._handle = self._loop.call_later(self._every_s, self._check_all)
 
     def stop(self) -> None:
         """Stop checking."""
         if self._handle is not None:
             self._handle.cancel()
 
-    def _go(self) -> None:
-        self._go_on(iter(self._connections))
+    def _check_all(self) -> None:
+        self._check_remaining(iter(self._connections))
 
-    def _go_on(self, left: Iterator[C]) -> None:
+    def _check_remaining(self, left: Iterator[C]) -> None:
         over_s = self._loop.time() + SHARE_S
         for connection in left:
             now_s = self._loop.time()
             self._check(connection, now_s)
             if now_s >= over_s:
-                self._handle = self._loop.call_soon(self._go_on, left)
+                self._handle = self._loop.call_soon(self._check_remaining, left)
                 return
         self.start()
 
@@ -228,14 +228,14 @@ class Pausable(Protocol):
 
 
 class Incoming:
-    """Passes received bytes to their parser, within the connection's share of the loop.
+    """Passes received bytes to their parser, for at most `SHARE_S` of each loop iteration.
 
-    The bytes are passed in portions. Bytes beyond the share are kept for the next loop iteration;
-    until then the transport does not read.
+    The bytes are passed in portions. Bytes beyond this share of time are kept for the next loop
+    iteration; until then the transport does not read.
 
     Args:
-        handle: parses bytes. They are given in order, as views that are valid until it returns.
-        opaque_bytes: returns the number of upcoming bytes that are only copied, such as a tensor's;
+        handle: parses bytes, passed in order as views that are valid until `handle` returns.
+        opaque_bytes: returns the number of upcoming bytes that are only copied, such as a tensor;
             these may be passed in one portion.
         call_soon: schedules a call for the next loop iteration.
         clock: the time in seconds.
@@ -290,7 +290,7 @@ class Incoming:
         self._rest = _NOTHING
 
     def buffer(self, find: Callable[[], memoryview | None]) -> memoryview | None:
-        """Return the buffer that `find` gives for the next read; None if bytes wait before it.
+        """Return the buffer for the next read, from `find`; None if received bytes wait.
 
         The time of that read counts for the connection's share.
         """
@@ -299,7 +299,7 @@ class Incoming:
         return buffer
 
     def receive(self, data: memoryview, room: int = SCRATCH_BYTES) -> None:
-        """Pass on bytes that were read into a buffer of `room` bytes. It may be reused."""
+        """Pass on bytes that were read into a reusable buffer of `room` bytes."""
         if len(data) <= self._portion and not self._is_held:
             self._handle(data)
             return
@@ -319,7 +319,7 @@ class Incoming:
         self._pause()
 
     def release(self) -> None:
-        """Continue; in another loop iteration if bytes wait."""
+        """Continue; if bytes wait, in another loop iteration."""
         if self._is_held:
             self._is_held = False
             self._pause() if self._rest else self._resume()

@@ -28,7 +28,7 @@ CODECS = 2
 T = TypeVar("T")
 
 
-class LoopTurns:
+class LoopIterationEnds:
     """Calls at the end of an event loop's iterations. Thread-safe."""
 
     def __init__(self) -> None:
@@ -79,8 +79,9 @@ class LoopTurns:
 class Mailbox(Generic[T]):
     """Passes items from any thread to `receive` on the loop's thread, in order.
 
-    Only one wake-up is pending at a time, so under load one wake-up delivers many items. They take
-    at most `SHARE_S` of a loop iteration; the rest follows in the next. `clock` is in seconds.
+    Only one wake-up is pending at a time, so under load one wake-up delivers many items. Items take
+    at most `SHARE_S` of a loop iteration; further items follow in the next iteration. `clock` is in
+    seconds.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Mailbox(Generic[T]):
         self._receive = receive
         self._clock = clock
         self._items: deque[T] = deque()
-        self._is_awake = False  # `post` need not schedule a call
+        self._is_awake = False  # `post` does not have to schedule a call
         self._continues = False  # a call of `_drain` is scheduled
 
     def post(self, item: T) -> None:
@@ -146,7 +147,7 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Callable[[], R]) -> Future[R]:
 class Background:
     """Runs blocking work on one thread per piece of work.
 
-    At most `most` pieces run in parallel (None: no limit); further ones wait in their order. No
+    At most `most` pieces run in parallel (None: no limit); further pieces wait in their order. No
     thread is joined: hanging work, such as a model that never finishes loading, must not keep the
     process from exiting.
     """

@@ -1,1 +1,1 @@
-"""The operations of the protocol, independent of HTTP and gRPC, which the frontends translate."""
+"""The operations of the protocol, independent of HTTP and gRPC. The frontends call them."""

@@ -88,7 +88,8 @@ class Gateway:
 
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
         self._repository = repository
-        #: Returns the model with a name, and a version or LATEST. Raises ServerError NOT_FOUND.
+        #: Returns the model with the given name and version (or LATEST). Raises ServerError
+        #: NOT_FOUND.
         # Bound directly, since every request calls it.
         self.find = repository.find
         self._state = ServerState.READY
@@ -108,7 +109,7 @@ class Gateway:
     def stopping(self) -> None:
         """Mark the server as stopping; the models themselves refuse new requests."""
         self._state = ServerState.STOPPING
-        self.backlogs.lift()  # else a model could wait for a client that does not read
+        self.backlogs.lift()  # otherwise a model could wait for a client that does not read
 
     def _refuse(self, name: str, version: int = LATEST) -> ServedModel:
         self.check_ready()
@@ -127,10 +128,11 @@ class Gateway:
         return self._state is ServerState.READY
 
     def ready(self) -> Sequence[Probe] | None:
-        """Return the probes of models that decide whether the server is ready.
+        """Return the models' probes, which decide whether the server is ready.
 
-        They are mostly empty. None if the server is not ready: it has no repository or, with strict
-        readiness, a model did not load. Raises ServerError UNAVAILABLE while the server stops.
+        The result is mostly empty. It is None if the server is not ready: it has no repository or,
+        with strict readiness, a model did not load. Raises ServerError UNAVAILABLE while the server
+        stops.
         """
         if not self.live():
             return None
@@ -152,7 +154,8 @@ class Gateway:
     def model_ready(self, name: str, version: int = LATEST) -> Sequence[Probe] | None:
         """Return the probes that decide whether a model is ready.
 
-        They are mostly empty. None if the version, or the latest one, is not loaded or not healthy.
+        The result is mostly empty. It is None if the version, or the latest one, is not loaded or
+        not healthy.
         """
         self.check_ready()
         versions = self._repository.versions(name)
@@ -239,7 +242,7 @@ def new_registry() -> MetricRegistry:
 class MetricsGateway:
     """The metrics that the metrics port serves. Any thread, one at a time.
 
-    `own` returns the series that only this server has, and Triton has not.
+    `own` returns the series that this server has and Triton lacks.
     """
 
     def __init__(
@@ -252,7 +255,7 @@ class MetricsGateway:
         profile: TritonProfile = V2_51,
         own: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
     ) -> None:
-        # The page of Triton 2.51 has no other lines.
+        # With the profile 2.51, the page has only Triton's series.
         self._own = own if profile.newer_metrics else dict
         self._newer_metrics = profile.newer_metrics
         self._repository = repository
@@ -262,7 +265,7 @@ class MetricsGateway:
         self._cache = cache
 
     def families(self) -> list[Family]:
-        """Return the current metrics of models and machine, and those that models define."""
+        """Return the current metrics of models and machine, and the metrics that models define."""
         readings = map(self._reading, self._repository.all())
         counters = self._latencies.counters
         cache = {} if self._cache is None else cache_samples(self._cache.reading())

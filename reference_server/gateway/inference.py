@@ -68,7 +68,7 @@ class InferenceCall(Protocol[BodyT]):
         """Called when a request that a codec thread has decoded was sent to its model."""
 
     def refuse(self, error: Exception) -> None:
-        """Answer a request that failed after `Inferences.start` returned, before it was sent."""
+        """Answer a request that fails after `Inferences.start`, before it is sent to its model."""
 
     def fields(self) -> Iterable[tuple[bytes, bytes]]:
         """The headers or metadata."""
@@ -81,13 +81,13 @@ class InferenceCall(Protocol[BodyT]):
         """Encode a response without error. Raises ServerError."""
 
     def is_large_response(self, response: InferResponse) -> bool:
-        """Return whether a codec thread is to `encode`."""
+        """Return True if a codec thread must call `encode`."""
 
     def reply(self, body: BodyT, *, final: bool) -> None:
         """Send an encoded response; `final` if no response follows."""
 
     def fail(self, error: ServerError, *, final: bool) -> None:
-        """Send an error of the model, or one that `encode` raised."""
+        """Send an error of the model, or an error that `encode` raised."""
 
     def backlog(self, backlogs: Backlogs) -> Backlog | None:
         """The queue of responses to the client, for a decoupled model; None otherwise."""
@@ -96,18 +96,18 @@ class InferenceCall(Protocol[BodyT]):
     def end(self) -> Callable[[], None] | None:
         """The function that handles an empty response, which ends a stream of responses.
 
-        None where exactly one response is expected; an empty response is then that one.
+        None where exactly one response is expected; then an empty response is that response.
         """
 
 
-#: Calls the first function on another thread, then on the event loop's thread the second with its
-#: result, or the third with its exception.
+#: Calls the first function on another thread. Then, on the event loop's thread, calls the second
+#: function with the result, or the third function with the exception.
 RunOnThread = Callable[
     [Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]], None
 ]
 
 
-#: A response of an inference; None stands for the first one that waits.
+#: A response of an inference; None stands for the first waiting response.
 Posted = tuple["Inference", InferResponse | None]
 
 
@@ -143,8 +143,8 @@ class Inferences:
         """Return the loaded model.
 
         Raises:
-            ServerError: The model is not loaded, or it is decoupled and `refuses_decoupled`, the
-                text of the error, is not empty.
+            ServerError: The model is not loaded; or it is decoupled, and `refuses_decoupled` is the
+                text of this error.
         """
         served = self._gateway.find(name, version)
         if refuses_decoupled and served.config.decoupled:
@@ -223,14 +223,14 @@ class Inferences:
         """Make the inference of a request that has been received but not decoded."""
         received_ns = self._clock.monotonic_ns()
         trace: RequestTrace | None = None
-        # Before the request is decoded: a refused request was received, too.
+        # Sample before decoding: a request that is refused later was received, too.
         tracing = self._gateway.tracing
         if tracing.is_on:
             trace = tracing.sample(served.config.name, call.fields)
             if trace is not None:
                 trace.stamp(self._events.receive_start, received_ns)
                 trace.stamp(self._events.receive_end, received_ns)
-        # Before the request: decoding leases regions through the inference.
+        # Make the inference before the request: decoding leases regions through it.
         return Inference(
             *(served, call, received_ns, trace, self._events),
             *(self._shared_memory, self._post, self._run_on_codec_thread),
@@ -297,9 +297,10 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
-        # The responses that wait, in order: of a stream, or behind one that a codec thread encodes.
+        # The waiting responses, in order: of a stream, or behind a response that a codec thread
+        # encodes.
         self._behind: deque[InferResponse] | None = None
-        self._is_posted = False  # the first one is posted
+        self._is_posted = False  # the first waiting response is posted
         self._is_encoding = False  # on a codec thread
         self._read_bytes = 0  # of shared memory
         self.on_codec_thread = False
@@ -327,8 +328,8 @@ class Inference:
             return  # no client reads it, and no limit stops the model
         assert self._behind is not None
         self.backlog.add(response.outputs)
-        # The mailbox gets one of a stream's responses at a time: thousands of them would delay the
-        # responses of all other clients.
+        # The event loop's mailbox gets one response of a stream at a time: thousands would delay
+        # the responses of all other clients.
         self._behind.append(response)
         if not self._is_posted:
             self._is_posted = True
@@ -360,16 +361,16 @@ class Inference:
             self._trace.close()
 
     def deliver(self, response: InferResponse) -> None:
-        """Give a response to the call, and clean up after the last; on the event loop's thread."""
+        """Pass a response to the call; clean up after the last response. On the loop's thread."""
         if self._behind is None:
             self._deliver(response)
         else:
             self._behind.append(response)
 
     def deliver_waiting(self) -> None:
-        """Deliver the first response that waits."""
-        # A response may be posted by both threads: then the second call finds none, or comes while
-        # an earlier one is encoded.
+        """Deliver the first waiting response."""
+        # Both threads may post for the same response: the second call then comes without a waiting
+        # response, or while an earlier response is encoded.
         if self._behind and not self._is_encoding:
             self._deliver(self._behind.popleft())
 
@@ -447,7 +448,7 @@ class Inference:
 
     def _answer(self, response: InferResponse, body: object, error: ServerError | None) -> None:
         if response.final:
-            self.release()  # before the reply: its reader may unregister the region at once
+            self.release()  # before the reply: its receiver may unregister the region at once
         if error is None:
             self._call.reply(body, final=response.final)
         else:

@@ -13,7 +13,7 @@ from reference_server.core.telemetry import Sample
 from reference_server.observability.sampling import TraceLevel, TraceMode, Tracer, caller_of
 from reference_server.options import LogOptions, TraceOptions
 
-#: The new values of a setting; None resets it to that of the server or of the command line.
+#: The new values of a setting; None resets it to the value of the server or of the command line.
 Change = Sequence[str] | None
 
 _LEVELS = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
@@ -104,7 +104,7 @@ class _Own:
 class TraceSettings:
     """The settings of tracing, which select the traced requests. Any thread.
 
-    `is_ready` returns whether a model with a name is ready.
+    `is_ready` returns whether the model with the given name is ready.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TraceSettings:
     ) -> RequestTrace | None:
         """Return the trace of a request that was received now; None if it is not traced.
 
-        `fields` returns its headers, which may contain the span of the caller.
+        `fields` returns the request's headers, which may contain the span of the caller.
         """
         tracer = self._tracers.get(model) or self._tracers[""]
         if tracer.level is TraceLevel.OFF:
@@ -234,7 +234,7 @@ def _changed(own: _Own, name: str, change: Change) -> _Own:
 
 
 def _read_level(words: Sequence[str], before: TraceLevel | None) -> TraceLevel | None:
-    """Return the level that `words` name; unchanged without a known word."""
+    """Return the level that `words` name; `before` if they have no known word."""
     if "OFF" in words:
         if len(words) > 1:
             raise invalid_arg("Expect only one trace level 'OFF' is specified")

@@ -27,7 +27,7 @@ class RepositoryControl:
 
     Args:
         repository: The models.
-        mode: The control mode, which allows loads and unloads or not.
+        mode: The control mode. Only EXPLICIT allows loads and unloads.
         check_ready: Raises ServerError while the server does not execute these operations.
         profile: The Triton release to imitate.
         accepts_files: Whether a load request may contain files, which may be code.
@@ -71,7 +71,7 @@ class RepositoryControl:
         """Load a model, or reload it if it has changed; returns when that is done.
 
         `parameters` may contain `config`, the configuration as JSON, and `file:<path>`, the content
-        of a file; with files, the model consists of them alone. Raises ServerError.
+        of a file; with files, the model consists only of these files. Raises ServerError.
         """
         _check_repository(repository)
         override = _override(parameters or {})
@@ -92,8 +92,9 @@ class RepositoryControl:
     def unload(self, name: str, *, unload_dependents: bool = False, repository: str = "") -> None:
         """Unload a model without waiting for requests in flight, which are still answered.
 
-        `unload_dependents` also unloads the models of an ensemble, unless others use them or they
-        were loaded by name. A model that is not loaded is no error. Raises ServerError.
+        `unload_dependents` also unloads the models of an ensemble, unless another ensemble uses
+        them or they were loaded by name. A model that is not loaded is no error. Raises
+        ServerError.
         """
         _check_repository(repository)
         self._check_mode()

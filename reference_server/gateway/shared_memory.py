@@ -28,8 +28,8 @@ _R = TypeVar("_R", SystemRegion, CudaRegion)
 _MAX_UINT64 = 2**64 - 1
 #: Objects with this prefix belong to a Triton server and its models, not to clients.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
-#: The name of each type of region in Triton's error texts: first as in the texts about a region
-#: that is not found or still used, then as in the text about a region of another type.
+#: The name of each type of region in Triton's error texts: first in the texts about regions that
+#: are not found or still used, then in the text about a region of the wrong type.
 _KINDS = {SystemRegion: ("system", "system"), CudaRegion: ("cuda", "CUDA")}
 
 
@@ -149,7 +149,7 @@ class SharedMemory:
     def unregister(self, kind: type[_R], name: str = "") -> None:
         """Unregister the region `name`, or all regions of this type; unknown names are ignored.
 
-        A region in use is removed with its last user. In profiles without this rule it stays
+        A region in use is removed with its last user. Without `newer_shared_memory`, it stays
         registered, and ServerError INTERNAL names it.
         """
         self.check_allowed()

@@ -32,8 +32,8 @@ class StatusGateway:
     """The data of the live page. Any thread may call `read`, one at a time.
 
     `http_port` is the port for the requests of the page's form, if any. Without `log` the page
-    shows no log. `portability` has what tritonserver 2.51 would refuse. `host` reads the memory of
-    the machine.
+    shows no log. `portability` has the uses that tritonserver 2.51 does not support. `host` reads
+    the memory of the machine.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class StatusGateway:
             "history": self._history,
             "machine": {} if self._host is None else _machine(self._host),
             "models": [
-                _shown(
+                _model_data(
                     status,
                     served.get((status.model, status.version or 0)),
                     runtimes.get((status.model, str(status.version)), RuntimeMetrics()),
@@ -156,12 +156,12 @@ def by_model(
     """Return the counters of `RUNTIME_FAMILIES`, by model and version."""
     found: dict[tuple[str, str], RuntimeMetrics] = {}
     for family, labels, value in samples:
-        of = labels.get("model", ""), labels.get("version", "")
-        found.setdefault(of, RuntimeMetrics()).add(family, labels, value)
+        key = labels.get("model", ""), labels.get("version", "")
+        found.setdefault(key, RuntimeMetrics()).add(family, labels, value)
     return found
 
 
-def _shown(
+def _model_data(
     status: VersionStatus, served: ServedModel | None, own: RuntimeMetrics
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {

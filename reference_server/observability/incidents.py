@@ -2,8 +2,9 @@
 
 Connections and delays are counted in metrics and logged at most once a minute.
 
-An inline model shares Python's interpreter lock with the server. While it holds the lock, nothing
-can be logged. The event loop logs the executing models as soon as it gets the lock again.
+An inline model shares Python's interpreter lock with the server. While the model holds the lock,
+the server cannot log. The event loop logs the executing models as soon as the loop gets the lock
+again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _NS_PER_S = 1_000_000_000
 
 
 class Running:
-    """The current execution of an instance. The instance's thread writes to it without a lock.
+    """The current execution of an instance. The instance's thread writes without a lock.
 
-    `began_ns` and `ended_ns` are the times of the last execution. During an execution `ended_ns`
-    is the smaller one. `reported_ns`, which the watch sets, is the start of the last execution that
-    was logged.
+    `began_ns` is the start of the last execution. `ended_ns` is the end of the last execution that
+    has ended, so it is smaller than `began_ns` during an execution. `reported_ns`, which the watch
+    sets, is the start of the last execution that was logged.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class ExecutionWatch:
     Args:
         clock: The clock of the executions' times.
         limit_s: The limit in seconds; 0: no limit.
-        boundary: The code that calls the models. Only the frames below it are logged.
+        boundary: The code that calls the models. Only the frames that it calls are logged.
     """
 
     def __init__(self, clock: Clock, limit_s: float, boundary: CodeType) -> None:
@@ -100,8 +101,8 @@ class ExecutionWatch:
     def executing_since(self, since_s: float) -> str:
         """Describe the instances that executed for most of the last `since_s` seconds.
 
-        The text includes the stacks of those that still execute. It is empty without such
-        instances.
+        The text includes the stacks of instances that still execute. Without any such instance it
+        is empty.
         """
         now_ns = self._clock.monotonic_ns()
         since_ns = now_ns - int(since_s * _NS_PER_S)
@@ -157,13 +158,13 @@ class ExecutionWatch:
 
 log = logging.getLogger(__name__)
 
-#: The shortest time between two log lines about the same kind of incident.
+#: The shortest time between two log lines about incidents of one protocol and reason.
 _BETWEEN_LINES_S = 60.0
 #: The interval of the measurements of the event loop's delay.
 _TICK_S = 0.1
 #: Delays from this value on are logged.
 _LATE_S = 0.1
-#: The greatest delay is that of two windows: the current and the previous one.
+#: The length of a window. The greatest delay is measured over the current and the previous window.
 _WINDOW_S = 30.0
 
 ENDED = FamilyHead(
@@ -193,14 +194,14 @@ OPERATORS_FAMILIES = (ENDED, LONG, _LAG_SUM, _LAG_TICKS, _LAG_GREATEST)
 class Incidents:
     """Counts incidents of connections by protocol and reason. Thread-safe.
 
-    The first incident of a kind is logged at once, later ones at most once a minute with their
-    number. `clock` returns seconds.
+    The first incident of a protocol and reason is logged at once. Later incidents are logged with
+    their number, at most once a minute. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, str], _Tally] = {}
+        self._tallies: dict[tuple[str, str], _Tally] = {}
 
     def of(self, protocol: str) -> Callable[[str, str], None]:
         """Return a function that counts an incident of a protocol by its reason and details."""
@@ -210,7 +211,7 @@ class Incidents:
         """Count an incident. `details` are logged if this incident is logged."""
         now_s = self._clock()
         with self._lock:
-            tally = self._found.setdefault((protocol, reason), _Tally())
+            tally = self._tallies.setdefault((protocol, reason), _Tally())
             tally.count += 1
             tally.last = details
             line = tally.due(now_s)
@@ -218,10 +219,10 @@ class Incidents:
             self._log(protocol, reason, line)
 
     def log_pending(self) -> None:
-        """Log the incidents whose minute has passed. Must be called regularly."""
+        """Log the incidents that have waited for a minute. Must be called regularly."""
         now_s = self._clock()
         with self._lock:
-            due = {key: tally.due(now_s) for key, tally in self._found.items()}
+            due = {key: tally.due(now_s) for key, tally in self._tallies.items()}
         for (protocol, reason), line in due.items():
             if line:
                 self._log(protocol, reason, line)
@@ -231,7 +232,7 @@ class Incidents:
         with self._lock:
             return [
                 Sample((("protocol", protocol), ("reason", reason)), tally.count)
-                for (protocol, reason), tally in self._found.items()
+                for (protocol, reason), tally in self._tallies.items()
             ]
 
     def _log(self, protocol: str, reason: str, line: str) -> None:
@@ -239,7 +240,7 @@ class Incidents:
 
 
 class _Tally:
-    """The number of incidents of one kind, and how many of them are logged."""
+    """The number of incidents of one protocol and reason, and how many of them are logged."""
 
     __slots__ = ("_logged", "_logged_s", "count", "last")
 

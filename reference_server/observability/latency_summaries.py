@@ -1,9 +1,9 @@
 """Latencies of a model: summaries, and the histogram of durations to the first response.
 
-Summaries are quantiles of a stream in little memory. The algorithm is that of Cormode, Korn,
-Muthukrishnan and Srivastava, "Effective computation of biased quantiles over data streams" (2005),
-for quantiles that are known in advance. prometheus-cpp, which Triton uses, implements the same
-algorithm.
+Summaries estimate the quantiles of a stream in little memory. The algorithm is that of Cormode,
+Korn, Muthukrishnan and Srivastava, "Effective computation of biased quantiles over data streams"
+(2005), for quantiles that are known in advance. prometheus-cpp, which Triton uses, implements the
+same algorithm.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ LATENCY_FAMILIES = (_REQUEST, _QUEUE, _INPUT, _INFER, _OUTPUT, _HIT, _MISS)
 class LatencySummaries:
     """The summaries of one model version. Not thread-safe. Durations are in nanoseconds.
 
-    With the response cache (`cached`) there are summaries of hits and misses and, as in Triton,
-    none of whole requests.
+    With the response cache (`cached`) there are summaries of hits and misses and, as in Triton, no
+    summaries of whole requests.
     """
 
     def __init__(self, quantiles: Sequence[Quantile], clock: Clock, *, cached: bool) -> None:
@@ -117,7 +117,7 @@ class _Item(NamedTuple):
 
 
 class QuantileSketch:
-    """Estimates quantiles of a stream and keeps only the values that this requires.
+    """Estimates quantiles of a stream and keeps only the values that the estimates require.
 
     For a target quantile with error e, the rank of the estimate among n values is off by at most
     e * n + 1. Not thread-safe.
@@ -186,7 +186,7 @@ class QuantileSketch:
         self._items = self._compressed(merged)
 
     def _compressed(self, items: list[_Item]) -> list[_Item]:
-        """Merge values into their successors where the error allows it; keep first and last."""
+        """Merge values into their successors where the error allows it; keep the ends."""
         rank = self._count - items[-1].weight
         result = [items[-1]]
         for item in reversed(items[1:-1]):
@@ -213,7 +213,7 @@ class Summary:
         self._clock = clock
         self._count = 0
         self._sum = 0.0
-        # Each sketch starts one window after the previous one. The oldest one is shown.
+        # Each sketch starts one window after the previous sketch. The oldest sketch is shown.
         self._sketches = deque(QuantileSketch(targets) for _ in range(_WINDOWS))
         self._began_ns = clock.monotonic_ns()
 
@@ -255,9 +255,9 @@ _NS_PER_MS = 1_000_000
 
 
 class FirstResponses:
-    """The durations of one model version, in whole milliseconds. Thread-safe.
+    """The durations to the first response of one model version, in whole milliseconds. Thread-safe.
 
-    `bounds` are the upper bounds of buckets, by default those of Triton.
+    `bounds` are the upper bounds of buckets, by default Triton's.
     """
 
     def __init__(self, clock: Clock, bounds: Sequence[float] | None = None) -> None:

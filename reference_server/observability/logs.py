@@ -30,7 +30,7 @@ VERBOSE = logging.DEBUG
 # As in Triton, verbose lines have the letter I.
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
 _COLUMNS = ("Model", "Version", "Status")
-#: The width of the status column: the largest without a terminal, and the smallest in a terminal.
+#: The largest width of the status column without a terminal, and the smallest in a terminal.
 _WIDEST = 100
 _NARROWEST = 30
 # The width of the borders of three columns.
@@ -72,7 +72,7 @@ class TritonFormatter(logging.Formatter):
 
 
 class LogTail(logging.Handler):
-    """Keeps the last log lines between `open` and `close`, without those of `--log-verbose`.
+    """Keeps the last log lines between `open` and `close`, without verbose lines.
 
     Lines are numbered from 1. Thread-safe.
     """
@@ -86,7 +86,7 @@ class LogTail(logging.Handler):
         self._count = 0
 
     def open(self) -> None:
-        """Start, with the format and the levels of the log."""
+        """Start keeping lines, with the format and the levels of the log."""
         logger = logging.getLogger(ROOT)
         self.setFormatter(TritonFormatter(iso8601=False))
         for handler in logger.handlers:
@@ -95,7 +95,7 @@ class LogTail(logging.Handler):
         logger.addHandler(self)
 
     def close(self) -> None:
-        """Stop. May be called twice."""
+        """Stop keeping lines. May be called twice."""
         logging.getLogger(ROOT).removeHandler(self)
         super().close()
 
@@ -280,8 +280,8 @@ class NamedLines:
     """A text stream that puts `[name] ` before the lines of threads with a name. Thread-safe.
 
     Only complete lines are written, so that the lines of several threads do not mix; `flush` writes
-    partial lines. Output without a name is passed on unchanged. So is the output of a thread under
-    a debugger, whose prompts and listings must not change. All other attributes are those of
+    partial lines. Output without a name is passed on unchanged, and so is output of a thread under
+    a debugger, so that prompts and listings do not change. All other attributes are those of
     `stream`.
     """
 

@@ -1,9 +1,9 @@
-"""The registry of metric families, which contains those of models and those of the server.
+"""The registry of the metric families of models and of the server.
 
-A family object of a model holds the series that were made through it. A series is visible until the
-last object that holds it is freed. The family itself, its type and its first description remain
-until the server ends. Triton does the same, except for two objects of one name: there, freeing the
-first one removes the series of the other.
+A family object of a model holds the series that it created. A series is visible until the last
+family object that holds the series is freed. The family itself, its type and its first description
+remain until the server ends. Triton does the same, except for two objects of one name: in Triton,
+freeing the first object removes the series of the other.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FamilyHold:
 
         Args:
             labels: The values of labels by their names.
-            bounds: The upper bounds of a histogram's buckets. An existing series keeps its own.
+            bounds: The upper bounds of a histogram's buckets. An existing series keeps its bounds.
 
         Raises:
             ServerError: A label's name is invalid, or the bounds do not ascend.
@@ -104,7 +104,7 @@ class FamilyHold:
 
 
 class _Family:
-    """One family and its series, each with the holds that requested it."""
+    """One family and its series, each series with the holds that requested it."""
 
     def __init__(self, head: FamilyHead) -> None:
         self.head = head

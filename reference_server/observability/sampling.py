@@ -1,4 +1,4 @@
-"""Selects the requests that are traced: every n-th one, up to a number."""
+"""Selects the requests that are traced: every n-th request, up to a limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tracer(abc.ABC):
         self.log_frequency = log_frequency
         self._lock = threading.Lock()
         self._count = count
-        self._seen = 0
+        self._received = 0
 
     @property
     def remaining(self) -> int:
@@ -50,7 +50,7 @@ class Tracer(abc.ABC):
 
     @property
     def fault(self) -> str | None:
-        """The reason why this setting traces nothing; empty if only the count is exhausted."""
+        """Why this setting traces nothing; empty: the count is exhausted; None: it traces."""
         if self.level is TraceLevel.OFF:
             return "tracing is disabled"
         if self.rate == 0:
@@ -74,8 +74,8 @@ class Tracer(abc.ABC):
         with self._lock:
             if self.fault or (self.fault is not None and caller is None):
                 return None
-            self._seen += 1
-            is_due = self._seen % self.rate == 0
+            self._received += 1
+            is_due = self._received % self.rate == 0
             if not is_due and caller is None:
                 return None
             if is_due and self._count > 0:
@@ -88,7 +88,7 @@ class Tracer(abc.ABC):
 
     @abc.abstractmethod
     def retire(self) -> None:
-        """Finish after another setting has replaced this one. Open traces continue."""
+        """Finish after another setting has replaced this setting. Open traces continue."""
 
 
 class TraceMode(Protocol):
@@ -114,7 +114,8 @@ class TraceMode(Protocol):
 
 # -- the ids of spans, and their headers as in W3C Trace Context
 
-#: Version, trace, span and flags. As in Triton, nothing may follow even in later versions.
+#: The version, trace id, span id and flags. As in Triton, no further field may follow, even if the
+#: version is higher.
 _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}",
     re.IGNORECASE,

@@ -34,7 +34,8 @@ class ModelReading:
             misses.
         summaries: Summaries by family name.
         load_s: The duration of loading in seconds; None: the release has no such family.
-        first_responses: None: the release or the model has no such family.
+        first_responses: The durations to the first response; None: the release or the model has no
+            such family.
     """
 
     snapshot: Snapshot
@@ -142,7 +143,7 @@ def model_samples(
 ) -> dict[str, list[Sample]]:
     """Return the series of all models by the names of their families.
 
-    Without `counters` there are no series of durations and of the cache, and those of requests
+    Without `counters` there are no series of durations and of the cache, and the series of requests
     are 0.
     """
     found: dict[str, list[Sample]] = {head.name: [] for head in (*MODEL_FAMILIES, *NEWER_FAMILIES)}
@@ -205,7 +206,7 @@ def cache_samples(cache: CacheReading) -> dict[str, list[Sample]]:
 
 _BYTES_PER_KIB = 1024
 # Words of /proc/stat after `cpu`: user, nice, system, idle, iowait, irq, softirq and steal. The
-# following words, those of guests, are included in others.
+# following words count guests, which user and nice include.
 _ALL_TICKS = slice(1, 9)
 _IDLE_TICKS = slice(4, 6)
 
@@ -231,7 +232,7 @@ HOST_FAMILIES = (_POOL_TOTAL, _POOL_USED, _UTILIZATION, MEMORY_TOTAL, MEMORY_USE
 class HostMetrics:
     """Reads the machine's gauges, at most once per `interval_ns`. Not thread-safe.
 
-    The utilization is that of the time between two readings; in the first reading it is 0.
+    The utilization covers the time between two readings; in the first reading it is 0.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class HostMetrics:
         self._values: dict[FamilyHead, float] = {}
 
     def samples(self) -> dict[str, list[Sample]]:
-        """Return the gauges by the names of their families; those of the CPU only on Linux."""
+        """Return the gauges by the names of their families; the CPU's gauges only on Linux."""
         now = self._clock.monotonic_ns()
         if self._next_ns is None or now >= self._next_ns:
             self._next_ns = now + self._interval_ns

@@ -6,10 +6,10 @@
           ...               spans that the model records
         <model>             requests on its behalf: an ensemble's steps, a model's requests
 
-Each span is sent when it ends, so inner spans are sent before outer ones. They are sent to a
-collector: OTLP over HTTP as JSON, like Triton. Adding a span never blocks. A separate thread sends
-the spans of a bounded queue. A span is counted as lost if the queue is full or the collector
-refuses it.
+Each span is sent when it ends, so inner spans are sent before outer spans. Like Triton, the
+exporter sends the spans to a collector, by OTLP over HTTP as JSON. Adding a span never blocks. A
+separate thread sends the spans of a bounded queue. A span is counted as lost if the queue is full
+or the collector refuses it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLOSE_S = 5.0
 
 @dataclass(slots=True)
 class Span:
-    """A span. All times, also those of `events`, are in nanoseconds since the epoch.
+    """A span. All times, including the times of `events`, are in nanoseconds since the epoch.
 
     `parent_id` is empty for the first span of a trace.
     """
@@ -151,8 +151,8 @@ class SpanExporter:
 def _post(url: str, body: bytes) -> None:
     """Send one request body. Raises OSError.
 
-    Each body uses a new connection. The collector could close a kept one between batches, and the
-    next body would be lost.
+    Each body uses a new connection. The collector could close a kept connection between batches,
+    and the next body would be lost.
     """
     # Imported here, because few servers have a collector and the import slows down the start.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -258,7 +258,7 @@ class SpanMode:
         )
 
     def settings(self, log_frequency: int) -> Mapping[str, Sequence[str]]:
-        """Return the settings of this mode as they were given, then the defaults of others."""
+        """Return the settings as they were given, then the defaults of the other settings."""
         options = self._options
         shown: dict[str, list[str]] = {"trace_mode": ["opentelemetry"]}
         for name, value in options.given:
@@ -319,12 +319,12 @@ class _Recorder:
         self.has_moments = has_moments
 
     def moment(self, ns: int | None = None) -> int:
-        """Return nanoseconds since the epoch of `ns` of the monotonic clock, by default now."""
+        """Convert a monotonic time, by default now, to nanoseconds since the epoch."""
         return self._epoch_ns + (self._clock.monotonic_ns() if ns is None else ns)
 
 
 class SpanTrace:
-    """The spans of one request, or of one that was sent on its behalf: a RequestTrace."""
+    """The spans of a client's request, or of a request on its behalf: a RequestTrace."""
 
     __slots__ = (
         *("_compute", "_model", "_outer", "_outer_number", "_recorder", "_request", "number"),
@@ -357,13 +357,13 @@ class SpanTrace:
 
     @property
     def context(self) -> str:
-        """The context of the model's span; as in Triton, empty before it starts."""
+        """The context of the model's span; as in Triton, empty before the span starts."""
         return "" if self._model is None else self._model.context.carrier
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]
     ) -> None:
-        """Record a span below that of the execution. Ignored after the response was sent."""
+        """Record a span below the span of the execution. Ignored after the response was sent."""
         model = self._model
         if model is None:
             return
@@ -399,7 +399,7 @@ class SpanTrace:
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """End the model's span, and that of its execution, if there was one."""
+        """End the model's span and, if there was an execution, the execution's span."""
         self.stamp("INFER_RESPONSE_COMPLETE")
         model, self._model = self._model, None
         if model is None:

@@ -1,6 +1,6 @@
 """Traces of requests with timestamps and tensors, in the format of Triton's trace file.
 
-A traced request has a `Trace`, others have None and no overhead. Texts that the real server writes
+A traced request has a `Trace`; other requests have None and no overhead. Texts that Triton writes
 without escapes are escaped here, so that the file is always JSON.
 """
 
@@ -46,7 +46,7 @@ class FileMode:
         }
 
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """Return no metrics: as in Triton, there are none of files."""
+        """Return no metrics: as in Triton, this mode has none."""
         return {}
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class FileTracer(Tracer):
 
 
 class _Tree:
-    """The traces of a request and its ensemble steps, which are written when all are closed."""
+    """The traces of a request and its ensemble steps, written when all of them are closed."""
 
     def __init__(self, tracer: FileTracer, ids: Iterable[int], clock: Clock) -> None:
         self.clock = clock
@@ -129,7 +129,7 @@ class _Tree:
             self._open -= 1
             if self._open:
                 return
-        # Triton writes the newest first.
+        # Triton writes the newest trace first.
         self._tracer.collect([text for trace in reversed(self._traces) for text in trace.elements])
 
 

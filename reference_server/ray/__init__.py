@@ -26,9 +26,9 @@ from reference_server.ray.ingress import NAME, Ingress, application
 from reference_server.ray.replica import Replica
 from reference_server.repository.model_folders import ModelId, Repositories
 
-#: Concurrent requests per replica if they do not follow from the model's configuration.
+#: The number of concurrent requests per replica if the model's configuration does not set it.
 _DEFAULT_CONCURRENCY = 100
-#: Concurrent requests of the ingress: all that wait for their models.
+#: The number of concurrent requests of the ingress, which include all waiting requests.
 _INGRESS_CONCURRENCY = 10_000
 
 
@@ -38,8 +38,8 @@ class Arguments(BaseModel):
     Attributes:
         model_repository: the folder of the repository.
         options: options of `reference-server`, quoted as in a shell.
-        models: by model name, the options of its Serve deployment, and `loads`, a list of models
-            that it calls by BLS.
+        models: for each model name, the options of the model's Serve deployment, and `loads`, a
+            list of models that the model calls by BLS.
         ingress: the options of the ingress's deployment.
         release: a new value replaces all replicas, one after the other.
     """
@@ -65,7 +65,7 @@ def app(arguments: Arguments) -> Application:
     names = options.startup_models or folders.names()
     if unknown := sorted(arguments.models.keys() - names):
         raise ValueError(
-            f"models: found unknown names {', '.join(unknown)}; expected some of: "
+            f"models: found unknown names {', '.join(unknown)}; expected names from: "
             f"{', '.join(names)}"
         )
     deployed = {name: _deployed(name, folders, options, arguments.models) for name in names}
@@ -111,7 +111,7 @@ def _deployed(
         Replica, {"name": name, "max_ongoing_requests": _concurrency(config), **settings}
     )
     bound = deployment.bind(name, replace(options, startup_models=needed))
-    # Serve replaces it by a handle in the arguments of the ingress.
+    # In the arguments of the ingress, Serve replaces `bound` by a handle.
     return Deployed(
         cast("DeploymentHandle[Any]", bound),
         keeps_state=keeps_state,
@@ -142,7 +142,7 @@ class _Folders:
         self._config_name = options.model_config_name
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all models, except names with a leading dot, as a server's start."""
+        """Return the names of the models that a start loads: all names without a leading dot."""
         found = self._repositories.directories()
         return tuple(model.name for model in found if not model.name.startswith("."))
 

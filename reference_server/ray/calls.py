@@ -83,7 +83,7 @@ class _Call:
         self.has_ended = False
 
     def taken(self, message: bytes) -> None:
-        """Note that a message was taken from the queue."""
+        """Record that a message was taken from the queue."""
         self._unsent -= len(message)
         self._update_backlog()
 
@@ -108,7 +108,7 @@ class _Call:
             self._backlog.keep(self._unsent)
 
     def hold(self, *, held: bool) -> None:
-        """Ignore it: the call has one message."""
+        """Do nothing: the call has only one message."""
 
     def end(self, error: ServerError | None = None) -> None:
         if not self.has_ended:
@@ -186,7 +186,8 @@ def at_the_node_only() -> None:
     """Let Serve open the replica's own port on the node's address only.
 
     Serve opens this port, for calls between deployments, on all networks, and has no setting for
-    it. Call this before the replica has started. A test checks the open ports of a cluster.
+    it. Call this function before the replica has started. A test checks the open ports of a
+    cluster.
     """
     serves: Any = replica
     open_port = getattr(serves, _OPEN)

@@ -39,7 +39,7 @@ _TRIES = 2
 _STATE_TIMEOUT_S = 10
 #: Serve's name for the state of a replica that accepts requests.
 _RUNNING: Any = "RUNNING"
-#: The replica or its machine has died.
+#: The errors of a call whose replica, or the replica's machine, has died.
 _Died = (RayActorError, NodeDiedError, ObjectLostError)
 #: The errors of a call that no replica answered.
 Unanswered = (*_Died, BackPressureError, DeploymentUnavailableError)
@@ -107,7 +107,7 @@ async def call_all(model: Deployed, method: str, *arguments: object) -> list[Any
 
 
 async def states(models: Iterable[Deployed]) -> list[ReplicaState]:
-    """Return the states of all replicas of these models that answer."""
+    """Return the states of all replicas of these models, except replicas that do not answer."""
     answers = await asyncio.gather(
         *(call_all(model, "state") for model in models), return_exceptions=True
     )
@@ -148,7 +148,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-# -- the states of replicas merged into one server's
+# -- the states of replicas merged into the state of one server
 
 #: The label of the replica in metrics.
 REPLICA = "replica"

@@ -62,7 +62,7 @@ class StreamFailed(Exception):
 
 
 class GrpcIngress:
-    """Has a method for each RPC; the unary ones are added below."""
+    """Has a method for each RPC; the unary methods are added below the class."""
 
     def __init__(self, models: Mapping[str, Deployed], own: Calls) -> None:
         self._deployed = models
@@ -85,7 +85,7 @@ class GrpcIngress:
         model = self._model(name, message)
         if model is None:
             answer, end = await self._calls.whole(*call)
-            return (await self._of_all(name, call, answer), end) if end.is_ok else (answer, end)
+            return (await self._merged(name, call, answer), end) if end.is_ok else (answer, end)
         if name == "TraceSetting":
             first: tuple[bytes, End] = (await deployments.call_all(model, "call", *call))[0]
             return first
@@ -106,8 +106,8 @@ class GrpcIngress:
             return None
         return self._deployed.get(getattr(request, _MODEL_REQUESTS[name].model))
 
-    async def _of_all(self, name: str, call: tuple[str, Fields, bytes], answer: bytes) -> bytes:
-        """Return the answer for all models, in place of that of a server without models."""
+    async def _merged(self, name: str, call: tuple[str, Fields, bytes], answer: bytes) -> bytes:
+        """Return the answer for all models, in place of `answer` by the server without models."""
         models, message = self._deployed, call[2]
         if name in ("ServerReady", _CHECK):
             if await asyncio.to_thread(deployments.all_run, models):
@@ -189,16 +189,16 @@ class _Stream:
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         tasks: list[asyncio.Task[None]] = []
-        before: asyncio.Task[None] | None = None
+        previous: asyncio.Task[None] | None = None
         async for message in requests:
             await self._free.acquire()
             model = self._model(message)
             if model is not None and model.decoupled:
                 task = self._begin(self._pass_on(model, message))
             else:
-                task = before = self._begin(self._keep(model, message, before))
+                task = previous = self._begin(self._send_in_order(model, message, previous))
             if model is not None and model.keeps_state:
-                await task  # otherwise the next request may overtake it
+                await task  # otherwise the next request may overtake this request
             tasks = [each for each in tasks if not each.done()] + [task]
         if tasks:
             await asyncio.wait(tasks)
@@ -211,20 +211,20 @@ class _Stream:
             return None
 
     async def _pass_on(self, model: Deployed, message: bytes) -> None:
-        async for item in self._of(model, message):
+        async for item in self._answers(model, message):
             self._output.put_nowait(item)
 
-    async def _keep(
-        self, model: Deployed | None, message: bytes, before: asyncio.Task[None] | None
+    async def _send_in_order(
+        self, model: Deployed | None, message: bytes, previous: asyncio.Task[None] | None
     ) -> None:
-        """Send the responses after those of the request before."""
-        kept = [item async for item in self._of(model, message)]
-        if before is not None:
-            await asyncio.wait([before])
+        """Send the responses after the responses of the previous request."""
+        kept = [item async for item in self._answers(model, message)]
+        if previous is not None:
+            await asyncio.wait([previous])
         for item in kept:
             self._output.put_nowait(item)
 
-    async def _of(self, model: Deployed | None, message: bytes) -> AsyncIterator[bytes | End]:
+    async def _answers(self, model: Deployed | None, message: bytes) -> AsyncIterator[bytes | End]:
         """Yield the response messages of one request, and the status of a failure."""
         call = (_full(_STREAM), self._fields, message)
         try:

@@ -1,8 +1,9 @@
 """The v2 protocol in front of the models' deployments, in a replica of its own.
 
-Requests for a model are passed unchanged to one of its replicas, and so is the reply. Requests for
-the server are answered by a server without models; if they concern all models, the replicas' states
-replace that reply. This applies to HTTP, as an ASGI application, and to gRPC (`grpc_ingress`).
+A request for a model is passed unchanged to one of the model's replicas, and so is the reply. A
+server without models answers requests for the server; if a request concerns all models, the
+replicas' states replace the reply. The ingress serves HTTP, as an ASGI application, and gRPC
+(`grpc_ingress`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _NOT_FOR_REPLICAS = frozenset({Operation.REPOSITORY_LOAD, Operation.REPOSITORY_U
 class Ingress(GrpcIngress):
     """Answers all requests, on the event loop of its replica. `models` are by name."""
 
-    # Serve awaits it.
+    # Serve awaits the constructor.
     async def __init__(  # type: ignore[misc]
         self, options: ServerOptions, models: Mapping[str, Deployed]
     ) -> None:
@@ -88,7 +89,7 @@ class Ingress(GrpcIngress):
         if route is None and routes.path_of(target) == _METRICS:
             messages = await self._metrics()
         elif route is None or model is None or route.operation in _NOT_FOR_REPLICAS:
-            messages = await self._of_the_server(request, body, route)
+            messages = await self._answer_for_server(request, body, route)
         elif route.operation is Operation.GENERATE_STREAM:
             async for message in deployments.stream(model, "stream", request, body):
                 yield message
@@ -102,7 +103,7 @@ class Ingress(GrpcIngress):
         for message in messages:
             yield message
 
-    async def _of_the_server(
+    async def _answer_for_server(
         self, request: Message, body: Body, route: Route | None
     ) -> Sequence[Message]:
         # The server without models finds the errors of the request.

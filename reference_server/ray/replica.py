@@ -35,7 +35,7 @@ class Replica:
 
     _is_open = False
 
-    # Serve awaits it.
+    # Serve awaits the constructor.
     async def __init__(  # type: ignore[misc]
         self, model: str, options: ServerOptions
     ) -> None:
@@ -95,7 +95,7 @@ class Replica:
     async def reconfigure(self, user_config: object) -> None:
         """Reload the model if its files have changed. Called by Serve for a new user_config.
 
-        The old version answers until the new one is loaded, and stays if that fails.
+        The old version answers until the new version is loaded, and stays if the load fails.
         """
         for name in self._loaded:
             await asyncio.to_thread(self._server.repository.load, name)
@@ -107,7 +107,7 @@ class Replica:
             raise RuntimeError(f"{self._model} is not ready: {reason}")
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Shut down. Serve awaits it after the last request; Python calls it again."""
+        """Shut down. Serve awaits the result after the last request; Python calls this again."""
         if not self._is_open:
             return None
         self._is_open = False

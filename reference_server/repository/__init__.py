@@ -1,1 +1,1 @@
-"""From folders to models that serve: scan, choose versions, load, find."""
+"""The model repository: scans folders, chooses versions, and loads and finds models."""

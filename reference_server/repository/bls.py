@@ -104,7 +104,7 @@ class BlsCalls:
 
     @property
     def explicit_models(self) -> Models:
-        """The models, to load and unload them. Raises ServerError if that is not allowed."""
+        """The models, to load and unload them. Raises ServerError if loading is not allowed."""
         models = self.models
         if not self._is_explicit:
             raise unavailable(NOT_EXPLICIT)

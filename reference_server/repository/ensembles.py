@@ -30,7 +30,7 @@ class _Node:
 class DependencyGraph:
     """The requested models and the models that each of them uses. Not thread-safe.
 
-    A model may use one that is missing; `errors` reports this.
+    A model may use a missing model; `errors` reports this.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class DependencyGraph:
         """Return the models of this name."""
         return self._ids.named(name) or []
 
-    def step_ids(self, name: ModelId) -> dict[str, ModelId]:
-        """Return the models of an ensemble's steps, by name; missing ones are left out."""
+    def present_steps(self, name: ModelId) -> dict[str, ModelId]:
+        """Return the models of an ensemble's steps, by name, without missing models."""
         node = self._nodes.get(name)
         found = {} if node is None else {step: self._resolve(name, step) for step in node.steps}
         return {step: model for step, model in found.items() if model is not None}
@@ -62,7 +62,7 @@ class DependencyGraph:
         self._ids.add(name)
 
     def remove(self, names: Iterable[ModelId], *, with_unused: bool = False) -> set[ModelId]:
-        """Remove models, and return those that were present.
+        """Remove models, and return the models that were present.
 
         With `with_unused`, also remove models that no other model uses now, unless they were
         requested by name.
@@ -70,7 +70,7 @@ class DependencyGraph:
         removed: set[ModelId] = set()
         waiting = list(names)
         for name in waiting:  # grows during the loop
-            steps = self.step_ids(name)
+            steps = self.present_steps(name)
             if self._nodes.pop(name, None) is None:
                 continue
             self._ids.discard(name)
@@ -107,7 +107,7 @@ class DependencyGraph:
         return found
 
     def _all_steps(self, name: ModelId) -> set[ModelId]:
-        """Return the models of an ensemble's steps; missing ones get the ensemble's namespace."""
+        """Return the models of an ensemble's steps; missing models get the ensemble's namespace."""
         node = self._nodes.get(name)
         steps = () if node is None else node.steps
         return {self._resolve(name, step) or ModelId(step, name.namespace) for step in steps}
@@ -138,7 +138,9 @@ class DependencyGraph:
         """
         waiting = set(names)
         while waiting:
-            wave = [name for name in waiting if waiting.isdisjoint(self.step_ids(name).values())]
+            wave = [
+                name for name in waiting if waiting.isdisjoint(self.present_steps(name).values())
+            ]
             wave = sorted(wave or waiting)
             yield wave
             waiting.difference_update(wave)
@@ -227,7 +229,7 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> Faults:
                         f"{kind} {mapped} in model {step.model_name}",
                         *path,
                     )
-        if not step.inputs.keys() <= inputs.keys():  # one of them may be misspelled
+        if not step.inputs.keys() <= inputs.keys():  # an unknown name may be a misspelled input
             continue
         for mapped, entry in inputs.items():
             if mapped not in step.inputs and not entry.optional:
@@ -251,7 +253,8 @@ def _mixing_model(
     """Return the model that Triton's error names if responses of different models are mixed.
 
     Triton follows the tensors, and names the model from which the first mixed tensor was inferred.
-    This is the ensemble if the tensor is an output, or if only the outputs mix responses.
+    Triton names the ensemble if that tensor is an output, or if no tensor is mixed but the outputs
+    come from different responses.
     """
     origins = {tensor.name: -1 for tensor in config.signature.inputs}
     outputs = {tensor.name for tensor in config.signature.outputs}
@@ -327,8 +330,8 @@ def _check_consistent(
     ):
         yield invalid_arg(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent shape: "
-            f"{_shown(before.full_dims)} is inferred from model {before.model} while "
-            f"{_shown(found.full_dims)} is inferred from model {found.model}"
+            f"{_dims_text(before.full_dims)} is inferred from model {before.model} while "
+            f"{_dims_text(found.full_dims)} is inferred from model {found.model}"
         )
 
 
@@ -338,5 +341,5 @@ def _dims_agree(one: Dims, other: Dims) -> bool:
     )
 
 
-def _shown(dims: Dims) -> str:
+def _dims_text(dims: Dims) -> str:
     return "[" + ",".join(map(str, dims)) + "]"

@@ -219,7 +219,7 @@ class ModelLoader:
     def change_instances(
         self, served: ServedModel, folder: ModelFolder, source: ConfigProto
     ) -> ServedModel:
-        """Change the instances of a serving version to those of `source`, and return it.
+        """Change the instances of a serving version to those in `source`, and return the version.
 
         Raises ServerError if a new instance cannot be opened; then nothing has changed.
         """
@@ -272,14 +272,14 @@ class ModelLoader:
         if not (model_file is None or is_own_code(model_file)):
             environment = _environment(proto, folder)
         if model_file is not None and self._options.auto_complete_config:
-            given = json_form.as_dict(proto)
+            config = json_form.as_dict(proto)
             if model_file == SHIPPED:
-                self._add_settings(given)
+                self._add_settings(config)
             completed = self._hosts.auto_complete(
                 model_file,
                 folder.path / str(version),
                 folder.name,
-                given,
+                config,
                 schema.parameter(proto, "EXECUTION_HOST"),
                 environment,
             )
@@ -298,12 +298,12 @@ class ModelLoader:
             if self.portability.strict:
                 raise invalid_arg(f"--strict-portable: {ROWS[key].text}: {detail}")
 
-    def _add_settings(self, given: dict[str, Any]) -> None:
-        """Add settings for Triton's own backends, which are not kept in the configuration."""
+    def _add_settings(self, config: dict[str, Any]) -> None:
+        """Add settings for Triton's own backends. The served configuration has none of them."""
         sizes = self._options.max_batch_sizes
-        size = sizes.get(given["backend"], sizes.get(""))
+        size = sizes.get(config["backend"], sizes.get(""))
         if size is not None:
-            given["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
+            config["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
 
     def _new_statistics(self, config: ModelConfig, version: int) -> ModelStatistics:
         summaries = None
@@ -356,7 +356,7 @@ class ModelLoader:
 
 
 def join_removed(served: ServedModel) -> None:
-    """Wait until the removed instances of a version are closed, except those with sequences."""
+    """Wait until the removed instances of a version are closed, except instances with sequences."""
     scheduler = _instance_scheduler(served)
     if scheduler is not None:
         scheduler.join_removed()

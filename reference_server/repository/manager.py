@@ -50,8 +50,8 @@ class Repository:
         loader: Loads one version of a model.
         load_threads: The number of models that are loaded in parallel.
         load_retries: The number of retries after a version has failed to load.
-        wait_submitted: Blocks until every request whose model was looked up before has been
-            submitted to its scheduler. It is never called on a thread that submits requests.
+        wait_submitted: Blocks until every request whose model was looked up before the call has
+            been submitted to its scheduler. It is never called on a thread that submits requests.
         namespaced: Whether models of different repositories may have the same name.
     """
 
@@ -79,10 +79,10 @@ class Repository:
         self._changed = threading.Condition()
         self._graph = DependencyGraph()
         self._sources: dict[ModelId, ModelSource] = {}
-        #: The claimed models, each with all models of its operation.
+        #: The claimed models, each with all models of the operation that claims it.
         self._claimed: dict[ModelId, Collection[ModelId]] = {}
-        #: The models whose loads a call in `initialize` waits for, by the initializing model; the
-        #: name is empty for other calls.
+        #: For each call that waits: the model that calls in `initialize`, or an empty name, and the
+        #: models whose loads the call waits for.
         self._waits: list[tuple[str, Collection[ModelId]]] = []
         self._errors: dict[ModelId, ServerError] = {}  # models that were read but failed to load
         self._unreadable: dict[ModelId, ServerError] = {}
@@ -97,7 +97,7 @@ class Repository:
         """
         names = self._poller.models()
         with self._changed:
-            # It may affect any model, so it waits for all other operations.
+            # This load may affect any model, so it waits for all other operations.
             self._changed.wait_for(lambda: not self._claimed)
             found = self._poller.poll(names, self._sources)
             # A model whose only folder cannot be read continues to serve.
@@ -109,7 +109,7 @@ class Repository:
             return not self._errors and not self._unreadable
 
     def load_named(self, names: Iterable[str]) -> bool:
-        """Load these models and the models that they use. Return False if one failed or is missing.
+        """Load these models and the models that they use. Return False if any failed or is missing.
 
         Raises ServerError if a repository cannot be read.
         """
@@ -126,13 +126,13 @@ class Repository:
     ) -> None:
         """Load or reload a model and the models that it uses. Unchanged models are not reloaded.
 
-        The old versions serve until the new ones are loaded, and continue if loading fails.
+        The old versions serve until the new versions are loaded, and continue if loading fails.
 
         Args:
             name: The model.
             override: The configuration and the files of the request, if any.
-            joins: Whether to wait until removed instances are closed. A model's code must not
-                wait, since such an instance may wait for it.
+            joins: Whether to wait until removed instances are closed. A model's code must not wait,
+                since a removed instance may wait for that code.
             initializing: The model whose `initialize` waits for the end of this call, if any.
 
         Raises:
@@ -211,7 +211,8 @@ class Repository:
     def _wait(self, blocking: Collection[ModelId], initializing: str) -> None:
         """Wait for a change of the claims on `blocking`. The caller holds the lock.
 
-        Raises LoadDeadlock if these operations wait for the load of the model `initializing`.
+        Raises LoadDeadlock if the claiming operations wait for the load of the model
+        `initializing`.
         """
         if not initializing:
             self._changed.wait()
@@ -232,10 +233,10 @@ class Repository:
             self._waits.remove(waits)
 
     def _cycle(self, initializing: str, blocking: Collection[ModelId]) -> list[str]:
-        """Return the models that wait for each other if `initializing` waits, or nothing."""
+        """Return the models that wait for each other if `initializing` waits; empty: none do."""
         paths = [([initializing], blocking)]
         seen: set[ModelId] = set()
-        for path, claimed in paths:  # which grows
+        for path, claimed in paths:  # grows during the loop
             # An operation ends when all of its models are loaded.
             for model in {each for name in claimed for each in self._claimed.get(name, ())} - seen:
                 seen.add(model)
@@ -260,15 +261,16 @@ class Repository:
         return LoadPlan(
             list(self._graph.waves(affected)),
             {name: self._sources[name] for name in affected},
-            {name: self._graph.step_ids(name) for name in affected},
+            {name: self._graph.present_steps(name) for name in affected},
             self._graph.errors(affected),
         )
 
     def _execute(self, plan: LoadPlan, *, joins: bool = True) -> dict[ModelId, ServerError]:
         """Load the models of the plan, then release the claims. Return the errors, by model.
 
-        With `joins`, then wait until removed instances are closed, as Triton does. Their code may
-        load these models, which would never end if they were still claimed.
+        With `joins`, then wait until removed instances are closed, as Triton does. The code of
+        these instances may load models of the plan, which would never end while the models are
+        claimed.
         """
         outcome = LoadOutcome()
         try:
@@ -330,7 +332,7 @@ class Repository:
             try:
                 if name in errors:
                     raise errors[name]
-                step_ids = self._graph.step_ids(name)
+                step_ids = self._graph.present_steps(name)
                 self._plans.check_steps(self._sources[name], step_ids, self._errors)
             except ServerError as error:
                 log.error("%s", error.described())
@@ -342,7 +344,7 @@ class Repository:
         return remaining
 
     def _set_source(self, name: ModelId, source: ModelSource) -> None:
-        """Set the source of a model, and release its previous one."""
+        """Set the source of a model, and release the previous source."""
         before = self._sources.get(name)
         self._sources[name] = source
         if before is not None and before.folder is not source.folder:
@@ -391,7 +393,7 @@ class Repository:
 
     @property
     def live(self) -> int:
-        """The number of versions that are not finalized yet, including those out of service."""
+        """The number of versions that are not finalized yet, including versions out of service."""
         return len(self._draining.leaving.union(self.all()))
 
     def index(self, *, ready_only: bool = False, with_failures: bool = False) -> list[IndexEntry]:

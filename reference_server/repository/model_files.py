@@ -23,13 +23,14 @@ from reference_server.repository.versions import ServedModel
 log = logging.getLogger(__name__)
 
 _PYTHON = "python"
-#: Executes models of the Triton backends in `_SHIPPED_FOR` with a Python implementation.
+#: The code that executes models of the Triton backends in `_SHIPPED_FOR`.
 SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
-#: Executes models that are replaced by a function (`--stub-model`).
+#: The code that executes models that are replaced by a function (`--stub-model`).
 _STUB = SHIPPED.with_name("stub.py")
 _STUB_PARAMETER = "STUB_MODEL"
 _SHIPPED_FOR = ("onnxruntime", "openvino", "pytorch")
-#: Python-based backends to the packages that contain them; `--backend-directory` takes precedence.
+#: Map Python-based backends to the packages that contain them. `--backend-directory` takes
+#: precedence.
 _PACKAGED = {"ge": "ge_runtime.backend"}
 #: Triton backends that the server does not have, each with the advice for its models.
 _ADVICE = {
@@ -40,7 +41,7 @@ _ADVICE = {
     "tensorrtllm": "serve the model by a model.py",
     "vllm": "put vLLM's own Python-based backend into --backend-directory",
 }
-#: The backends of which the server has, or finds, an implementation or an advice.
+#: The backends for which the server has or finds an implementation, or has an advice.
 KNOWN_BACKENDS = (_PYTHON, *_SHIPPED_FOR, *_PACKAGED, *_ADVICE)
 Labels = Mapping[str, tuple[str, ...]]
 _INITIAL_STATE_FOLDER = "initial_state"
@@ -49,8 +50,8 @@ _INITIAL_STATE_FOLDER = "initial_state"
 def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
     """Return the file with the class TritonPythonModel; None for an ensemble.
 
-    For a Python-based backend, `config.runtime` is set as Triton does. It is not set for backends
-    that replace one of Triton's libraries. Raises ServerError if no backend can execute the model.
+    For a Python-based backend, `config.runtime` is set as in Triton. It is not set for a backend
+    that replaces one of Triton's libraries. Raises ServerError if no backend can execute the model.
     """
     if config.platform == "ensemble":
         return None
@@ -62,7 +63,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     backend = str(config.backend)
     file = backend_directory / backend / PYTHON_FILE
     if backend and not is_within(backend_directory, file):
-        raise invalid_arg(f"backend: found '{backend}', expected a name", "backend")
+        raise invalid_arg(f"backend: found '{backend}'; expected a name", "backend")
     if not file.is_file():
         file = _packaged(backend) or file
     if config.runtime == PYTHON_FILE:
@@ -99,7 +100,7 @@ def _packaged(backend: str) -> Path | None:
     """Return the file of a backend that an installed package contains, or None."""
     try:
         spec = find_spec(_PACKAGED[backend]) if backend in _PACKAGED else None
-    except ModuleNotFoundError:  # the package that should contain it is not installed
+    except ModuleNotFoundError:  # the package is not installed
         return None
     return Path(spec.origin).with_name(PYTHON_FILE) if spec and spec.origin else None
 
@@ -136,7 +137,7 @@ def _is_own_library(config: ConfigProto) -> bool:
 
 
 def _advice(config: ConfigProto) -> str:
-    """Return what to do for a missing backend of Triton; "" for other backends."""
+    """Return the advice for a missing backend of Triton; "" for other backends."""
     if config.backend in _PACKAGED:
         return f" `pip install ge-runtime` installs the backend {config.backend}."
     advice = _ADVICE.get(config.backend)
@@ -144,7 +145,7 @@ def _advice(config: ConfigProto) -> str:
         return ""
     present = ", ".join((_PYTHON, *_SHIPPED_FOR))
     return (
-        f" The reference server has the backends {present} and those in --backend-directory; "
+        f" The reference server has the backends {present} and all in --backend-directory; "
         f"{advice}, or replace the model by a function: "
         f"--stub-model={config.name}=MODULE:FUNCTION"
     )
@@ -202,7 +203,7 @@ def check_sent_code(config: ConfigProto, folder: Path) -> None:
     """Check that code named by the configuration of a load request is in the model's folder.
 
     The code of a library or of an environment runs when the model is loaded. A config.pbtxt may
-    name any, as in Triton: its author can add code anyway.
+    name any code, as in Triton, since its author can add code anyway.
 
     Raises:
         ServerError: INVALID_ARG, with the field and the path.

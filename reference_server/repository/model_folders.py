@@ -1,11 +1,11 @@
-"""The models in the repositories: their ids, and their folders' versions, files and overrides.
+"""The models in the repositories: ids, and the versions, files and overrides of model folders.
 
 With `--model-namespacing`, an id contains the repository as a namespace, so that models of
 different repositories may have the same name. The name of an ensemble's step is looked up in the
-ensemble's namespace first, and in all namespaces if it is unique there.
+ensemble's namespace first, and then in all namespaces, where it must be unique.
 
-A load request can contain a configuration and files (`Override`). The files are written to a
-temporary directory, never outside of it, which exists as long as a model loaded from it.
+A load request can contain a configuration and files (`Override`). The files are written only into a
+temporary directory, which exists as long as a model that was loaded from it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class ModelIds:
         self._by_name.setdefault(model.name, {})[model] = None
 
     def discard(self, model: ModelId) -> None:
-        """Remove a model; `named` still knows its name."""
+        """Remove a model; `named` still returns a list for its name."""
         self._by_name.get(model.name, {}).pop(model, None)
 
     def named(self, name: str) -> list[ModelId] | None:
-        """Return the models of this name; None if there has never been one."""
+        """Return the models of this name; None if there has never been any."""
         found = self._by_name.get(name)
         return None if found is None else list(found)
 
@@ -76,7 +76,7 @@ class ModelIds:
         return next(iter(found)) if namespace and len(found) == 1 else None
 
     def is_affected(self, name: str, namespace: str, model: ModelId) -> bool:
-        """Return whether a change of `model` can affect an ensemble in `namespace` with `name`."""
+        """Return whether a change of `model` can affect a step `name` in `namespace`."""
         own = ModelId(name, namespace)
         return name == model.name and (model == own or own not in self._by_name.get(name, {}))
 
@@ -131,7 +131,7 @@ class FileDirectory:
             self._references += 1
 
     def release(self) -> None:
-        """Remove a reference; the last one deletes the directory."""
+        """Remove a reference; the last call deletes the directory."""
         with self._lock:
             self._references -= 1
             remaining = self._references
@@ -144,7 +144,7 @@ def _inside(directory: Path, name: str) -> Path:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.endswith("/") or ".." in parts or "\0" in name:
         raise invalid_arg(
-            f"file of a load request: found '{name}', expected a file's path in the folder"
+            f"file of a load request: found '{name}'; expected a file's path in the folder"
         )
     return directory.joinpath(*parts)
 
@@ -246,7 +246,7 @@ class Repositories:
         self._namespaces = tuple(str(path) if namespaced else "" for path in paths)
 
     def directories(self) -> dict[ModelId, list[Path]]:
-        """Return the folders of each model, including hidden ones.
+        """Return the folders of each model, including hidden folders.
 
         A model with several folders is ambiguous. Raises ServerError if a repository is missing or
         is not a directory.
@@ -272,7 +272,7 @@ class Repositories:
         return list(found) or [ModelId(name, namespace)]
 
     def find(self, model: ModelId) -> ModelFolder:
-        """Return the folder of a model. Raises ServerError unless there is exactly one."""
+        """Return the folder of a model. Raises ServerError unless there is exactly one folder."""
         found = [
             path
             for repository, namespace in zip(self._paths, self._namespaces, strict=True)

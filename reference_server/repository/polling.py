@@ -70,8 +70,8 @@ class ModelSource:
 class PollResult:
     """The result of a poll.
 
-    `read` are the models that could be read; `changed` are those of `read` that are new or changed;
-    `failed` are the other models, with their errors.
+    `read` are the models that could be read. `changed` has the sources of the new and changed
+    models among them. `failed` has the errors of the other models.
     """
 
     read: set[ModelId] = field(default_factory=set)
@@ -87,7 +87,7 @@ class Poller:
         self._loader = loader
 
     def models(self) -> list[ModelId]:
-        """Return all models except hidden ones. Raises ServerError."""
+        """Return all models except hidden folders. Raises ServerError."""
         return [model for model in self.directories() if not model.name.startswith(".")]
 
     def directories(self) -> dict[ModelId, list[Path]]:
@@ -184,7 +184,7 @@ def _without_instances(config: ConfigProto) -> ConfigProto:
 class RepositoryWatch:
     """Calls `load_all` of a repository every `interval_s` seconds, on its own thread.
 
-    If `interval_s` is not positive, it is never called, as in Triton.
+    If `interval_s` is not positive, `load_all` is never called, as in Triton.
     """
 
     def __init__(self, load_all: Callable[[], object], interval_s: float) -> None:

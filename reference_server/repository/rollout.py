@@ -1,7 +1,8 @@
 """Puts models into service together, takes them out of service and finalizes them.
 
 Models are loaded in waves: a model is loaded before the ensembles that use it. The old versions of
-a model serve until all new versions are loaded. Then they are drained in the background.
+a model serve until all new versions are loaded. Then the old versions are drained in the
+background.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Rollout:
     def _load_version(
         self, source: ModelSource, step_ids: StepIds, version: int, old: ServedModel | None
     ) -> ServedModel:
-        """Load a version. If `old` is given, it is kept and only its instances are changed.
+        """Load a version. If `old` is given, keep it and change only its instances.
 
         Raises ServerError if the last attempt fails.
         """
@@ -332,9 +333,9 @@ class LoadPlanRunner:
 class Draining:
     """Finalizes models that are out of service, in parallel background threads. Thread-safe.
 
-    An ensemble is finalized before the models of its steps. Otherwise a model that hangs does not
-    delay others. `wait_submitted` blocks until every request whose model was looked up before has
-    been submitted to its scheduler.
+    An ensemble is finalized before the models of its steps. Apart from that, a model that hangs
+    does not delay other models. `wait_submitted` blocks until every request whose model was looked
+    up before has been submitted to its scheduler.
     """
 
     def __init__(self, registry: VersionRegistry, wait_submitted: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Creates the instances of a model version and its queue, and the dispatch of ensembles."""
+"""Creates the instances and the queue of a model version, and the dispatch of ensembles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from reference_server.scheduling.sequence_strategies import sequence_queue
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 from reference_server.scheduling.work_queue import Fifo, WorkQueue
 
-#: Characters that names of models and instances must not contain: Triton builds a command of them.
+#: Characters that names of models and instances must not contain: Triton builds a command from the
+#: names.
 _SHELL_CHARACTERS = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
 
 
@@ -125,7 +126,7 @@ def _spec(
 def kept_and_added(
     running: Mapping[int, InstanceConfig], wanted: Sequence[InstanceConfig]
 ) -> tuple[dict[int, InstanceConfig], list[InstanceConfig]]:
-    """Return the `running` instances to keep, by number, and the `wanted` ones to add.
+    """Return the `running` instances to keep, by number, and the `wanted` instances to add.
 
     As in Triton, a running instance is kept, with its name, for any wanted instance with the same
     settings.
@@ -144,9 +145,9 @@ def kept_and_added(
 
 
 def to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -> Dispatch:
-    """Return a dispatch function to the versions of models that the ensemble was loaded with.
+    """Return a function that sends requests to the versions with which the ensemble was loaded.
 
-    A request in flight is finished by these versions, even if models are reloaded or unloaded.
+    These versions finish requests in flight, even if models are reloaded or unloaded.
     """
     models = {
         (step.model_name, step.model_version): model

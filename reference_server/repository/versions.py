@@ -55,7 +55,8 @@ class ServedModel:
         scheduler: Runs the requests.
         statistics: Counts the requests.
         labels: The lines of the label files, by output.
-        order: A number that grows with each load; an ensemble's is greater than its models'.
+        order: A number that grows with each load; an ensemble's number is greater than its models'
+            numbers.
         files: The temporary folder, if the files come from a load request.
         health: The health of the instances.
         group: The instances, if the model has any.
@@ -90,7 +91,7 @@ class ServedModel:
     def infer(self, request: InferRequest) -> None:
         """Check and schedule a request; its sink receives the responses.
 
-        Raises ServerError if it is refused; then the sink receives nothing.
+        Raises ServerError if the request is refused; then the sink receives nothing.
         """
         try:
             self.rules.admit(request)
@@ -152,7 +153,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """The registry's entry of one version; `served` is set while it is ready or unloading."""
+    """The registry's entry of one version; `served` is set if the state is ready or unloading."""
 
     version: int
     state: State

@@ -59,7 +59,7 @@ class DeadlockDetector:
         """Record that `member`, which executes `batch`, waits for `target` to answer `request`.
 
         Returns:
-            None if it may wait. If the wait would never end, a description of the cycle; then
+            None if `member` may wait. If the wait would never end, a description of the cycle; then
             nothing is recorded.
         """
         self._waits[member] = _Waiting(member, batch, request, target)

@@ -9,7 +9,8 @@ from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
 #: Number of batches prepared ahead for each instance. Triton forms another batch while fewer than
-#: two are queued for an instance (`PayloadSlotAvailable` in its core's src/rate_limiter.cc).
+#: two batches are queued for an instance (`PayloadSlotAvailable` in its core's
+#: src/rate_limiter.cc).
 _AHEAD = 2
 
 
@@ -17,7 +18,7 @@ class BatchSizes:
     """The allowed and the preferred batch sizes, in rows.
 
     Args:
-        largest: The largest batch. 0 is a model without batching; each request runs alone.
+        largest: The largest batch. 0 means a model without batching: each request runs alone.
         preferred: Sizes at which a batch is sent early; empty means `largest` only.
     """
 
@@ -59,7 +60,8 @@ class _PreparedBatch:
 class Forming:
     """The batch that the waiting requests would form now, in order, behind the requests of `base`.
 
-    `saturated` is true if no later request may join; `ended` if that is because of the batch key.
+    `saturated` is true if no later request may join; `ended` is true if the batch key is the
+    reason.
     """
 
     def __init__(self, sizes: BatchSizes, base: _PreparedBatch | None = None) -> None:
@@ -67,7 +69,7 @@ class Forming:
         self._base_rows = base.rows if base else 0
         self._key: Hashable = base.key if base else None
         self.rows = self._base_rows
-        self._preferred_count = 0  # those up to the largest preferred size reached
+        self._preferred_count = 0  # requests up to the largest preferred size reached
         self._oldest_ns = 0
         self._blocked = False
         self.joined = 0
@@ -80,15 +82,13 @@ class Forming:
         if self._blocked:
             return False
         if self.rows:
-            # It exceeds the largest preferred size: the requests before it are sent now.
+            # The batch would exceed the largest preferred size: the earlier requests are sent now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
                 self.saturated = True
             if rows > sizes.largest:
                 self._blocked = True
-            elif (
-                request.batch_key != self._key
-            ):  # requests keep their order, even if later ones fit
+            elif request.batch_key != self._key:  # even if later requests fit: order is kept
                 self._blocked = self.ended = True
             if self._blocked:
                 return False
@@ -103,7 +103,7 @@ class Forming:
         return True
 
     def count(self, now_ns: int, delay_ns: int) -> int:
-        """Return how many requests, from the first, are sent now; 0 to wait for more requests."""
+        """Return the number of requests, from the first, to send now; 0: wait for more requests."""
         sizes = self._sizes
         overdue = bool(self.joined) and now_ns - self._oldest_ns >= delay_ns
         if self._preferred_count and (delay_ns == 0 or not overdue):
@@ -129,13 +129,13 @@ class DynamicBatcher:
     it has a preferred size. Prepared batches that have waited the whole delay are sent together.
 
     A cancelled request is refused, also when a prepared batch contains it. The batch runs without
+    the request. Without a delay and preferred sizes, a batch is formed only when an instance takes
     it.
-    Without a delay and preferred sizes, a batch is formed only when an instance asks for one.
 
     Args:
         max_rows: The largest batch.
         preferred_rows: Sizes at which a batch is sent early; empty means `max_rows`.
-        delay_ns: How long the oldest request may wait for others.
+        delay_ns: How long the oldest request may wait for other requests.
         instances: The number of instances.
     """
 
@@ -166,7 +166,7 @@ class DynamicBatcher:
         if self._packs:
             self._waiting.append(request)
             return
-        self._prepare(now_ns)  # overdue requests do not wait for this one
+        self._prepare(now_ns)  # overdue requests do not wait for this request
         self._waiting.append(request)
         self._prepare(now_ns)
 
@@ -177,12 +177,12 @@ class DynamicBatcher:
         self._prepare(now_ns)
         self._due_ns = None
         while self._prepared:
-            batch = self._first()
+            batch = self._pop_prepared()
             if self._delay_ns and not batch.ended:
                 self._merge(batch, now_ns)
             self._size -= len(batch.requests)
             self._prepare(now_ns)
-            if wanted := self._wanted(batch.requests):
+            if wanted := self._without_cancelled(batch.requests):
                 return wanted
         self._due_ns = self._forming.due_ns(self._delay_ns) if self._waiting else None
         return None
@@ -204,7 +204,7 @@ class DynamicBatcher:
         self._size = len(waiting)
         return batch or None
 
-    def _wanted(self, batch: Batch) -> Batch:
+    def _without_cancelled(self, batch: Batch) -> Batch:
         """Return `batch` without the requests that were cancelled since they joined it."""
         gone = [request for request in batch if request.cancellation.is_cancelled]
         if not gone:
@@ -213,7 +213,7 @@ class DynamicBatcher:
         return [request for request in batch if not request.cancellation.is_cancelled]
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Do nothing: no decision depends on it."""
+        """Do nothing: no decision depends on finished batches."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests that were cancelled before an instance received them."""
@@ -223,7 +223,7 @@ class DynamicBatcher:
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the delay of the oldest request ends, if an instance waits for that."""
+        """Return when the delay of the oldest request ends, if an instance waits for it."""
         return self._due_ns
 
     def flush(self) -> None:
@@ -240,7 +240,7 @@ class DynamicBatcher:
         """Return False: any instance can execute any request."""
         return False
 
-    def _first(self) -> _PreparedBatch:
+    def _pop_prepared(self) -> _PreparedBatch:
         """Remove and return the first prepared batch; it no longer grows."""
         batch = self._prepared.popleft()
         if batch is self._growing:
@@ -258,17 +258,17 @@ class DynamicBatcher:
                 or batch.rows + other.rows > self._sizes.largest
             ):
                 return
-            batch.add(self._first().requests)
+            batch.add(self._pop_prepared().requests)
 
     def _grow(self, batch: _PreparedBatch | None) -> None:
-        """Start to form requests that join `batch`, or a new batch if it is None."""
+        """Start to form the requests that join `batch`, or a new batch if `batch` is None."""
         self._growing = batch
         self._forming = Forming(self._sizes, batch)
 
     def _prepare(self, now_ns: int) -> None:
         """Form batches of the waiting requests, up to the allowed number of prepared batches."""
         while self._waiting and len(self._prepared) < self._ahead:
-            forming = self._walk()
+            forming = self._extend_forming()
             count = forming.count(now_ns, self._delay_ns)
             if count:
                 batch = self._growing
@@ -285,7 +285,7 @@ class DynamicBatcher:
             else:
                 return
 
-    def _walk(self) -> Forming:
+    def _extend_forming(self) -> Forming:
         """Add the requests that arrived since the last call to the forming batch."""
         forming = self._forming
         while forming.joined < len(self._waiting):

@@ -88,7 +88,7 @@ class EnsembleScheduler:
 
     @property
     def pending(self) -> int:
-        """0: the steps of a request are sent immediately, and wait at their models."""
+        """Zero, because the steps of a request are sent immediately, and wait at their models."""
         return 0
 
     @property
@@ -118,16 +118,16 @@ class EnsembleScheduler:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new requests and wait for those in flight."""
+        """Refuse new requests and wait for the requests in flight."""
         with self._changed:
             self._closing = True
             self._changed.wait_for(lambda: not self._running)
 
 
 class _Branch:
-    """The tensors of the request, or those that depend on one response of a decoupled step.
+    """The tensors of the request, or the tensors that depend on one response of a decoupled step.
 
-    `places` has the sequence places of tensors that differ from the request's.
+    `places` has the sequence places of the tensors whose place differs from the request's.
     """
 
     __slots__ = ("finished", "places", "stage", "started", "tensors")
@@ -160,7 +160,7 @@ class EnsembleRun:
         self._finished = finished
         self._needed = plan.graph.stages(request.requested_outputs)
         self._lock = threading.Lock()
-        self._running = 0  # steps without a final response, including steps that wait for a place
+        self._running = 0  # steps without a final response, including steps that a limit delays
         self._timings: list[Timing] = []
         self._start_ns = 0
         self._has_answered = False
@@ -180,7 +180,7 @@ class EnsembleRun:
             self._limits.start_freed()
 
     def start_held(self, branch: _Branch, index: int) -> None:
-        """Send a step that waited for a place, unless the request has its final response."""
+        """Send a step that a limit has delayed, unless the request has its final response."""
         with self._lock:
             is_over = self._is_over
         if is_over:
@@ -220,7 +220,7 @@ class EnsembleRun:
         self._act(starts)
 
     def step_timed(self, timing: Timing) -> None:
-        """Record the timing of a step whose responses carry none.
+        """Record the timing of a step whose responses carry no timing.
 
         The call may come after the final response of the ensemble.
         """
@@ -235,7 +235,7 @@ class EnsembleRun:
             self._request.timed(timing)
 
     def _place(self, branch: _Branch, index: int, response: InferResponse) -> SequencePlace | None:
-        """Return the sequence place of a response's tensors; None if it is the request's."""
+        """Return the sequence place of a response's tensors; None: the place of the request."""
         if not response.parameters and not branch.places:
             return None
         own = self._plan.place_of_step(self._request, index, branch.places)
@@ -285,17 +285,17 @@ class EnsembleRun:
         return starts
 
     def _may_start(self, branch: _Branch, index: int) -> bool:
-        """Return whether the step has a place under its limit."""
+        """Return whether the limit allows the step to start now."""
         return self._limits is None or self._limits.may_start(self, branch, index)
 
     def _release(self, starts: Sequence[_Start]) -> None:
-        """Release the places of steps that are never sent."""
+        """Release the places, under the limits, of steps that are never sent."""
         if self._limits is not None:
             for _, index in starts:
                 self._limits.release(index)
 
     def _act(self, starts: list[_Start]) -> None:
-        """Send queued responses to the client and start `starts`. Not under the lock."""
+        """Send queued responses to the client, and the steps in `starts`. Not under the lock."""
         if self._outbox:
             self._send_responses()
         for number, (branch, index) in enumerate(starts):
@@ -347,7 +347,7 @@ class EnsembleRun:
         self._send_responses()
 
     def _send_responses(self) -> None:
-        """Send the queued responses in order, unless another thread is doing it."""
+        """Send the queued responses in order, unless another thread is sending them."""
         while True:
             with self._lock:
                 if self._is_sending or not self._outbox:

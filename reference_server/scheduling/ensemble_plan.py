@@ -46,7 +46,7 @@ class SequencePlace(NamedTuple):
     flags: SequenceFlag
 
 
-#: The places of tensors, by name, that differ from the place of the ensemble's request.
+#: For each tensor whose place differs from that of the ensemble's request, the place.
 Places = Mapping[str, SequencePlace]
 
 
@@ -78,12 +78,12 @@ class EnsembleGraph:
         self._writer = writer
         holders = Counter(chain(self._outputs, *(step.inputs.values() for step in steps)))
         self._shared = frozenset(tensor for tensor, count in holders.items() if count > 1)
-        self._origins, self._mixes = self._traced()
+        self._origins, self._mixes = self._trace_origins()
         self._stage = tuple(self._depth(index) for index in range(len(self.steps)))
         self._whole = self._staged(self.needed_for(()))
 
-    def _traced(self) -> tuple[dict[int, int], bool]:
-        """Return the origin of each step, and whether a step or the client has more than one.
+    def _trace_origins(self) -> tuple[dict[int, int], bool]:
+        """Return the origin of each step, and whether a step or the client has several origins.
 
         The origin is the decoupled step whose responses the inputs depend on, or the request.
         """
@@ -123,7 +123,7 @@ class EnsembleGraph:
         return tensor in self._shared
 
     def stages(self, requested: Collection[str]) -> tuple[frozenset[int], ...]:
-        """Return the steps that produce the `requested` outputs, by stage; all if it is empty."""
+        """Return the steps that produce the `requested` outputs, by default all, by stage."""
         return self._staged(self.needed_for(requested)) if requested else self._whole
 
     def _staged(self, needed: Iterable[int]) -> tuple[frozenset[int], ...]:
@@ -134,7 +134,7 @@ class EnsembleGraph:
         return tuple(map(frozenset, stages))
 
     def needed_for(self, requested: Collection[str]) -> frozenset[int]:
-        """Return the steps that produce the `requested` outputs; all outputs if it is empty."""
+        """Return the steps that produce the `requested` outputs, by default all."""
         wanted = [
             self._writer[tensor]
             for tensor in (requested or self._outputs)
@@ -158,8 +158,8 @@ class EnsembleGraph:
 class BatchDimAdapter:
     """Adapts the shapes of an ensemble's tensors to the receiving model or client. Immutable.
 
-    Between models of which only one has a batch dimension, the batch dimension is added or removed.
-    Otherwise a tensor keeps its shape; a model refuses a shape that does not fit.
+    If only the sender or only the receiver has a batch dimension, the dimension is removed or
+    added. Otherwise a tensor keeps its shape; a model refuses a shape that does not fit.
 
     Args:
         signature: The ensemble's inputs and outputs.
@@ -220,7 +220,7 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
-    """The plan of one ensemble; `outputs` in the order of responses. Thread-safe."""
+    """The plan of one ensemble; `outputs` are in the order of the responses. Thread-safe."""
 
     name: str
     version: int
@@ -245,7 +245,7 @@ class EnsemblePlan:
         return InferRequest(
             step.model_name,
             {
-                name: self._passed(step_index, name, tensors[tensor])
+                name: self._step_input(step_index, name, tensors[tensor])
                 for name, tensor in step.inputs.items()
                 if tensor in tensors
             },
@@ -264,14 +264,15 @@ class EnsemblePlan:
     def place_of_step(
         self, request: InferRequest, step_index: int, places: Places
     ) -> SequencePlace:
-        """Return a step's sequence place: that of an input, else that of the request."""
+        """Return a step's sequence place: the place of an input, else the place of the request."""
         read = self.graph.steps[step_index].inputs.values()
         return next((places[name] for name in read if name in places), place_of(request))
 
-    def _passed(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
+    def _step_input(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
         """Return the input `name` of a step.
 
-        It is passed by reference. A shared tensor is protected, because models may modify inputs.
+        The tensor is passed by reference. A shared tensor is read-only, because models may modify
+        inputs.
         """
         passed = tensor.renamed(name, self.shapes.for_step(step_index, name, tensor.shape))
         return passed.protected() if self.graph.is_shared(tensor.name) else passed
@@ -287,11 +288,11 @@ class EnsemblePlan:
         """Return a response with the requested outputs that were produced."""
         wanted = request.requested_outputs or self.outputs
         outputs = [
-            self._returned(tensors[name])
+            self._client_output(tensors[name])
             for name in self.outputs
             if name in wanted and name in tensors
         ]
-        # Triton repeats them for each output that has elements.
+        # Triton repeats the parameters for each output that has elements.
         own = place_of(request)
         parameters = [
             parameter
@@ -301,7 +302,7 @@ class EnsemblePlan:
         ]
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
-    def _returned(self, tensor: Tensor) -> Tensor:
+    def _client_output(self, tensor: Tensor) -> Tensor:
         shape = self.shapes.for_client(tensor.name, tensor.shape)
         return tensor if shape is tensor.shape else tensor.renamed(tensor.name, shape)
 
@@ -311,7 +312,7 @@ class EnsemblePlan:
         return InferResponse(self.name, self.version, request.id, error=named)
 
     def ending(self, request: InferRequest, *, has_answered: bool) -> InferResponse:
-        """Return the final response if no step is left that could produce one."""
+        """Return the final response of a request of which no step is left."""
         if has_answered or self.graph.decoupled:
             return InferResponse(self.name, self.version, request.id, empty=True)
         return self.failure(
@@ -363,7 +364,8 @@ def _sequence_parameters(place: SequencePlace) -> list[tuple[str, Parameter]]:
 # -- `max_inflight_requests`: limits on the in-flight requests of each step
 
 # As in newer releases of Triton, the limit applies to a step and is shared by all requests of the
-# ensemble. A waiting step blocks no thread: the thread that frees a place starts the next step.
+# ensemble: a step has `limit` places for requests in flight. A waiting step blocks no thread: the
+# thread that frees a place starts the next step.
 
 BranchT = TypeVar("BranchT", contravariant=True)
 
@@ -420,8 +422,8 @@ class StepLimits(Generic[BranchT]):
     def start_freed(self) -> None:
         """Start the waiting steps that have received a place. Sends requests, so hold no lock.
 
-        Only one thread does this at a time, in a loop: a step that is answered immediately frees
-        the place for the next one, and the calls would nest.
+        Only one thread at a time does this, in a loop. Otherwise the calls would nest, since a step
+        that is answered immediately frees its place for the next step.
         """
         while True:
             with self._lock:

@@ -107,7 +107,7 @@ class BatchExecutor:
         with COUNTING:
             self._recorder.failed(batch, start_ns)
         name, version = self._model
-        # A new exception without a traceback: the frames of the old one keep the batch alive.
+        # A new exception without a traceback: the frames of `error` keep the batch alive.
         reported = ServerError(error.code, error.message)
         for request in batch:
             deliver(request.sink, InferResponse(name, version, request.id, error=reported))
@@ -123,7 +123,7 @@ def _log_outputs(response: InferResponse) -> None:
 
 
 class TracedSink:
-    """A response sink that forwards each response and reports all of them to a trace at the end.
+    """A response sink that forwards each response and reports all responses to a trace at the end.
 
     `began` and `ended` record the executions. The last response may arrive before `ended`.
     Responses arrive one at a time.

@@ -1,8 +1,8 @@
-"""The scheduler of a model's instances: one thread for each, which executes a WorkQueue's batches.
+"""The scheduler of a model's instances: one thread for each executes the batches of a WorkQueue.
 
 The thread that submits a request passes it to an idle instance. Requests that the event loop
 submits in one iteration are passed on together. A busy instance takes its next batch itself.
-Nothing polls: a timer fires at the queue's next deadline.
+No thread polls: a timer fires at the queue's next deadline.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class InstanceScheduler:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that wait in a batcher, or of open sequences; 0 without either."""
+        """The number of requests that wait in a batcher, or of open sequences; otherwise 0."""
         if self._sequences is not None:
             with self._lock:
                 return self._sequences.open
@@ -120,7 +120,7 @@ class InstanceScheduler:
     def open(self) -> None:
         """Open all instances in parallel. If one fails, close the others and raise its error."""
         try:
-            self._idle += _opened(self._workers.values())
+            self._idle += _open_all(self._workers.values())
         except BaseException:
             self._workers.clear()
             self.close()
@@ -133,7 +133,7 @@ class InstanceScheduler:
         settings: Sequence[InstanceConfig],
         left: Callable[[str, bool], None],
     ) -> list[int]:
-        """Add and remove instances. Blocks until the added ones are open.
+        """Add and remove instances. Blocks until the added instances are open.
 
         A removed instance is closed when it is idle and its sequences have ended. Only one thread
         at a time may call this method.
@@ -159,7 +159,7 @@ class InstanceScheduler:
                 for number, instance in zip(free, added, strict=False)
             }
         try:
-            opened = _opened(new_workers.values())
+            opened = _open_all(new_workers.values())
         except BaseException:
             if self._limiter is not None:
                 self._limiter.remove(limited)
@@ -178,7 +178,7 @@ class InstanceScheduler:
         return list(new_workers)
 
     def join_removed(self) -> None:
-        """Wait until the removed instances are closed, except those with sequences that go on."""
+        """Wait until the removed instances without open sequences are closed."""
         with self._lock:
             removed = [
                 worker
@@ -209,7 +209,7 @@ class InstanceScheduler:
             self._carry_out(decision)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
-        """Execute one batch on `instance`. Return its next batch; None if it must wait."""
+        """Execute one batch on `instance`. Return its next batch; None if it becomes idle."""
         again = self._executor.run(instance, batch)
         with self._lock:
             now = self._clock.monotonic_ns()
@@ -224,19 +224,20 @@ class InstanceScheduler:
         if decision is not None:
             self._carry_out(decision)
         if self._limiter is not None:
-            # Released after the next request of this instance, which then competes by its rank.
+            # Released after the next request of this instance, so that the request competes by its
+            # rank.
             self._limiter.release(self._rate_limited[worker.number])
         return own
 
     def _check_queue(self) -> None:
-        """Start what the queue has ready now."""
+        """Start the batches that are ready now."""
         with self._lock:
             decision = self._decide(self._clock.monotonic_ns())
         if decision is not None:
             self._carry_out(decision)
 
     def _decide(self, now: int, *, may_request: bool = True) -> _Decision | None:
-        """Under the lock: start what can start now. Return the remaining actions, if any.
+        """Under the lock: start the batches that can start now; return the remaining actions.
 
         Without `may_request` no instance requests resources from the rate limiter.
         """
@@ -261,7 +262,7 @@ class InstanceScheduler:
         return _Decision(refused, requesting) if refused or requesting else None
 
     def _take(self, worker: _Worker, now: int) -> Batch | None:
-        """Under the lock: return the next batch of an instance; None if it is done."""
+        """Under the lock: return the next batch of an instance; None if the instance is done."""
         return None if self._is_done(worker) else self._work.take(worker.number, now)
 
     def _is_done(self, worker: _Worker) -> bool:
@@ -279,7 +280,7 @@ class InstanceScheduler:
                 worker.inbox.put(None)
 
     def closed(self, worker: _Worker) -> None:
-        """Remove a leaving instance that is closed. Called on its thread."""
+        """Remove a leaving instance that is closed. Called on the instance's thread."""
         with self._lock:
             # From here on a new instance may reuse the number.
             del self._workers[worker.number]
@@ -290,7 +291,7 @@ class InstanceScheduler:
             self._limiter.remove([limited])
 
     def _assign(self, now: int) -> None:
-        """Under the lock: give ready batches to idle instances, the last busy one first."""
+        """Under the lock: give ready batches to idle instances, the most recently busy first."""
         for worker in self._idle[::-1]:
             batch = self._take(worker, now)
             if batch:
@@ -315,7 +316,7 @@ class InstanceScheduler:
         return requesting
 
     def _granted(self, worker: _Worker) -> None:
-        """Execute what is ready on an idle instance that the rate limiter has granted."""
+        """Execute the next batch on an idle instance to which the rate limiter grants resources."""
         assert self._limiter is not None
         limited = self._rate_limited[worker.number]  # read first: `_decide` may remove the worker
         with self._lock:
@@ -345,7 +346,7 @@ class InstanceScheduler:
         return self._sequences.continues(request)
 
     def refuse(self) -> None:
-        """Refuse new requests from now on, except those of open sequences before `close`."""
+        """Refuse new requests from now on; open sequences continue until `close`."""
         with self._lock:
             self._refusing = True
 
@@ -395,7 +396,7 @@ class _Worker(threading.Thread):
             self._scheduler.closed(self)
 
 
-def _opened(workers: Collection[_Worker]) -> list[_Worker]:
+def _open_all(workers: Collection[_Worker]) -> list[_Worker]:
     """Open the instances in parallel. If one fails, close the others and raise its error."""
     for worker in workers:
         worker.start()

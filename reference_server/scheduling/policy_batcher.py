@@ -16,15 +16,15 @@ from reference_server.scheduling.dynamic_batcher import BatchSizes, Forming
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
 _NS_PER_US = 1000
-#: Timeouts up to this one expire before a batcher first sees the request, even on an idle model. In
-#: Triton another thread must wake up first: with a timeout of 5 us it refused 8 of 20 requests
-#: over HTTP and all over gRPC or from models; with 20 us it refused one.
+#: Timeouts up to this value expire before a batcher first sees the request, even on an idle model.
+#: In Triton another thread must wake up first: with a timeout of 5 us Triton refused 8 of 20
+#: requests over HTTP, and all requests over gRPC or from models; with 20 us it refused one request.
 _EXPIRES_AT_ONCE_US = 5
 _EXPIRED = unavailable("Request timeout expired")
 
 
 class _Waiting(NamedTuple):
-    """A waiting request; `expiry_ns` is 0 if it never expires or is already delayed."""
+    """A waiting request; `expiry_ns` is 0 if the request never expires or is already delayed."""
 
     request: InferRequest
     expiry_ns: int = 0
@@ -34,7 +34,7 @@ class _Waiting(NamedTuple):
 class _PolicyQueue:
     """The requests of one priority level, in order of arrival, under one policy. Not thread-safe.
 
-    Expired requests that the policy only delays come after all others.
+    Expired requests that the policy only delays come after all other requests.
     """
 
     def __init__(self, policy: QueuePolicy) -> None:
@@ -85,7 +85,7 @@ class _PolicyQueue:
         return []
 
     def next_expiry_ns(self) -> int | None:
-        """Return when the next request is refused; None if no request will be."""
+        """Return when the next request is refused; None if none will be refused."""
         return self._expiries[0][0] if self._expiries and not self.delays else None
 
     def __iter__(self) -> Iterator[_Waiting]:
@@ -97,7 +97,7 @@ class _PolicyQueue:
         if not self._waiting:
             return self._delayed.popleft().request
         _, waiting = self._waiting.popitem(last=False)
-        # The heap still contains removed requests; its first entry must be a waiting one.
+        # The heap still contains removed requests; its first entry must be a waiting request.
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
         return waiting.request
@@ -145,7 +145,7 @@ class _PriorityQueue:
         return refused
 
     def next_expiry_ns(self) -> int | None:
-        """Return when the next request is refused; None if no request will be."""
+        """Return when the next request is refused; None if none will be refused."""
         times = [queue.next_expiry_ns() for queue in self._queues.values()]
         return min((time for time in times if time is not None), default=None)
 
@@ -171,16 +171,16 @@ class _PriorityQueue:
 class _Pending:
     """The requests at the front of the queue that have joined the next batch.
 
-    They keep their places until one of them expires, or a request arrives that belongs before one
-    of them. Then the batch is formed anew.
+    They keep their places until a joined request expires, or a request arrives that belongs before
+    a joined request. Then the batch is formed anew.
     """
 
     def __init__(self, sizes: BatchSizes) -> None:
         self.forming = Forming(sizes)
         self.joined: Batch = []
-        self.passed = 0  # requests of the queue, including cancelled ones
+        self.passed = 0  # requests of the queue, including cancelled requests
         self.expiry_ns = 0  # the earliest expiry; 0: never
-        self._last = 0, False  # the level of the last one, and whether it is delayed
+        self._last = 0, False  # the last request's level, and whether it is delayed
 
     def join(self, level: int, waiting: _Waiting) -> bool:
         """Add the next request of the queue. Return False if it has to wait for another batch."""
@@ -195,20 +195,20 @@ class _Pending:
         return True
 
     def is_before_end(self, level: int) -> bool:
-        """Return whether a request that arrives in this level belongs before one of these."""
+        """Return whether a new request of this level belongs before the end of the batch."""
         last, is_delayed = self._last
         return level < last or (level == last and is_delayed)
 
 
 class PolicyBatcher:
-    """A batcher that forms a batch from the first requests when an instance asks for one.
+    """A batcher that forms a batch from the first requests when an instance takes it.
 
     Sizes, delay and `max_rows` have the same meaning as for `DynamicBatcher`. No batches are
     prepared ahead. While an idle instance waits for more requests, the batcher looks at the queue
     only at certain moments, as Triton does (`GetDynamicBatch` in its core's
     src/dynamic_batch_scheduler.cc): when the delay ends, when a request of the pending batch
     expires, and when the waiting requests have enough rows for the next preferred size. Requests
-    that it refuses before it waits again are answered at the end of this wait.
+    that the batcher refuses before it waits again are answered at the end of that wait.
 
     Args:
         max_rows: The largest batch.
@@ -227,8 +227,8 @@ class PolicyBatcher:
         self._compares_shapes = compares_shapes
         self._queue = _PriorityQueue(settings)
         self._pending = _Pending(self._sizes)
-        self._due_ns: int | None = None  # the next look, if an idle instance waits for it
-        self._wanted_rows = 0  # waiting rows that cause an earlier look
+        self._due_ns: int | None = None  # when to look again, if an idle instance waits
+        self._wanted_rows = 0  # the number of waiting rows from which to look earlier
         self._refused: list[Refusal] = []
         self._refused_next: list[Refusal] = []  # answered after the next look
 
@@ -251,21 +251,21 @@ class PolicyBatcher:
         self._due_ns = None
         refused, self._refused_next = self._refused_next, []
         self._refused += refused
-        while self._look(now_ns):
+        while self._form_batch(now_ns):
             pending, self._pending = self._pending, _Pending(self._sizes)
             batch = pending.joined[: pending.forming.count(now_ns, self._delay_ns)]
-            if batch := self._removed(batch):
+            if batch := self._remove_batch(batch):
                 return batch
         return None
 
-    def _look(self, now_ns: int) -> bool:
+    def _form_batch(self, now_ns: int) -> bool:
         """Form the pending batch; return whether an instance can execute it, or a part of it."""
         if self._pending.expiry_ns <= now_ns:
             self._pending = _Pending(self._sizes)
         pending = self._pending
         refused = self._queue.expire(now_ns, delays=True)
         if not pending.joined:
-            refused += self._cancelled()
+            refused += self._pop_cancelled()
         for level, waiting in itertools.islice(self._queue, pending.passed, None):
             if not pending.join(level, waiting):
                 break
@@ -280,7 +280,7 @@ class PolicyBatcher:
         return sends
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Do nothing: no decision depends on it."""
+        """Do nothing: no decision depends on finished batches."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests that expired or were cancelled."""
@@ -304,7 +304,7 @@ class PolicyBatcher:
         """Return False: requests are not bound to instances."""
         return False
 
-    def _cancelled(self) -> list[Refusal]:
+    def _pop_cancelled(self) -> list[Refusal]:
         """Remove the cancelled requests at the front of the queue."""
         refused: list[Refusal] = []
         while (first := next(iter(self._queue), None)) is not None:
@@ -313,8 +313,8 @@ class PolicyBatcher:
             refused.append(Refusal(self._queue.pop(), CANCELLED))
         return refused
 
-    def _removed(self, batch: Batch) -> Batch:
-        """Remove a batch from the queue; refuse its cancelled requests and those between them."""
+    def _remove_batch(self, batch: Batch) -> Batch:
+        """Remove a batch from the queue; refuse the cancelled requests in and before it."""
         removed: Batch = []
         for request in batch:
             while (first := self._queue.pop()) is not request:

@@ -31,8 +31,8 @@ class RateLimitedInstance:
     def rank(self) -> tuple[int, int]:
         """The sort key among waiting instances; the smallest is granted first.
 
-        Among equal ones the first in order of arrival is granted; in Triton the order is that of
-        its heap.
+        Among instances of equal rank, the first in order of arrival is granted; in Triton, the
+        first in its heap.
         """
         return (self.grants + 1) * self.priority, self.priority
 
@@ -40,9 +40,9 @@ class RateLimitedInstance:
 class ResourceManager:
     """Counts free resources and decides which instances may execute. Pure; not thread-safe.
 
-    As in Triton, each request and each release grants at most one waiting instance, the one of the
-    smallest rank, and none if that one does not fit, also if others would. A release by an instance
-    that waits again counts as two events.
+    As in Triton, each request and each release grants at most one waiting instance: the instance of
+    the smallest rank. If that instance does not fit, none is granted, even if another would fit. A
+    release by an instance that waits again counts as two events.
 
     Args:
         limits: The amount of each resource. None: the largest amount that any instance needs.
@@ -61,8 +61,8 @@ class ResourceManager:
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
         """Register the instances of one model.
 
-        Raises ServerError INVALID_ARG if one could never execute, or if a resource is global for
-        one instance and device-specific for another.
+        Raises ServerError INVALID_ARG if an instance could never execute, or if a resource is
+        global for one instance and device-specific for another.
         """
         added = [(instance, _rate_limited(instance)) for instance in instances]
         scopes: dict[str, bool] = {}
@@ -74,7 +74,7 @@ class ResourceManager:
                         "resource in the model configuration."
                     )
         if self._limits is not None:
-            for name, needed in sorted(_most(limited for _, limited in added).items()):
+            for name, needed in sorted(_largest_needs(limited for _, limited in added).items()):
                 limit = self._limits.get((name, scopes[name]), 0)
                 if needed > limit:
                     raise invalid_arg(
@@ -109,7 +109,7 @@ class ResourceManager:
     def _available(self) -> Mapping[str, int]:
         """Return the amount of each resource that any instance needs."""
         if self._limits is None:
-            return _most(limited for _, limited in self._members)
+            return _largest_needs(limited for _, limited in self._members)
         return {
             resource.name: self._limits.get((resource.name, resource.is_global), 0)
             for instance, _ in self._members
@@ -141,7 +141,7 @@ def _rate_limited(instance: InstanceConfig) -> RateLimitedInstance:
     return RateLimitedInstance(instance.priority, needs)
 
 
-def _most(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
+def _largest_needs(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
     """Return the largest amount of each resource that one instance needs."""
     most: dict[str, int] = {}
     for limited in instances:
@@ -158,7 +158,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
-        """Register a model's instances. Raises ServerError if one could never execute."""
+        """Register a model's instances. Raises ServerError if an instance could never execute."""
         with self._lock:
             return self._resources.add(instances)
 
@@ -179,7 +179,7 @@ class RateLimiter:
         _notify(now)
 
     def release(self, limited: RateLimitedInstance, *, used: bool = True) -> None:
-        """Release the resources of a grant. If it was not `used`, it does not count."""
+        """Release the resources of a grant. A grant that was not `used` does not count."""
         with self._lock:
             limited.grants -= not used
             granted = self._resources.release(limited)

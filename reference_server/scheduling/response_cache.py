@@ -44,7 +44,8 @@ class NotStored(Exception):
 class LeastRecentlyUsed:
     """A mapping from keys to outputs that holds at most `byte_size` bytes. Not thread-safe.
 
-    `used_bytes` never exceeds `byte_size`; `evictions` counts the entries removed to store others.
+    `used_bytes` never exceeds `byte_size`; `evictions` counts the entries removed to store other
+    entries.
     """
 
     def __init__(self, byte_size: int) -> None:
@@ -86,8 +87,8 @@ class LeastRecentlyUsed:
 
 
 @lru_cache(256)
-def _shared(form: Form) -> Form:
-    """Return one object for equal forms: most responses of a model have the same."""
+def _interned(form: Form) -> Form:
+    """Return one object for equal forms: most responses of a model have the same form."""
     return form
 
 
@@ -101,7 +102,8 @@ def _bytes(tensor: Tensor) -> bytes:
 class ResponseCache:
     """The cache of one server, shared by all models that use it. Thread-safe.
 
-    It stores the bytes of outputs. `lookup` returns tensors over these, so a hit copies nothing.
+    It stores the bytes of outputs. `lookup` returns tensors over these bytes, so a hit copies
+    nothing.
     """
 
     def __init__(self, byte_size: int, clock: Clock) -> None:
@@ -138,16 +140,17 @@ class ResponseCache:
     def insert(self, key: Hashable, outputs: Sequence[Tensor]) -> bool:
         """Store copies of `outputs`. Return False if a response for `key` is stored already.
 
-        Raises NotStored if they do not fit, or if one has no elements, as in Triton.
+        Raises NotStored if the outputs do not fit or, as in Triton, if an output has no elements.
         """
         start = self._clock.monotonic_ns()
-        # Checked before copying, and again below: another thread may have stored it in between.
+        # Checked before copying, and again below: another thread may have stored the response in
+        # between.
         with self._lock:
             if key in self._entries:
                 return False
         if any(0 in tensor.shape for tensor in outputs):
             raise NotStored("Response buffer from output was nullptr")
-        form = _shared(tuple((each.name, each.datatype, each.shape) for each in outputs))
+        form = _interned(tuple((each.name, each.datatype, each.shape) for each in outputs))
         stored = form, tuple(_bytes(each) for each in outputs)
         byte_size = sum(len(data) + OUTPUT_OVERHEAD_BYTES for data in stored[1])
         with self._lock:

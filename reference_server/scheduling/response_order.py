@@ -23,7 +23,7 @@ class ResponseOrder:
         self._is_sending = False
 
     def append(self, sink: ResponseSink) -> ResponseSink:
-        """Return a sink for the next request, which wraps the request's own."""
+        """Return a sink for the next request; it wraps the request's own sink."""
         ordered = _OrderedSink(self, sink)
         with self._lock:
             self._sinks.append(ordered)
@@ -32,7 +32,7 @@ class ResponseOrder:
     def send(self, ordered: _OrderedSink, response: InferResponse) -> None:
         """Buffer the response of one request, and forward all responses that are due.
 
-        One thread at a time forwards; it includes the responses of other threads.
+        One thread at a time forwards, including the responses of other threads.
         """
         with self._lock:
             ordered.buffer.append(response)

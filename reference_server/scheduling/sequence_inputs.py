@@ -51,11 +51,12 @@ class AddedInputs:
         self._added = tuple(dict.fromkeys(added))
 
     def add(self, sequence: SequenceQueue, request: InferRequest) -> None:
-        """Add controls and states to `request`, the next one of `sequence`."""
+        """Add controls and states to `request`, the next request of `sequence`."""
         self._add_controls(request, ready=True)
         if self._states:
             self._add_states(sequence, request)
-        # Triton adds them to the hash table of the request's inputs, whose order models see.
+        # Triton adds these inputs to the hash table of the request's inputs, whose order models
+        # see.
         own = tuple(name for name in request.inputs if name not in self._added)
         request.inputs = {name: request.inputs[name] for name in arranged(self._added, own)}
 
@@ -137,7 +138,7 @@ def correlation_value(correlation_id: int | str, datatype: DataType) -> int | by
 
 
 def _text(text: str) -> bytes:
-    """Return the bytes as received, also if they are not UTF-8."""
+    """Return the bytes of a text as received, even if they are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 

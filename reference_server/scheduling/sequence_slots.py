@@ -16,7 +16,7 @@ from reference_server.scheduling.work_queue import CANCELLED, Refusal
 
 log = logging.getLogger(__name__)
 
-#: `_Times` may have about this many outdated entries more than it has sequences.
+#: `_Times` may have this many entries more than twice the number of sequences.
 _SLACK = 64
 
 
@@ -77,7 +77,7 @@ class Slot:
 
 
 class _Times:
-    """A heap of the times at which sequences are due; entries may be outdated.
+    """A heap of the times at which sequences become idle, or expire; entries may be outdated.
 
     `due` returns the current time of a sequence, or None if it is never due. A sequence must be
     added again when its time becomes earlier. `pop` corrects entries whose time became later.
@@ -97,7 +97,7 @@ class _Times:
             self.renew(dict.fromkeys(sequence for _, _, sequence in self._heap))
 
     def renew(self, sequences: Iterable[SequenceQueue]) -> None:
-        """Replace all entries by those of `sequences`."""
+        """Replace all entries by the entries of `sequences`."""
         self._heap = [
             (due_ns, next(self._numbers), sequence)
             for sequence in sequences
@@ -140,10 +140,11 @@ class SequenceSlots:
         self.by_instance: list[list[Slot]] = []
         self._free: list[tuple[int, int]] = []
         self._leaving: set[int] = set()
-        # The sequences that requests can join, by correlation id: with a slot; in the backlog.
+        # The sequences that requests can join, by correlation id: `_placed` have a slot, `_queued`
+        # are in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
-        # In order of arrival; unlike a deque it removes any element in constant time.
+        # In order of arrival. Unlike a deque, it removes any element in constant time.
         self._backlog: OrderedDict[SequenceQueue, None] = OrderedDict()
         self._cancelled: deque[SequenceQueue] = deque()  # any thread appends to it
         self._idle = _Times(self._idle_from_ns)  # sequences with a slot
@@ -165,9 +166,9 @@ class SequenceSlots:
         return id in self._placed or id in self._queued
 
     def resize(self, added: Collection[int], leaving: Collection[int]) -> None:
-        """Add instances, which take sequences from the backlog, and retire the slots of others.
+        """Add instances, which take sequences from the backlog, and retire slots of `leaving`.
 
-        An added instance has the number of a removed one, or the next number.
+        An added instance has the number of a removed instance, or the next number.
         """
         self._leaving.update(leaving)
         self._free = [place for place in self._free if place[1] not in self._leaving]
@@ -191,7 +192,7 @@ class SequenceSlots:
     def enter(self, request: InferRequest, now_ns: int) -> SequenceQueue:
         """Append `request` to its sequence, and return the sequence.
 
-        Raises ServerError INVALID_ARG if it fits no sequence; then nothing has changed.
+        Raises ServerError INVALID_ARG if the request fits no sequence; then nothing has changed.
         """
         if request.batch_size > 1:
             raise invalid_arg(
@@ -286,14 +287,14 @@ class SequenceSlots:
         self._free_slot(sequence)
 
     def _close(self, sequence: SequenceQueue) -> None:
-        """Accept no more requests for this sequence; its id may start a new one."""
+        """Accept no more requests for this sequence; its id may start a new sequence."""
         sequence.is_over = True
         for names in (self._placed, self._queued):
             if names.get(sequence.key) is sequence:
                 del names[sequence.key]
 
     def _free_slot(self, sequence: SequenceQueue) -> None:
-        """Give the slot of a sequence to the next one, if the sequence has no more requests."""
+        """Give the slot of a sequence without further requests to the next sequence."""
         slot = sequence.slot
         if (
             slot is None

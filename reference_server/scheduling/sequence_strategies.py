@@ -21,7 +21,8 @@ class DirectSequences:
     """A WorkQueue whose batches have at most one request for each slot of the instance.
 
     A batch ends at the highest slot with a waiting request. A lower slot gets a null request if its
-    sequence has no waiting request, or one whose shapes differ from the first request's.
+    sequence has no waiting request, or if the shapes of that request differ from the first
+    request's.
     """
 
     takes_all = False
@@ -37,7 +38,7 @@ class DirectSequences:
         self.slots.enter(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """Return the next request of each sequence on this instance, or None to wait for more."""
+        """Return the next request of each sequence on this instance, or None to wait."""
         self.slots.expire(now_ns)
         slots = self.slots.by_instance[instance]
         for slot in slots:
@@ -105,7 +106,7 @@ class DirectSequences:
 
 
 def _ready(slots: Sequence[Slot]) -> dict[int, SequenceQueue]:
-    """Return the sequences, by slot, whose next request can join the first one's batch."""
+    """Return the sequences, by slot, whose next request can join the batch of the first."""
     waiting = {
         slot.number: slot.sequence
         for slot in slots
@@ -131,8 +132,8 @@ class OldestSequences:
         self._inputs = inputs
         self._make_batcher = make_batcher
         self._batchers = [make_batcher() for _ in slots.by_instance]
-        # By the identity of a request that is with a batcher or executing.
-        self._given: dict[int, tuple[Slot, SequenceQueue]] = {}
+        # The slot and sequence of each request in a batcher or in execution, by the request's `id`.
+        self._in_progress: dict[int, tuple[Slot, SequenceQueue]] = {}
         self._occupied: set[Slot] = set()  # slots of these requests
         self._busy: set[int] = set()
 
@@ -142,7 +143,7 @@ class OldestSequences:
             self._forward(sequence.slot, now_ns)
 
     def _forward(self, slot: Slot, now_ns: int) -> None:
-        """Pass the next request of a slot to the batcher, unless it has one of this slot."""
+        """Pass the next request of a slot to the batcher, unless the batcher has another."""
         while slot.sequence is not None and slot.sequence.is_cancelled:
             self.slots.cancel(slot.sequence)
         sequence = slot.sequence
@@ -150,7 +151,7 @@ class OldestSequences:
             return
         request = self.slots.next_of(sequence)
         self._inputs.add(sequence, request)
-        self._given[id(request)] = slot, sequence
+        self._in_progress[id(request)] = slot, sequence
         self._occupied.add(slot)
         self._batchers[slot.instance].offer(request, now_ns)
 
@@ -163,7 +164,7 @@ class OldestSequences:
                 self._forward(slot, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """Return the next batch of this instance's sequences, or None to wait for more."""
+        """Return the next batch of this instance's sequences, or None to wait for more requests."""
         self._refresh(now_ns)
         batch = self._batchers[instance].take(instance, now_ns)
         if batch:
@@ -171,7 +172,7 @@ class OldestSequences:
         return batch
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Record that `batch` was executed; requests in `again` are the next of their sequences."""
+        """Record that `batch` was executed; requests in `again` come next in their sequences."""
         self._busy.discard(instance)
         # Rescheduled requests return to their slots, in order, and not to the batcher.
         self._batchers[instance].finished(instance, batch, [], now_ns)
@@ -180,7 +181,7 @@ class OldestSequences:
             self._executed(request, again=id(request) in wanted, now_ns=now_ns)
 
     def _executed(self, request: InferRequest, *, again: bool, now_ns: int) -> None:
-        slot, sequence = self._given.pop(id(request))
+        slot, sequence = self._in_progress.pop(id(request))
         self._occupied.discard(slot)
         self.slots.executed(sequence, request, again=again, now_ns=now_ns)
         self._forward(slot, now_ns)
@@ -192,8 +193,8 @@ class OldestSequences:
         for batcher in self._batchers:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
-                # The sequence's later requests depend on the refused one.
-                self.slots.cancel(self._given[id(refusal.request)][1])
+                # The sequence's later requests depend on the refused request.
+                self.slots.cancel(self._in_progress[id(refusal.request)][1])
                 self._executed(refusal.request, again=False, now_ns=now_ns)
         return [*refused, *self.slots.take_refused()]
 

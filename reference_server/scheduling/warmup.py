@@ -80,7 +80,7 @@ def _read(model_folder: Path, file: str) -> bytes:
 
 
 def _known_inputs(sample: WarmupSample, signature: Signature) -> list[WarmupInput]:
-    """Return the inputs of the sample that the model has; Triton ignores others."""
+    """Return the inputs of the sample that the model has; Triton ignores other inputs."""
     known = {entry.name for entry in signature.inputs}
     return [given for given in sample.inputs if given.name in known]
 
@@ -115,7 +115,7 @@ class Warmup:
 
     def __call__(self, instance: OpenInstance) -> None:
         """Run the samples on an open instance. Raises ServerError if one of them fails."""
-        # Read all samples before the first one runs.
+        # Read all samples before the first sample runs.
         inputs = [self.inputs(sample) for sample in self._samples]
         for sample, tensors in zip(self._samples, inputs, strict=True):
             for iteration in range(1, sample.count + 1):

@@ -38,8 +38,8 @@ class WorkQueue(Protocol):
     """Requests waiting for an instance. Not thread-safe.
 
     Instances are numbered from 0. The scheduler calls `take` for each idle instance after `offer`,
-    after `finished` and at `next_deadline_ns`. After each of these it answers the requests that
-    `refused` returns.
+    after `finished` and at `next_deadline_ns`. After each of these events the scheduler answers the
+    requests that `refused` returns.
 
     If `takes_all` is true, `offer` never refuses. The scheduler may then offer several requests
     before it calls `take`.
@@ -52,7 +52,7 @@ class WorkQueue(Protocol):
         """Add a request. Raises ServerError if it is refused immediately."""
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """Return the batch that this idle instance executes now; None if it must wait for more."""
+        """Return the batch that this idle instance executes now; None to wait for more requests."""
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Record that `instance` executed `batch`; the requests in `again` are to run once more.
@@ -65,12 +65,12 @@ class WorkQueue(Protocol):
 
         They have expired, were cancelled, or belong to no sequence.
 
-        The scheduler also calls it at `next_deadline_ns`, when all instances may be busy. Requests
-        that expire by `now_ns` are included.
+        The scheduler also calls this method at `next_deadline_ns`, when all instances may be busy.
+        Requests that expire by `now_ns` are included.
         """
 
     def next_deadline_ns(self) -> int | None:
-        """Return when to call again even if nothing else happens; None for never."""
+        """Return when the scheduler must call again, even without another event; None: never."""
 
     def flush(self) -> None:
         """Return waiting requests without delay from now on: the model is closing."""
@@ -111,7 +111,7 @@ class Fifo:
         return None
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
-        """Do nothing: no decision depends on it."""
+        """Do nothing: no decision depends on finished batches."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Return the requests that were cancelled while they waited."""

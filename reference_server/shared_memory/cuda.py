@@ -30,7 +30,7 @@ class Driver(Protocol):
     """The required driver calls. Pointers are device addresses. All raise DriverError."""
 
     def open(self, raw_handle: bytes, device_id: int) -> int:
-        """Return the address, on this device, of the allocation of the handle."""
+        """Return the address, on this device, of the allocation that the handle refers to."""
 
     def size(self, device_id: int, pointer: int) -> int:
         """Return the number of bytes from `pointer` to the end of its allocation."""
@@ -139,7 +139,7 @@ class CudaPython:
         self._checked(self._runtime.cudaIpcCloseMemHandle, pointer)
 
     def _on(self, device_id: int) -> None:
-        # The current device belongs to the thread. The frontends' threads do not use it otherwise.
+        # Each thread has its own current device. The frontends' threads use it only here.
         self._checked(self._runtime.cudaSetDevice, device_id)
 
     def _copy(self, device_id: int, target: int, source: int, byte_size: int, kind: str) -> None:

@@ -2,7 +2,7 @@
 
 A client can truncate its object at any time. Therefore only the copies of this module access its
 pages, and a copy that finds pages missing fails with an error. Small copies use pread and pwrite;
-large ones use a mapping with a guard, which takes half the time, and reused buffers.
+large copies use a guarded mapping, which takes half the time, and reused buffers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SystemMemory:
             return memoryview(data)
         target = self._buffers.take(byte_size)
         is_whole = self._whole().read(offset, target)
-        self._check(end)  # after the copy: the last page's rest is readable
+        self._check(end)  # after the copy: the rest of the last page can be read
         if not is_whole:
             raise self._missing_bytes_error(end)
         return target
@@ -83,8 +83,8 @@ class SystemMemory:
             is_written = self._whole().write(offset, data)
             self._check(end)
         else:
-            # Before the copy, since pwrite would extend the object. If it is truncated right now,
-            # pwrite extends it up to its former size, which does no harm.
+            # Before the copy, since pwrite would extend the object. If the object is truncated at
+            # this moment, pwrite extends it up to its former size, which does no harm.
             self._check(end)
             try:
                 written = os.pwrite(self._object, data, self._region.offset + offset)
@@ -98,7 +98,7 @@ class SystemMemory:
         os.close(self._object)
 
     def _whole(self) -> GuardedMapping:
-        """Return the mapping. A lost one is replaced: the client may have repaired its object."""
+        """Return the mapping. Replace a lost mapping: the client may have repaired its object."""
         if self._mapping.is_lost:
             try:
                 # If two threads do this at once, the last mapping is kept.
@@ -189,7 +189,7 @@ class GuardedMapping:
 
     Raises:
         OSError: the file cannot be mapped.
-        ValueError: the file is shorter.
+        ValueError: the file ends before the mapping.
     """
 
     def __init__(self, descriptor: int, byte_size: int, offset: int) -> None:
@@ -217,7 +217,7 @@ class GuardedMapping:
             ctypes.memmove(target, source, byte_size)
         finally:
             del _in_use[thread]
-        # If another thread has lost the mapping, this one may have copied empty pages.
+        # If another thread has lost the mapping, this thread may have copied empty pages.
         return not self.is_lost
 
     def lose(self) -> bool:
@@ -264,7 +264,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class _Loan(weakref.ref[_Bytes]):
-    """A reference to a buffer's views, which are in use."""
+    """A weak reference to a buffer's views that are in use."""
 
     __slots__ = ("buffer",)
     buffer: _Bytes

@@ -1,4 +1,4 @@
-"""One model, called as by a client, but with arrays."""
+"""A model under test, called as by a client, but with arrays."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Response:
 
     Attributes:
         model_name: the name of the model that answered.
-        model_version: its version.
+        model_version: the version of that model.
         request_id: the id of the request.
         outputs: arrays by output name. They are copies. BYTES are arrays of `bytes`, BF16 are
             uint16.

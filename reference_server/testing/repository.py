@@ -55,7 +55,7 @@ class ModelRepository:
 
         Args:
             name: the model's name.
-            version: the version; by default the latest one that is loaded.
+            version: the version; by default the latest loaded version.
         """
         return Model(self._server.gateway, self._loop, name, version)
 
@@ -187,7 +187,8 @@ def open_repository(
 
     Args:
         *directories: the folders of the repository.
-        models: names of models to load; `*` is all of them. Load others by `ModelRepository.load`.
+        models: names of models to load; `*` is all models. Load further models by
+            `ModelRepository.load`.
         options: options of the server's command line, such as
             `--backend-config=python,host=process` or `--exit-on-error=false`.
 

@@ -21,7 +21,7 @@ _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the models of a folder. Return 0 if each of them answers, 1 if one does not.
+    """Try the models of a folder. Return 0 if each model answers, else 1.
 
     Exits with code 2 if an option is invalid, or if the folder has no models.
     """
@@ -48,10 +48,11 @@ def prepare(
     """Return the prepared copy of a folder or archive, and all model repositories in it.
 
     Args:
-        directory: A clone, a model repository, a model's folder, or an archive of one.
+        directory: A clone (of a Git repository), a model repository, a model's folder, or an
+            archive of such a folder.
         scratch: An empty folder for the copy.
         choices: The options of the copy.
-        root: The path of the repository in `directory`; "" chooses the most promising one.
+        root: The path of the repository in `directory`; "" chooses the most promising repository.
 
     Raises:
         ValueError: `directory` is not a folder or archive, or contains no model.
@@ -60,7 +61,7 @@ def prepare(
     if place.is_file() and place.suffix in _ARCHIVES:
         place = _unpacked(place, scratch / "archive")
     if not place.is_dir():
-        raise ValueError(f"{directory}: found no folder or archive; expected one of them")
+        raise ValueError(f"{directory}: expected a folder or an archive")
     place = place.resolve()
     if model_config(place) is not None:
         overlay = Overlay(place.parent, place.parent, scratch, choices)

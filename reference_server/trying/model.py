@@ -1,4 +1,4 @@
-"""One model of the copy: its configuration, and why it cannot run here."""
+"""One model of the prepared copy: its configuration, and the reason if it cannot run here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TriedModel:
     """The configuration; None if it cannot be read, empty without a file."""
     notes: list[str] = field(default_factory=list)
     stand_in: str = ""
-    """Why a stand-in replaces the model, or ""."""
+    """The reason why a stand-in replaces the model, or ""."""
     cure: str = ""
     """The fix for the reason in `stand_in`, or for another fault of the model's code."""
     packages: list[str] = field(default_factory=list)

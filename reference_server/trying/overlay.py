@@ -36,7 +36,7 @@ class Choices:
     values: Mapping[str, str] = field(default_factory=dict)
     """Values of placeholders (`--set`)."""
     maps: Mapping[str, Path] = field(default_factory=dict)
-    """Absolute paths to the folders that replace them (`--map`)."""
+    """Replacement folders by absolute path (`--map`)."""
     gpu_to_cpu: bool = True
     stand_ins: bool = True
 
@@ -158,7 +158,7 @@ class Overlay:
             model.config.name = model.name
             model.notes.append(f"name '{name}' is changed to the name of the folder")
             return
-        model.notes.append(f"the folder '{model.name}' is named '{name}', as in {FILE_NAME}")
+        model.notes.append(f"the folder '{model.name}' is renamed to '{name}', as in {FILE_NAME}")
         model.folder.rename(target)
         model.name, model.folder = name, target
 

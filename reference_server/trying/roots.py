@@ -1,4 +1,4 @@
-"""Finds the model repositories in a clone."""
+"""Finds the model repositories in a clone of a Git repository."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_model(folder: Path) -> bool:
 
 
 def find_roots(clone: Path) -> Sequence[Path]:
-    """Return the folders that contain models, the most promising one first.
+    """Return the folders that contain models, with the most promising folder first.
 
     Folders are ranked by the number of ensembles whose models are all present, then by the number
     of models, then by depth.

@@ -164,7 +164,7 @@ class StandIns:
         return sorted(found)
 
     def _called(self, model: TriedModel) -> Iterator[str]:
-        """Yield the models whose names the code of a model contains."""
+        """Yield the models whose names occur in the code of a model."""
         texts = [
             file.read_text(encoding="utf-8", errors="replace")
             for file in model.folder.rglob("*.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reference_server.checking.layout import entries
 
-#: `${name}`, `$NAME` and `{{ name }}`; the last one only if no letter, digit or brace precedes it.
+#: `${name}`, `$NAME` and `{{ name }}`; the last form only if no letter, digit or brace precedes it.
 PLACEHOLDER = re.compile(
     r"\$\{(?P<dollar>\w+)[^}\n]*\}|(?<!\$)\$(?P<bare>[A-Z][A-Z0-9_]+)"
     r"|(?<![{\w])\{\{\s*(?P<braces>\w+)\s*\}\}(?!\})"

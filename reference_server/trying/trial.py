@@ -71,7 +71,7 @@ class Trial:
         """Print what was changed in the copy."""
         self._print(f"Model repository: {roots[0]}, in the copy {self._overlay.root}")
         for other in roots[1:]:
-            self._print(f"  not tried: {other} (--root chooses another one)")
+            self._print(f"  not tried: {other} (--root chooses another repository)")
         for model in self._overlay.models.values():
             for note in model.notes:
                 self._print(f"{model.name}: {note}")
@@ -114,7 +114,7 @@ class Trial:
                 "--exit-on-error=false",
                 f"--log-file={self._log_file}",
                 *(f"--{kind}-port={getattr(given, f'{kind}_port')}" for kind in _PORTS),
-                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # for local clients
+                *(f"--{kind}-address=127.0.0.1" for kind in _PORTS),  # only this machine
             ]
         )
         logs.configure(options.log, splits=options.profile.splits_log)
@@ -192,7 +192,7 @@ class Trial:
         self._table()
 
     def _learn_signatures(self, server: Server, failed: Collection[str]) -> None:
-        """Copy the inputs and outputs that loading completed into the copy's configurations."""
+        """Add inputs and outputs that a load has completed to the configurations of the copy."""
         for name, model in self._overlay.models.items():
             if model.config is not None and not model.config.input and name not in failed:
                 known = json_form.read(server.gateway.model_config(name, LATEST))

@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: Words of the command line; None for those of the process.
+        arguments: Command-line arguments; None for `sys.argv[1:]`.
 
     Returns:
         The exit code; docs/replay.md lists them.
     """
-    given = make_parser().parse_args(arguments)
+    args = make_parser().parse_args(arguments)
     try:
-        return int(given.run(given))
+        return int(args.run(args))
     except ReplayError as error:
         print_message(f"triton-replay: {error}")
         return error.exit_code

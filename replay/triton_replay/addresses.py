@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The addresses of one server, with contexts of TLS or None."""
+    """The addresses of one server and its TLS contexts, which are None without TLS."""
 
     http: Address
     grpc: Address
@@ -34,7 +34,7 @@ class Server(NamedTuple):
 
 
 def parse_address(text: str, option: str, *, tls: bool = False) -> Address:
-    """Parse an address. Without a host it is the loopback address.
+    """Parse an address. An omitted host is the loopback address.
 
     Args:
         text: The address.

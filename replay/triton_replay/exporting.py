@@ -1,4 +1,4 @@
-"""Exports: files for perf_analyzer, also read by `ge-runtime gears`, and pytest tests."""
+"""Exports: files for perf_analyzer (`ge-runtime gears` reads them, too), and pytest tests."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ RECORDED = {
 }
 
 
-def given(config, name):
-    """Return the values of an option of the rules."""
+def option_values(config, name):
+    """Return the values of the option --triton-NAME."""
     return config.getoption(f"--triton-{name}")
 
 
@@ -182,7 +182,7 @@ def answers(request, tmp_path_factory):
     grpc = request.config.getoption("--triton-grpc-server")
     words = [f"--server={server}", f"--grpc-server={grpc}", f"--output={path}", "--speed=max"]
     for name, *_ in NAME_OPTIONS:
-        words += [f"--{name}={text}" for text in given(request.config, name)]
+        words += [f"--{name}={text}" for text in option_values(request.config, name)]
     code = main(["replay", str(CAPTURE), *words])
     assert code in (0, 3), "the replay failed, see its message"
     return {exchange.request.number: exchange for exchange in read_capture(path).exchanges}
@@ -194,7 +194,7 @@ def test_the_answer_is_as_recorded(name, answers, request):
     answer = answers.get(recorded.request.number)
     if not answer:
         pytest.skip("the request cannot be replayed")
-    values = {name: given(request.config, name) for name, *_ in RULE_OPTIONS}
+    values = {name: option_values(request.config, name) for name, *_ in RULE_OPTIONS}
     options = {name.replace("-", "_"): value for name, value in values.items()}
     rules = rules_of(Namespace(**options))
     assert not compare_answers(model_of(recorded.request), recorded, answer, rules)
@@ -212,5 +212,5 @@ def write_pytest_case(capture: Sequence[Path], folder: Path) -> None:
     (folder / "test_recorded.py").write_text(_TESTS, encoding="utf-8")
     for file in capture:
         copy = folder / (CAPTURE if file == capture[0] else file.name)
-        copy.touch(mode=0o600)  # like the capture
+        copy.touch(mode=0o600)  # the mode of captures
         shutil.copyfile(file, copy)

@@ -1,4 +1,4 @@
-"""Random requests: inputs, whose shapes and values may depend on drawn sizes, and arrival times."""
+"""Random requests: inputs, whose shapes and values may depend on random sizes; arrival times."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class InputPlan:
         name: Name of the input.
         datatype: Triton's name of the datatype.
         dims: The shape.
-        low: Smallest value; of BYTES the smallest length of an element.
-        high: Largest value, inclusive; of BYTES the largest length.
+        low: Smallest value; for BYTES, the smallest length of an element.
+        high: Largest value, inclusive; for BYTES, the largest length of an element.
     """
 
     name: str
@@ -67,7 +67,7 @@ class InputPlan:
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise ReplayError if the datatype cannot represent the values."""
         dtype = DTYPES.get(self.datatype)
-        # Values of 32 bits suffice for tokens and lengths of 64 bits.
+        # Values are drawn as 32 bits, which suffices for tokens and lengths.
         largest = 2**32 - 1
         if dtype is not None and dtype.kind in "iu":
             largest = min(int(np.iinfo(dtype).max), largest)
@@ -123,7 +123,7 @@ def _text(length: int, chance: random.Random) -> bytes:
     return bytes(97 + byte % 26 for byte in chance.randbytes(length))
 
 
-# -- random arrival times with a rate that varies, alone or in bursts
+# -- random arrival times of single requests or bursts, with a varying rate
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Arrivals:
             seconds: Duration.
             chance: Source of random numbers.
         """
-        # Thinning (Lewis and Shedler): events at the highest rate are kept with the probability
-        # of the current rate.
+        # Thinning (Lewis and Shedler): events are drawn at the highest rate, and kept with the
+        # probability of the current rate divided by the highest.
         highest = self.rate * (1 + self.swing)
         now = 0.0
         while True:
@@ -197,7 +197,7 @@ NO_SIZES: Final = Sizes((), ((),), (1,))
 
 
 def read_sizes(path: Path) -> Sizes:
-    """Read a CSV file. Raise ReplayError, with the line, if it is invalid."""
+    """Read a CSV file. Raise a ReplayError that names the line if the file is invalid."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.reader(file, skipinitialspace=True) if line]

@@ -1,7 +1,7 @@
-"""Shadow traffic: each request that a proxy forwards to A is also sent to B, and compared.
+"""Shadow traffic: send each request that a proxy forwards to A to B, too; compare the responses.
 
-A's clients never wait for B: the requests are sent by a thread of its own. Memory is bounded:
-requests that exceed the limit are not sent to B, but counted.
+A's clients never wait for B: a separate thread sends the requests to B. Memory is bounded: requests
+that exceed the limit are counted instead of sent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from triton_replay.wire.grpc_messages import STREAMING, parameters_of, read_requ
 DRAIN_SECONDS: Final = 5
 """Longest time for responses of B after the end of the traffic."""
 _OVERHEAD: Final = 2_000
-"""Bytes of a record without its body."""
+"""Memory of a record without its body, in bytes."""
 _MOST: Final = 10_000
-"""Most models, kinds of differences and open sequences that are counted separately."""
+"""Largest number of models, kinds of differences and open sequences counted separately."""
 OTHERS: Final = "others"
 
 Differ = Callable[[Exchange, Exchange], Sequence[Difference]]
@@ -41,7 +41,7 @@ class _Pair:
     request: Request
     size: int
     messages: list[StreamMessage] = field(default_factory=list)
-    """Messages of a stream with A."""
+    """Messages of the stream between the client and A."""
     a: Response | None = None
     b: Exchange | None = None
     after: asyncio.Future[None] | None = None
@@ -56,7 +56,7 @@ class _Pair:
 
 @dataclass(eq=False)
 class Shadow:
-    """Sends requests to B and compares the responses. A sink of a proxy's taps.
+    """Sends requests to B and compares the responses. Implements `Sink` for the proxy's taps.
 
     `put` and `count` must be called by one thread at a time.
 
@@ -65,7 +65,7 @@ class Shadow:
         differ: Returns the differences between the responses of A and B.
         keeps: Returns whether a request is sent to B.
         put_a: Receives the request and response of A if the responses differ.
-        put_b: Receives those of B.
+        put_b: Receives the request and response of B if the responses differ.
         on_difference: Called with the first difference of each kind, model and output.
         headers: Headers of all requests to B.
         timeout: Seconds until a request to B fails.
@@ -104,7 +104,7 @@ class Shadow:
         self._bytes_freed = 0
         self._pairs: dict[int, _Pair] = {}
         self._open: OrderedDict[tuple[str, str], asyncio.Future[None]] = OrderedDict()
-        """Sequences whose start was sent to B, with the last request in progress."""
+        """The last request of each sequence whose start was sent to B."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
 
@@ -116,7 +116,7 @@ class Shadow:
         self._ready.wait()
 
     def put(self, record: Traffic) -> None:
-        """Accept a record without waiting; drop and count it if the memory is used."""
+        """Accept a record without waiting; drop and count it if it exceeds the memory limit."""
         size = len(record.body) + _OVERHEAD
         if self._bytes_put - self._bytes_freed + size > self.memory:
             is_request = isinstance(record, Request)
@@ -168,7 +168,7 @@ class Shadow:
             pair.messages.append(record)
             return
         pair.a = record
-        if _is_stream(pair.request):  # sent as a whole, with all messages of the client
+        if _is_stream(pair.request):  # sent when complete, with all messages of the client
             self._send(pair)
         self._finish(pair)
 
@@ -207,7 +207,7 @@ class Shadow:
         """Forget a request of which a record was dropped."""
         pair = self._pairs.get(number)
         if is_request:
-            # It may belong to any sequence. B cannot continue that one.
+            # The request may belong to any sequence, which B then cannot continue.
             self._open.clear()
         elif pair is None:
             return
@@ -224,7 +224,7 @@ class Shadow:
             while True:
                 pair = await self._queue.get()
                 try:
-                    # A later request of the sequence may be on its way to B.
+                    # A lost request of a sequence is still sent: a later one may wait for it.
                     if pair.done is not None or not pair.is_lost:
                         pair.b = await self._ask(pair, clients)
                 except Exception as error:  # a defect: the thread must go on

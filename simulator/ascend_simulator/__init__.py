@@ -1,8 +1,8 @@
 """A simulator of the Ascend device and its Python interface `acl`, stricter than the device.
 
-It replaces CANN in the environment: after `eval "$(python -m ascend_simulator env)"`, `import acl`
-and the command `atc` are the simulator's. Its own rules, which a device does not check, are in
-`RULES`; the simulated hardware is described by `Settings`.
+It replaces CANN in the environment: after `eval "$(python -m ascend_simulator env)"`, the module
+`acl` and the command `atc` are the simulator's. `RULES` has the simulator's own rules, which a
+device does not check; `Settings` describes the simulated hardware.
 
 Tests in the same process use `reset_for_tests` and `report`, or the fixture `ascend_card` of
 `pytest_plugin`. Modules are imported at first use, because pytest loads the plugin at its start
@@ -54,7 +54,7 @@ _HOMES: Final = {
     "reset_for_tests": "process",
     "thaw": "exit_report",
 }
-"""Name -> the module of this package that defines it."""
+"""The module of this package that defines each name."""
 
 
 def __getattr__(name: str) -> object:

@@ -80,8 +80,8 @@ def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
 
 
 def _rules(given: dict[str, str], environment: Mapping[str, str]) -> int:
-    for room in ("interface.exports", "exit_report"):  # each declares its rules
-        importlib.import_module(f"ascend_simulator.{room}")
+    for module in ("interface.exports", "exit_report"):  # their imports declare all rules
+        importlib.import_module(f"ascend_simulator.{module}")
     width = max(map(len, RULES))
     for name, rule in sorted(RULES.items()):
         print(f"{name:{width}}  {rule.text}{' (only a warning)' if rule.caution else ''}")

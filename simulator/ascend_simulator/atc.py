@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> Path:
-    """Compile as the command line says; return the path of the written file.
+    """Compile with these command-line arguments; return the path of the written file.
 
     Raises CompileFault, and ValueError for invalid settings in the environment.
     """

@@ -3,8 +3,8 @@
 The decorated function receives checked arguments, returns its values, and raises `Refused`. The
 exported function takes positional arguments only, converts them as the binding does (sizes and
 addresses are masked, not checked), and returns values followed by a return code. It raises only
-TypeError, ValueError and, in strict mode, SimulatorViolation, unless its documentation says
-otherwise.
+TypeError, ValueError and, in strict mode, SimulatorViolation, unless the function's docstring names
+other exceptions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORKED = declare("process.forked", "Do not use acl in a fork of a process that c
 _EXECUTIONS: Final = ("mdl.execute", "mdl.execute_async", "mdl.execute_v2")
 
 _OF_THE_THREAD: Final = ("rt.get_context", "rt.set_context")
-"""Calls that concern only the calling thread; they work although the device is lost."""
+"""Calls that concern only the calling thread; they work even if the device is lost."""
 
 Converter: TypeAlias = Callable[[Any], Any]
 Function: TypeAlias = Callable[..., Any]
@@ -42,7 +42,7 @@ _U32_MASK: Final = (1 << 32) - 1
 
 
 def U64(given: object) -> int:
-    """Convert to unsigned long: any int, masked.
+    """Convert an int to unsigned long, masked.
 
     Raises TypeError for other types, including NumPy's integers.
     """
@@ -59,14 +59,14 @@ def LIST(given: object) -> list[int]:
 
 
 def U32(given: SupportsIndex) -> int:
-    """Convert to unsigned int: anything with __index__, masked. Raises TypeError for others."""
+    """Convert an object with __index__ to unsigned int, masked. Raises TypeError without it."""
     return index(given) & _U32_MASK
 
 
 def I32(given: SupportsIndex) -> int:
-    """Convert to int: anything with __index__.
+    """Convert an object with __index__ to int.
 
-    Raises TypeError for others, and beyond 32 bits, as pyACL does.
+    Raises TypeError for other objects, and beyond 32 bits, like pyACL.
     """
     number = index(given)
     if not -(1 << 31) <= number < 1 << 31:
@@ -75,9 +75,9 @@ def I32(given: SupportsIndex) -> int:
 
 
 def STR(given: object) -> str:
-    """Convert to const char *: str.
+    """Convert a str to const char *.
 
-    Raises TypeError for others, and for embedded nulls, as pyACL does.
+    Raises TypeError for other objects, and for embedded nulls, like pyACL.
     """
     if not isinstance(given, str):
         raise TypeError(f"a str is required (found {type(given).__name__})")
@@ -87,14 +87,14 @@ def STR(given: object) -> str:
 
 
 EXPORTED: Final[dict[str, Exported]] = {}
-"""Name in `acl`, e.g. "rt.malloc" or "init" -> the function, of all modules imported so far."""
+"""The functions of all modules imported so far, by name in `acl`, e.g. "rt.malloc" or "init"."""
 
 Pack: TypeAlias = Callable[[list[Any], Any], Any]
-"""(arguments, value or code) -> the result for the caller."""
+"""Returns the result for the caller, from the arguments and the value or code."""
 
 
 def _shape(succeed: Pack, refuse: Callable[[list[Any], int, Any], Any]) -> Shape:
-    """Make a call shape. `refuse` maps (arguments, code, failed value) to the result."""
+    """Make a call shape. `refuse` returns the result for arguments, code and failed value."""
 
     def shape(
         name: str,
@@ -108,13 +108,13 @@ def _shape(succeed: Pack, refuse: Callable[[list[Any], int, Any], Any]) -> Shape
         """Return the decorator for `acl.<name>`, with one converter for each argument.
 
         Args:
-            name: the name in `acl`.
-            converters: the converters.
-            failed: the value returned after a refusal.
-            optional: the number of trailing arguments that may be omitted.
-            anytime: allowed before acl.init() and after the device is lost.
-            lost: the code after the device is lost.
-            releases_gil: on a device other Python threads run during the call.
+            name: The name in `acl`.
+            converters: The converters.
+            failed: The value returned after `Refused`.
+            optional: The number of trailing arguments that may be omitted.
+            anytime: Allowed before acl.init() and after the device is lost.
+            lost: The code after the device is lost.
+            releases_gil: On a device, other Python threads run during the call.
         """
         most = len(converters)
         least = most - optional
@@ -181,7 +181,7 @@ listing: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: (
 """`(list, ret)`; `(None, ret)` after a refusal."""
 
 bare: Final = _shape(lambda _, got: got, lambda _, __, failed: failed)
-"""`value` alone; `failed` after a refusal, whose code is not returned."""
+"""`value` without a code; `failed` after a refusal."""
 
 
 def _check_state(now: process.Process, name: str, lost: int) -> None:

@@ -158,7 +158,7 @@ class Code(IntEnum):
 
 
 class Refused(Exception):
-    """Makes the call return `code`; acl.get_recent_err_msg() then returns `text`."""
+    """Makes a call of `acl` return `code`, and acl.get_recent_err_msg() return `text`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -170,7 +170,7 @@ class Refused(Exception):
 
 
 class OperatorTimeout(Refused):
-    """Ends a task whose operator exceeded its time limit, without the time having passed."""
+    """Ends a task whose operator exceeds its time limit. The simulator does not wait this long."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(Code.RT_AICORE_TIMEOUT, f"an operator ran for more than {limit_s:g} s")
@@ -345,7 +345,7 @@ DATA_TYPE_BYTES: Final[dict[int, int]] = {
     DataType.ACL_FLOAT8_E4M3FN: 1,
     DataType.ACL_FLOAT8_E8M0: 1,
 }
-"""Bytes of one element; 0 for types that are missing here."""
+"""Bytes of one element, by type; 0 for types that are missing here."""
 
 
 class Format(IntEnum):
@@ -383,4 +383,4 @@ NPY_DTYPES: Final[dict[int, str]] = {
     12: "f8",
     23: "f2",
 }
-"""NumPy's type number, as acl.util.ptr_to_numpy accepts it -> dtype."""
+"""NumPy's dtypes, by the type number that acl.util.ptr_to_numpy accepts."""

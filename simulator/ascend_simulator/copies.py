@@ -44,19 +44,19 @@ _DIRECTIONS: Final = (
     MemcpyKind.ACL_MEMCPY_DEVICE_TO_HOST,
     MemcpyKind.ACL_MEMCPY_DEVICE_TO_DEVICE,
 )
-"""2 * (from a device) + (to a device) -> kind."""
+"""The kind of a copy, by 2 * (from a device) + (to a device)."""
 
 _FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4))
-"""2 * (from a device) + (to a device) -> kinds that a caller may name."""
+"""The kinds that a caller may name, by 2 * (from a device) + (to a device)."""
 
 _KINDS: Final = 6
-"""The number of kinds in the enumeration, including two that both calls refuse."""
+"""The number of kinds that the calls accept; they refuse the last two of the enumeration."""
 _WHOLE_BYTES: Final = 16 * 1024
 _PIECES: Final = 16
 
 
 class _End(NamedTuple):
-    """One end of a copy: the caller's address, the block, and the host address for memmove."""
+    """One end of a copy: the caller's address, the block, and the host address of the bytes."""
 
     ptr: int
     block: Block | None
@@ -88,9 +88,9 @@ class Copy(NamedTuple):
 def check_copy(
     now: Process, what: str, dst: int, dst_max: int, src: int, count: int, kind: int
 ) -> Copy | None:
-    """Return the requested copy; None for 0 bytes.
+    """Check a copy and return it; None for 0 bytes.
 
-    Violates KIND, OVERLAP, OTHER_DEVICE, MAPPED_ADDRESS and the rules of `AddressSpace.locate` and
+    Checks KIND, OVERLAP, OTHER_DEVICE, MAPPED_ADDRESS and the rules of `AddressSpace.locate` and
     `Borrowed`. Raises Refused: INVALID_PARAM for null and unknown kinds, RT_PARAM_INVALID if
     `count` exceeds `dst_max`, RT_CONTEXT_NULL.
     """
@@ -108,7 +108,7 @@ def check_copy(
     context = now.context()
     source = _end(now, what, src, count, context.device, write=False)
     target = _end(now, what, dst, count, context.device, write=True)
-    # Compare host addresses: an alias has another device address than its memory.
+    # Host addresses are compared, because the device address of an alias differs.
     if abs(source.real - target.real) < count:
         violate(OVERLAP, f"{what}: {count:,} bytes from {src:#x} to {dst:#x} overlap")
     direction = 2 * source.on_device + target.on_device
@@ -121,7 +121,7 @@ def check_copy(
 
 
 def copy_now(now: Process, copy: Copy) -> None:
-    """Perform the copy before returning. Violates `claims.BUSY`."""
+    """Perform the copy before returning. Checks `claims.BUSY`."""
     claims = now.claims
     claims.host_access(copy.source.ptr, copy.nbytes, write=False, what=copy.what)
     claims.host_access(copy.target.ptr, copy.nbytes, write=True, what=copy.what)
@@ -129,10 +129,10 @@ def copy_now(now: Process, copy: Copy) -> None:
 
 
 def submit_copy(now: Process, copy: Copy, stream: Stream) -> None:
-    """Queue the copy on the stream; with pageable memory, also wait for it.
+    """Queue the copy on the stream. If an end is pageable memory, also wait for the copy.
 
-    Violates UNALIGNED, `claims.RACE` and, as a caution, PAGEABLE; CHANGED when the copy runs.
-    Raises Refused RT_FEATURE_NOT_SUPPORT between host addresses, and as `Stream.submit`.
+    Checks UNALIGNED, `claims.RACE` and PAGEABLE; CHANGED when the copy runs. Raises Refused
+    RT_FEATURE_NOT_SUPPORT between host addresses, and like `Stream.submit`.
     """
     if not (copy.source.on_device or copy.target.on_device):
         raise Refused(Code.RT_FEATURE_NOT_SUPPORT, f"{copy.what}: both ends are host memory")
@@ -145,7 +145,7 @@ def submit_copy(now: Process, copy: Copy, stream: Stream) -> None:
             )
     pageable = is_pageable(copy.source.block) or is_pageable(copy.target.block)
     if pageable or copy.source.on_device:
-        # No check needed: either the caller waits, or the rules of streams cover the source.
+        # The source needs no check: the caller waits, or the rules of streams cover the source.
         task = _task(copy, lambda: copy.perform(now))
     else:
         task = _watched(now, copy)
@@ -155,18 +155,18 @@ def submit_copy(now: Process, copy: Copy, stream: Stream) -> None:
 
 
 def is_pageable(block: Block | None) -> bool:
-    """Return whether host memory in this block, or in no block, is not pinned."""
+    """Return whether memory is not pinned, from its block; None is memory without a block."""
     return block is None or block.kind == "mapped"
 
 
 def await_pageable(now: Process, stream: Stream, what: str) -> None:
-    """Wait for submitted work on pageable memory. Violates PAGEABLE."""
+    """Wait for submitted work on pageable memory, which violates PAGEABLE."""
     violate(PAGEABLE, f"{what}: found pageable host memory; the call waits")
     now.streams.wait(stream.record(), None)
 
 
 def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Bytes | None:
-    """Return the bytes to fill; None for 0 bytes. Raises as `check_copy` does."""
+    """Return the bytes to fill; None for 0 bytes. Raises like `check_copy`."""
     if count == 0:
         return None
     if ptr == 0:
@@ -182,8 +182,8 @@ def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Byte
 def fingerprint(content: Bytes) -> int:
     """Return a checksum that detects changes of the content.
 
-    Covers all bytes up to 16 KiB, and sixteen evenly spread pieces of larger content, so that
-    watching a large copy costs less than the copy.
+    Covers all bytes of content up to 16 KiB, and sixteen evenly spread pieces of larger content, so
+    that the checksum of a large copy costs less than the copy.
     """
     if content.nbytes <= _WHOLE_BYTES:
         return zlib.adler32(content.data)
@@ -193,7 +193,7 @@ def fingerprint(content: Bytes) -> int:
 
 
 def _watched(now: Process, copy: Copy) -> Task:
-    """Return a task for the copy that also checks its source for changes while queued."""
+    """Return a task that checks whether the source has changed while queued, and copies."""
     block = copy.source.block
     assert block is not None
     offset = copy.source.ptr - block.start
@@ -204,8 +204,8 @@ def _watched(now: Process, copy: Copy) -> Task:
         if fingerprint(source) != before:
             violate(
                 CHANGED,
-                f"{copy.what}: found changed content of {copy.nbytes:,} bytes at "
-                f"{copy.source.ptr:#x} than when it was submitted",
+                f"{copy.what}: found that the {copy.nbytes:,} bytes at {copy.source.ptr:#x} have "
+                "changed since the copy was submitted",
             )
         copy.perform(now)
 

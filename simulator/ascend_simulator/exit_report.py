@@ -21,17 +21,17 @@ class Report:
     live: list[str]
     """Objects that acl.finalize() would report: contexts, streams, events, models, memory."""
     broken: dict[str, int]
-    """Rule id -> number of violations."""
+    """Number of violations by rule id."""
     findings: list[Finding]
     """The violations, with the lines of the program."""
     calls: dict[str, int]
-    """Function -> calls."""
+    """Calls by function."""
     mallocs: dict[str, int]
-    """Phase ("load", "run") -> device allocations."""
+    """Device allocations by phase ("load", "run")."""
     copied_bytes: dict[str, int]
-    """Name of the copy kind -> bytes."""
+    """Bytes by name of the copy kind."""
     used_bytes: list[int]
-    """Device -> used bytes, including rounding."""
+    """Used bytes of each device, including rounding."""
     executions: int
     synchronizations: int
     gil_held_s: float
@@ -77,7 +77,7 @@ NOT_FINALIZED = declare(
 def install() -> None:
     """Print a report when this Python process ends. Called when `acl` is imported.
 
-    Functions that the program registers with `atexit` after that run before the report.
+    Functions that the program registers with `atexit` after this call run before the report.
     """
     atexit.unregister(at_exit)
     atexit.register(at_exit)

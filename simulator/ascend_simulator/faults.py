@@ -1,7 +1,7 @@
 """Fault injection: a plan of faults, by place and count.
 
-A plan is `PLACE@N=ACTION` joined by semicolons, see `read_plan`. ACTION happens the N-th time,
-counted from now, that PLACE is reached.
+A plan has items `PLACE@N=ACTION`, joined by semicolons, see `read_plan`. ACTION happens when PLACE
+is reached for the N-th time, counted from now.
 
 Places: `call` (any acl function), `malloc`, `malloc_host`, `mem_info` (after get_mem_info), `copy`
 and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a return code; `lost`
@@ -9,8 +9,8 @@ and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a
 then hold this many bytes). For example `malloc@3=207001;execute@5=507011;mem_info@1=taken:1000000;
 device_lost@90`.
 
-An operator that is slower than the limit of set_op_execute_time_out, or hangs, ends at once with
-507014, as if the limit had passed. A wait for it with a shorter limit of its own returns 507046.
+An operator that hangs, or is slower than the limit of set_op_execute_time_out, ends at once with
+507014, as if the limit had passed. A wait for the operator with a shorter limit returns 507046.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Faults:
         """Make an empty plan.
 
         Args:
-            lose: makes the device lost.
-            take: sets the bytes of the device that other processes hold.
-            changed: called after the plan has changed.
+            lose: Makes the device lost.
+            take: Sets the bytes of the device that other processes hold.
+            changed: Called after the plan has changed.
         """
         self._lose = lose
         self._take = take
@@ -66,7 +66,7 @@ class Faults:
         return bool(self._plan)
 
     def strike(self, place: str) -> None:
-        """Count one visit of `place`. Raises Refused if the plan says so."""
+        """Count that `place` is reached, and perform a planned action, which may raise Refused."""
         with self._lock:
             self._reached[place] += 1
             item = self._plan.pop((place, self._reached[place]), None) if self._plan else None
@@ -99,7 +99,7 @@ EXPECTED: Final = (
 
 
 class Planned(NamedTuple):
-    """The fault at the `number`-th time that `place` is reached."""
+    """The fault that happens when `place` is reached for the `number`-th time."""
 
     place: str
     number: int
@@ -147,7 +147,7 @@ def _read(item: str) -> Planned | None:
 
 
 def _amount(text: str) -> float | None:
-    """A number of at least 0."""
+    """Parse a number of at least 0; None if the text is something else."""
     try:
         amount = float(text)
     except ValueError:

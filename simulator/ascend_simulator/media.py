@@ -1,8 +1,8 @@
 """DVPP: picture descriptions and their requirements, and pixel operations.
 
-The requirements are formats, dims, strides and bytes. Their numbers are those of CANN's pages on
-JPEGD and VPC. Where products differ, the stricter number is used, except for the stride of JPEGD,
-which is per chip. Pillow, which the extra `media` installs, decodes and resizes.
+JPEGD decodes JPEG files, and VPC crops and resizes. The requirements are formats, dims, strides and
+bytes, from CANN's pages on JPEGD and VPC. Where products differ, the stricter number is used. Only
+the stride of JPEGD depends on the chip. Pillow (extra `media`) decodes and resizes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pillow() -> ModuleType:
 
 
 def jpeg_info(data: bytes) -> JpegInfo:
-    """Parse the header. Raises ValueError if it is not a JPEG file."""
+    """Parse the header. Raises ValueError if `data` is not a JPEG file."""
     with _opened(data) as image:
         components = len(image.getbands())
         width, height = image.size
@@ -70,7 +70,7 @@ def jpeg_info(data: bytes) -> JpegInfo:
 
 
 def decode_jpeg(data: bytes) -> Yuv:
-    """Decode a file without an odd last row or column. Raises ValueError if it is damaged."""
+    """Decode a file, and drop an odd last row or column. Raises ValueError if it is damaged."""
     with _opened(data) as image:
         image.draft("YCbCr", None)  # decode to YCbCr without a conversion to RGB
         try:
@@ -89,7 +89,7 @@ def decode_jpeg(data: bytes) -> Yuv:
 
 
 def resized(picture: Yuv, width: int, height: int) -> Yuv:
-    """Return the picture resized bilinearly; both sides must be even."""
+    """Return the picture resized bilinearly; `width` and `height` must be even."""
     half = (width // 2, height // 2)
     return Yuv(
         _stretched(picture.y, (width, height)),
@@ -99,7 +99,7 @@ def resized(picture: Yuv, width: int, height: int) -> Yuv:
 
 
 def cropped(picture: Yuv, left: int, top: int, right: int, bottom: int) -> Yuv:
-    """Return the area from `left` and `top` up to `right` and `bottom` (exclusive), all even."""
+    """Return the area from `left` and `top` to `right` and `bottom` (exclusive); all are even."""
     halves = slice(top // 2, bottom // 2), slice(left // 2, right // 2)
     return Yuv(picture.y[top:bottom, left:right], picture.u[halves], picture.v[halves])
 
@@ -131,11 +131,11 @@ _HEIGHTS: Final = range(6, 4096 + 1)
 _SHRINKS: Final = 32
 _GROWS: Final = 16
 _CHIPS_OF_128: Final = ("Ascend310", "AscendSimulator")
-"""Chips with a stride of 128, besides Ascend910 and Ascend910 with a letter except B and C."""
+"""Chips with a stride of 128, in addition to the first generation of Ascend910 (`jpeg_stride`)."""
 
 
 class PixelFormat(IntEnum):
-    """acldvppPixelFormat, the simulated formats. Both have 8 bits per sample and 12 per pixel."""
+    """The simulated values of acldvppPixelFormat. Both have 8 bits per sample, 12 per pixel."""
 
     PIXEL_FORMAT_YUV_SEMIPLANAR_420 = 1
     PIXEL_FORMAT_YVU_SEMIPLANAR_420 = 2
@@ -161,7 +161,7 @@ class Picture:
 
 
 def jpeg_stride(soc: str) -> int:
-    """Return the number of which JPEGD's width strides are multiples."""
+    """Return the alignment of JPEGD's width strides."""
     is_910 = soc.startswith("Ascend910") and soc[9:10] not in ("B", "C", "_")
     return 128 if soc in _CHIPS_OF_128 or is_910 else 64
 
@@ -172,10 +172,9 @@ def predicted_bytes(width: int, height: int) -> int:
 
 
 def check(picture: Picture, what: str, *, across: int, down: int) -> None:
-    """Check the picture. Strides must be multiples of `across` and `down`.
+    """Check PICTURE. The width stride must be a multiple of `across`, the height stride of `down`.
 
-    Violates PICTURE. Raises Refused: INVALID_PARAM, API_NOT_SUPPORT for formats that are not
-    simulated.
+    Raises Refused: INVALID_PARAM, API_NOT_SUPPORT for formats that are not simulated.
     """
     if picture.data == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: the picture has no data")
@@ -207,7 +206,7 @@ def check(picture: Picture, what: str, *, across: int, down: int) -> None:
 
 
 def check_vpc(picture: Picture, what: str) -> None:
-    """Check a picture that VPC reads or writes, as `check` does."""
+    """Check a picture that VPC reads or writes, like `check`."""
     check(picture, what, across=16, down=2)
     sides = (("width", picture.width, _WIDTHS), ("height", picture.height, _HEIGHTS))
     refuse(
@@ -221,7 +220,7 @@ def check_vpc(picture: Picture, what: str) -> None:
 
 
 def check_scale(what: str, before: tuple[int, int], after: tuple[int, int]) -> None:
-    """Check that VPC makes a side at most 32 times smaller or 16 times larger. Violates PICTURE."""
+    """Check PICTURE: VPC can make a side at most 32 times smaller or 16 times larger."""
     wrong = [
         f"a side of {old} resized to {new}, expected 1/{_SHRINKS} to {_GROWS} times {old}"
         for old, new in zip(before, after, strict=True)
@@ -231,7 +230,7 @@ def check_scale(what: str, before: tuple[int, int], after: tuple[int, int]) -> N
 
 
 def refuse(what: str, wrong: list[str]) -> None:
-    """Raise Refused INVALID_PARAM if `wrong` is not empty. Violates PICTURE first."""
+    """Violate PICTURE, and raise Refused INVALID_PARAM, if `wrong` is not empty."""
     if wrong:
         text = f"{what}: found {'; '.join(wrong)}"
         violate(PICTURE, text)

@@ -1,7 +1,7 @@
 """The simulated process: one object with all state of `acl`, replaced by `reset_for_tests`.
 
-`current()` returns it. Packages with their own state, such as models, store it as a part: see
-`Process.part`.
+`current()` returns the process. Packages with their own state, such as `models`, store their state
+as a part: see `Process.part`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Process:
         self.events: Final = Events(self.contexts, self.lock, settings.events)
         self.counters: Final = Counters()
         self.phase = "load"
-        """"load" or, after `freeze`, "run", in which device memory must not be allocated."""
+        """"load"; or "run" after `freeze`, when device memory must not be allocated."""
         self.init_count = 0
         self.config = ""
         """The configuration of acl.init(), normalised."""
@@ -71,7 +71,7 @@ class Process:
         """The status that devices report; tests may change it."""
         self.lost = False
         self.started_by_program = False
-        """True if a program started it, rather than a test."""
+        """True if a program started the process; False if a test did."""
         self.forked = False
         """True if this is a child of the process that called acl.init()."""
         self.faults: Final = Faults(self.lose_device, self._others_take, self.update_all_clear)
@@ -87,7 +87,7 @@ class Process:
     # -- overall state ----------------------------------------------------------------------------
 
     def update_all_clear(self) -> None:
-        """Update `all_clear`. To be called when one of its conditions has changed."""
+        """Update `all_clear`. Must be called when one of its conditions has changed."""
         self.all_clear = (
             self.init_count > 0 and not self.lost and not self.forked and not self.faults.is_armed
         )
@@ -98,7 +98,7 @@ class Process:
         self.update_all_clear()
 
     def part(self, kind: type[P]) -> P:
-        """Return the process's only `kind()`, made at its first use."""
+        """Return the process's only part of this class, made at its first use."""
         part: P | None = self._parts.get(kind)
         if part is None:
             with self.lock:
@@ -116,7 +116,7 @@ class Process:
         return names + [repr(block) for block in self.memory.blocks() if block.kind != "alias"]
 
     def close(self) -> None:
-        """End streams and forget everything, without checking rules."""
+        """End streams and release everything, without checking rules."""
         for part in self._parts.values():
             part.close()
         self.contexts.close()
@@ -131,7 +131,7 @@ class Process:
             self.contexts.current.error = text
 
     def take_error(self) -> str | None:
-        """Return the last text once; after that, None."""
+        """Return the last error text, and remove it; None without a text."""
         if self.error_per_process:
             text, self._error = self._error, ""
         else:
@@ -146,10 +146,10 @@ class Process:
         return self.contexts.get()
 
     def stream(self, handle: int, what: str, *, any_context: bool = False) -> Stream:
-        """Return the stream; 0 is the current context's default stream. Violates DEAD_STREAM.
+        """Return the stream; 0 is the current context's default stream. Checks DEAD_STREAM.
 
-        With `any_context` it may be of another context. Raises Refused: RT_CONTEXT_NULL,
-        RT_STREAM_CONTEXT for a stream of another context.
+        With `any_context` the stream may belong to another context. Raises Refused:
+        RT_CONTEXT_NULL, RT_STREAM_CONTEXT for a stream of another context.
         """
         context = self.contexts.get()
         if handle == 0:
@@ -167,7 +167,7 @@ class Process:
         return stream
 
     def streams_of(self, device: int) -> list[Stream]:
-        """Return all streams of a device, the default ones first."""
+        """Return all streams of a device, the default streams first."""
         with self.lock:
             contexts = [found for found in self.contexts.all() if found.device == device]
             return [context.default_stream for context in contexts] + [
@@ -190,8 +190,8 @@ class Process:
     def destroy_stream(self, handle: int) -> None:
         """Destroy a stream after its tasks have run.
 
-        Violates DEAD_STREAM and, as a caution, PENDING. Raises Refused: INVALID_PARAM for null, and
-        as `stream` does; and as `Streams.rethrow`.
+        Checks DEAD_STREAM and PENDING. Raises Refused INVALID_PARAM for null, and like `stream` and
+        `Streams.rethrow`.
         """
         if handle == 0:
             raise Refused(Code.INVALID_PARAM, "destroy_stream: found a null stream")
@@ -208,7 +208,7 @@ class Process:
         self.streams.rethrow()
 
     def _end_contents(self, context: Context) -> None:
-        # Keys are handles of events and streams; all others are model ids.
+        # The keys are handles of events and streams, and model ids.
         for handle in list(context.contents):
             if self.events.drop(handle):
                 continue
@@ -244,9 +244,9 @@ def existing() -> Process | None:
 
 
 def reset_for_tests(settings: Settings | None = None) -> Process:
-    """End the process as if it had exited, and start another with all counters 0.
+    """End the process as if it had exited, and start another process with all counters 0.
 
-    `settings` of None reads the environment again.
+    If `settings` is None, the environment is read again.
     """
     global _process
     if _process is not None:
@@ -262,7 +262,7 @@ def _make(settings: Settings) -> Process:
 
 def _note_fork() -> None:
     global _process
-    violations.forget()  # the parent reports them
+    violations.forget()  # the parent reports the violations
     if _process is not None and _process.init_count:
         _process.forked = True
         _process.update_all_clear()

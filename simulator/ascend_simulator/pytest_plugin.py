@@ -23,14 +23,14 @@ _INI: Final = "ascend_simulator"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add one setting of pytest.ini."""
+    """Add a setting of pytest.ini."""
     text = "provide the Ascend simulator's `acl` to module-level imports of test files"
     parser.addini(_INI, text, type="bool", default=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the fixture's mark, and provide `acl` to the collection if configured."""
-    text = f"{_MARK}(**settings): settings of the card of the fixture ascend_card"
+    text = f"{_MARK}(**settings): settings of the card in the fixture ascend_card"
     config.addinivalue_line("markers", text)
     if config.getini(_INI):
         sys.path.insert(0, str(_SITE))
@@ -44,7 +44,7 @@ def ascend_card(
 
     During the test `import acl` gives the same module, and the command `atc` is the simulator's.
     The test fails if a rule was broken, even if the exception was caught, or if something is left
-    on the card. Settings are those of the environment and of the mark `ascend_card`.
+    on the card. The environment and the mark `ascend_card` determine the settings.
     """
     from ascend_simulator.process import reset_for_tests
     from ascend_simulator.settings import PYTHON, from_environment
@@ -76,7 +76,7 @@ def _acl() -> ModuleType:
 
 @functools.cache
 def _load() -> ModuleType:
-    """Load the module, which `import acl` returns only after it is added to sys.modules."""
+    """Load the module without leaving it in sys.modules."""
     sys.path.insert(0, str(_SITE))
     try:
         module = importlib.import_module("acl")
@@ -86,15 +86,15 @@ def _load() -> ModuleType:
 
 
 def _problems() -> str:
-    """Describe the test's violations; '' if there are none, or if the test failed of one."""
+    """Describe the test's violations, except for the violation that made the test fail."""
     from ascend_simulator.exit_report import left_over, summary
     from ascend_simulator.process import current
     from ascend_simulator.violations import SimulatorViolation, findings
 
     # pytest stores the test's exception here.
     raised = getattr(sys, "last_value", None)
-    told = raised.rule if isinstance(raised, SimulatorViolation) else None
-    found = [each for each in findings() if not each.caution and each.rule != told]
+    reported = raised.rule if isinstance(raised, SimulatorViolation) else None
+    found = [each for each in findings() if not each.caution and each.rule != reported]
     now = current()
     lines = [summary(found, now.settings.mode)] if found else []
     left = left_over(now)

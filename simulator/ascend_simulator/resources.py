@@ -26,7 +26,7 @@ _kinds = count()
 class Handles(Generic[Thing]):
     """Objects of one kind by handle. A handle is never reused, even after `reset_for_tests`.
 
-    Handles of different kinds differ, so that one passed for another is always detected. Callers
+    Handles of different kinds differ, so that a handle of a wrong kind is always detected. Callers
     hold the process's lock for compound operations.
     """
 
@@ -77,7 +77,7 @@ class Budget:
     """A limited number of resources of one kind per device. Callers hold the process's lock."""
 
     def __init__(self, kind: str, most: int, code: Code) -> None:
-        """Make a budget. `kind` is a plural for messages; `code` is the code of a refusal."""
+        """Make a budget. `kind` is a plural for messages; `code` is the code of `Refused`."""
         self._kind: Final = kind
         self._most: Final = most
         self._code: Final = code
@@ -89,7 +89,7 @@ class Budget:
             raise Refused(
                 self._code,
                 f"{what}: found {self._taken[device]:,} of {self._most:,} {self._kind} of device "
-                f"{device} in use, and {count} wanted",
+                f"{device} in use, expected {count} free",
             )
         self._taken[device] += count
 
@@ -104,11 +104,11 @@ class Counters:
     def __init__(self) -> None:
         self._lock = Lock()
         self.calls: Counter[str] = Counter()
-        """Function -> calls."""
+        """Calls by function."""
         self.copied_bytes: Counter[str] = Counter()
-        """Name of the copy kind -> bytes."""
+        """Bytes by name of the copy kind."""
         self.mallocs: Counter[str] = Counter()
-        """Phase ("load", "run") -> device allocations."""
+        """Device allocations by phase ("load", "run")."""
         self.executions = 0
         self.gil_held_ns = 0
         """Time in functions that hold the GIL on a device."""

@@ -58,7 +58,7 @@ def _amount(example: float) -> _Form:
 
 
 def _device_list(text: str) -> tuple[int, ...]:
-    """Read numbers up to the first blank or other character, as CANN does."""
+    """Read numbers up to the first invalid character, as CANN does."""
     numbers = re.split(r"\s", text, maxsplit=1)[0].split(",")
     return tuple(map(int, takewhile(str.isdecimal, numbers)))
 
@@ -98,10 +98,10 @@ class Settings:
     """The simulated machine. Raises ValueError for invalid values."""
 
     mode: Mode = "strict"
-    """strict: a violation raises. lenient: it warns. report: it is reported only at the end."""
+    """strict: a violation raises. lenient: it warns. report: only the final report has it."""
 
     exit_code: int = 0
-    """The program's exit code if a rule was broken; 0 keeps the program's own."""
+    """The program's exit code if a rule was broken; 0 keeps the program's own exit code."""
 
     soc: str = "AscendSimulator"
     """The result of acl.get_soc_name(), and the chip that a model file must be made for."""
@@ -120,10 +120,10 @@ class Settings:
     """
 
     model_streams: int = 1
-    """Streams of this maximum that a loaded model uses."""
+    """Streams that a loaded model uses; they count towards `streams`."""
 
     queue: int = 0
-    """Maximum pending tasks of a stream; 0 is no limit."""
+    """Maximum pending tasks of a stream; 0 means no limit."""
 
     events: int = 65536
     """Maximum events of a process on a device; 65535 on 910, 1023 on 310P."""
@@ -132,7 +132,7 @@ class Settings:
     """Time of each execution in addition to its computation, microseconds."""
 
     copy_gbps: float = 0.0
-    """Rate of copies between host and device, 10^9 bytes per second; 0 is unlimited."""
+    """Rate of copies between host and device, 10^9 bytes per second; 0 means unlimited."""
 
     compile_ms: float = 0.0
     """Time of a run of atc, milliseconds."""
@@ -144,26 +144,25 @@ class Settings:
     """Host threads that compute one execution."""
 
     size_slack: int = 0
-    """Bytes by which inputs and outputs are larger than their dims, as padding compilers do."""
+    """Bytes by which inputs and outputs are larger than their elements, like ATC's padding."""
 
     timeline: int = 0
     """Number of latest tasks that `report` lists with their times."""
 
     seed: int | None = None
-    """Order of streams: None runs them asynchronously on their own threads.
+    """Order of tasks. None: each stream runs asynchronously on its own thread.
 
-    With a number tasks run only while the host waits, in a reproducible order among streams that
-    the number determines.
+    A number: tasks run only while the host waits; the number determines the order among streams.
     """
 
     faults: str = ""
     """Injected faults: a plan in the format of `ascend_simulator.faults`."""
 
     visible_devices: tuple[int, ...] | None = None
-    """Devices that the process sees, renumbered from 0; None is all.
+    """Devices that the process sees, renumbered from 0; None means all.
 
     Set by ASCEND_RT_VISIBLE_DEVICES. As in CANN (runtime.cc), the list ends at the first device
-    that does not exist, and no device is visible if it is not ascending.
+    that does not exist, and no device is visible if the list is not ascending.
     """
 
     def __post_init__(self) -> None:
@@ -177,7 +176,7 @@ class Settings:
 
     @property
     def device_ids(self) -> tuple[int, ...]:
-        """Physical ids of the devices that the process sees, by the process's own ids."""
+        """Physical ids of the devices that the process sees, in the order of the process's ids."""
         present = range(self.devices)
         if self.visible_devices is None:
             return tuple(present)
@@ -198,7 +197,7 @@ class Settings:
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     """Return the settings in `environment`.
 
-    Raises ValueError that names each invalid or unknown variable.
+    Raises a ValueError that names each invalid or unknown variable.
     """
     given: dict[str, Any] = {}
     problems = []
@@ -222,7 +221,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
 
 
 def has_hbm(soc: str) -> bool:
-    """Return whether the chip's memory is HBM; else it is DDR."""
+    """Return whether the chip's memory is HBM; if not, it is DDR."""
     return not soc.startswith("Ascend310")
 
 
@@ -242,7 +241,7 @@ def registers_host_memory(soc: str) -> bool:
 
 
 def operator_limit_s(soc: str) -> float:
-    """Return the default and maximum of the time limit of operators on the AI Core, in seconds."""
+    """Return the time limit of AI Core operators in seconds, both default and maximum."""
     if soc.startswith("Ascend310P"):
         return 547
     return 68 if re.fullmatch(r"Ascend910(A|B|Pro[AB]|PremiumA)?", soc) else 1091

@@ -1,10 +1,10 @@
 """The rules that the simulator checks and a device does not: declaration and violations.
 
-A module declares its rules where it checks them. Each violation is a finding, with the call and the
-line of the program that caused it. Strict mode raises `SimulatorViolation`, which is an
-AssertionError, so that programs rarely catch it by accident. Lenient mode warns, and the call
+A module declares the rules that it checks. Each violation is a finding, with the call and the line
+of the program that caused it. Strict mode raises `SimulatorViolation`, which is an AssertionError,
+so that programs rarely catch it by accident. In lenient mode a violation warns, and the call
 continues as on a device. The mode "report" continues without a warning. A rule may be a caution:
-its violation only warns, in strict mode too. Thread-safe.
+its violation only warns, even in strict mode. Thread-safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE: Final = f"{Path(__file__).parent}/"
 
 
 class Origin(NamedTuple):
-    """A call, and the line of the program that made it; empty if there is no such line."""
+    """A call, and the line of the program that made the call; `file` is empty without a line."""
 
     call: str
     """The function, e.g. "acl.rt.free"."""
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         if not self.file:
             return self.call
-        return f"{self.call}, {_shown(self.file)}:{self.line} in {self.function}"
+        return f"{self.call}, {_relative_path(self.file)}:{self.line} in {self.function}"
 
 
 class _Here(threading.local):
@@ -71,7 +71,7 @@ def of_task(submitted: Origin) -> Iterator[None]:
         HERE.task = before
 
 
-def _shown(file: str) -> str:
+def _relative_path(file: str) -> str:
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (OSError, ValueError):
@@ -82,9 +82,9 @@ Mode: TypeAlias = Literal["strict", "lenient", "report"]
 
 
 class SimulatorViolation(AssertionError):
-    """A violation of a rule. A device does not report it; it corrupts data, fails or hangs.
+    """A violation of a rule. A device does not report violations: data are corrupt, or calls hang.
 
-    `rule` is its id in RULES.
+    `rule` is the rule's id in RULES.
     """
 
     def __init__(self, rule: str, text: str) -> None:
@@ -106,7 +106,7 @@ class Rule:
 
 @dataclass
 class Finding:
-    """`count` violations of a rule by one call on one line; `text` describes the first."""
+    """`count` violations of a rule by one call on one line; `text` describes the first of them."""
 
     rule: str
     caution: bool
@@ -121,9 +121,9 @@ class Finding:
 
 
 RULES: Final[dict[str, Rule]] = {}
-"""Rule id -> rule, of all modules imported so far."""
+"""The rules of all modules imported so far, by id."""
 
-_MOST: Final = 1000  # findings; further ones are only counted by rule
+_MOST: Final = 1000  # findings; further violations are only counted by rule
 
 _broken: Counter[str] = Counter()
 _findings: dict[tuple[str, Origin], Finding] = {}

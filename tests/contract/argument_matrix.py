@@ -5,7 +5,7 @@ are not compared. `recorded/arguments.json` holds the outcomes on tritonserver 2
 1.26; `make tables TABLES=write` records them again. Expected differences are in `DIFFERENCES`.
 
 The file has one entry for all arguments with equal outcomes: the most frequent outcome, and the
-kinds of values with another one.
+kinds of values with other outcomes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cell:
 class Difference:
     """The reason for a difference and the cells that it covers.
 
-    It covers at least one cell, unless it depends on the installed NumPy.
+    A difference covers at least one cell, unless it depends on the installed NumPy.
     """
 
     reason: str
@@ -63,7 +63,7 @@ DIFFERENCES = (
 
 
 def recorded() -> Callable[[str, str, str], str]:
-    """Return a function from call, argument and kind to the outcome on the real server."""
+    """Return a function that returns the real server's outcome of a call, argument and kind."""
     entries = {
         argument: entry
         for entry in json.loads(FILE.read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def by_cell(matrix: Matrix) -> dict[tuple[str, str, str], str]:
 
 
 def differing(ours: Matrix) -> Iterator[Cell]:
-    """Yield the cells whose outcome here is not the recorded one."""
+    """Yield the cells whose outcome here differs from the recorded outcome."""
     real = recorded()
     for cell, outcome in by_cell(ours).items():
         if outcome != real(*cell):

@@ -1,7 +1,7 @@
-"""The project's own models compiled for a simulated card, several instances of each, and served.
+"""Serve the project's models, compiled for a simulated card, with several instances each.
 
-The folders, the code and the graphs are those of model_repository/; a few parameters are added,
-and .om files take the place of .onnx files.
+Folders, code and graphs come from model_repository/; a few parameters are added, and .om files
+replace the .onnx files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException
 from ge_runtime import cli
 
 SIMULATOR = ROOT / "simulator" / "ascend_simulator" / "site"
-"""Paths that CANN's set_env.sh puts first in PYTHONPATH and PATH; here the simulator's."""
+"""The folders of the simulator that replace CANN's at the start of PYTHONPATH and PATH."""
 
 CHIP = "AscendSimulator"
 DEVICE = "npu:0"
@@ -42,9 +42,9 @@ MODELS = {
     "ge_classifier": {"gears.batch,height,width": "1x32x32, 8x32x32, 8x64x64, 1x256x256"},
     "text_pipeline_fused": TOKENS,
 }
-"""The models on the card: their gears. No execution is timed at load: what it costs is given."""
+"""Gears of the models on the card. No execution is timed at load, as `cost` is configured."""
 STAGES = {"text_pipeline_fused": ("encoder", "classifier")}
-"""The graphs of models that have several. The encoder is compiled once, for text_encoder, too."""
+"""The graphs of models with several graphs. The encoder's graph is compiled with text_encoder."""
 OTHERS = ("text_pipeline", "tokenizer")
 _SETTINGS = {
     "devices": DEVICE,
@@ -56,11 +56,11 @@ STARTERS: dict[str, tuple[Any, dict[str, Flag]]] = {
     "tritonserver": (start_tritonserver, {}),
     "reference server": (
         start_reference_server,
-        # 2.51 asks no model whether it is ready.
+        # Release 2.51 does not call `is_ready` of models.
         {"backend_config": "python,host=process", "triton_version": "newest"},
     ),
 }
-"""Both have a process for each instance."""
+"""Both servers have a process for each instance."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Served:
         return self.name == "tritonserver"
 
     def ask(self, request: Request) -> np.ndarray | InferenceServerException:
-        """The logits of a response, or the error."""
+        """Return the logits of a response, or the error."""
         with InferenceServerClient(self.server.http, network_timeout=60) as client:
             try:
                 return client.infer(request.model, [as_input(request)]).as_numpy("logits")
@@ -89,14 +89,14 @@ class Served:
             return client.is_model_ready(model)
 
     def stats(self) -> dict[str, Any]:
-        """The state of the only service, as `ge-runtime top` reports it."""
+        """Return the state of the only service, as `ge-runtime top` reports it."""
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             assert cli.main(["top", "--json"]) == 0
         (stats,) = json.loads(shown.getvalue())
         return stats
 
     def instances(self) -> dict[str, int]:
-        """The models that the service knows, and their processes."""
+        """Return the process of each model that is a client of the service."""
         clients = self.services.stats(DEVICE)["clients"]
         return {client["name"]: client["pid"] for client in clients}
 
@@ -109,9 +109,9 @@ def serving(
     simulator: Mapping[str, object] | None = None,
     **flags: Flag,
 ) -> Iterator[Served]:
-    """One of STARTERS with a simulated card, and device services below a folder of their own.
+    """Run a server of STARTERS with a simulated card, and with its device services in a folder.
 
-    simulator: settings of the card, by their names.
+    simulator: settings of the card by name.
     """
     start, own = STARTERS[name]
     variables = environment() | {"XDG_RUNTIME_DIR": str(runtime_folder)}
@@ -128,9 +128,9 @@ def serving(
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process with the simulator in them."""
+    """Return this process's environment with the simulator's paths added."""
     first = {
-        # The compiler's interpreter is the one that runs the tests: others may lack onnx.
+        # The compiler runs in the tests' interpreter, as other interpreters may lack onnx.
         "PATH": [SIMULATOR / "bin", Path(sys.executable).parent],
         "PYTHONPATH": [SIMULATOR, ROOT / "simulator", ROOT / "plugin"],
     }
@@ -141,7 +141,7 @@ def environment() -> dict[str, str]:
 
 
 def write_ascend_repository(source: Path, folder: Path) -> None:
-    """Copy the models of `source`, whose .onnx files are there, and compile those of MODELS."""
+    """Copy the models of `source`, and compile the .onnx files of those in MODELS."""
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2", "*.onnx")
     for name in (*MODELS, *OTHERS):
         shutil.copytree(source / name, folder / name, ignore=ignored)
@@ -151,17 +151,17 @@ def write_ascend_repository(source: Path, folder: Path) -> None:
 
 
 def instances_of(model: str) -> int:
-    """The number of its processes: one for a pipeline, because other models cover its stages."""
+    """Return a model's number of processes: 1 for a pipeline, as other models cover its stages."""
     return 1 if model in STAGES else INSTANCES
 
 
 def stems_of(model: str) -> tuple[str, ...]:
-    """The names of its graphs' files."""
+    """Return the names of a model's graph files, without suffix."""
     return STAGES.get(model, ("model",))
 
 
 def configure(folder: Path, parameters: Mapping[str, str], *, instances: int = 1) -> None:
-    """Add to a model's config.pbtxt."""
+    """Add instances and parameters to a model's config.pbtxt."""
     lines = [f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]"]
     lines += [
         f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
@@ -178,7 +178,7 @@ def reconfigure(folder: Path, was: str, now: str) -> None:
 
 
 def build(folder: Path, *graphs: Path, chip: str = CHIP) -> None:
-    """Compile the graphs, which do not stay in the folder."""
+    """Compile the graphs in a model's folder, where only the results stay."""
     copies = [Path(shutil.copy(graph, folder / "1")) for graph in graphs]
     command = ["build", str(folder), "--soc-version", chip, "--precision", "origin"]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):

@@ -1,4 +1,4 @@
-"""Models that complete their configurations: their files, and what `auto_complete_config` does.
+"""Models that complete their configurations: their files and the code of `auto_complete_config`.
 
 `recorded/auto_complete.jsonl` has the completed configurations and the reasons of failed loads.
 """
@@ -16,7 +16,7 @@ BOTH = (
 
 @dataclass(frozen=True)
 class Completion:
-    """A model whose `body` works on the configuration `c`; whether its load `fails`."""
+    """A model whose `body` changes the configuration `c`; `fails` if its load fails."""
 
     name: str
     body: str
@@ -28,7 +28,7 @@ class Completion:
 
     @property
     def model(self) -> str:
-        """A name that a folder can have."""
+        """Return the name of the model's folder."""
         return self.name.replace(" ", "_")
 
     @property

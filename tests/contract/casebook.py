@@ -1,9 +1,9 @@
-"""The definition of a case, and the functions that the tables of `cases/` are written with.
+"""The definition of a case, and functions for the rows of the tables in `cases/`.
 
     case("unknown model", infer("nobody", A), 404)
 
-reads: these bytes get this status from the real server. All that it answers is in `recorded/`, and
-the reference server must answer the same bytes.
+means: the real server answers these bytes with this status. `recorded/` has the whole response, and
+the reference server must send the same bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Forget = Callable[[Exchange], Exchange]
 
 
 def nothing(exchange: Exchange) -> Exchange:
-    """Forget nothing: all of it is compared."""
+    """Forget nothing: the whole exchange is compared."""
     return exchange
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing said to a server, and what the real one answers.
+    """The bytes sent to a server, and the real server's response.
 
-    `status` is that of the last reply, None where the server closes without a word. `says` is a
-    part of the answer, where no recording has it. `unstable` removes what the real server itself
-    does not promise, such as the order in a hash table.
+    `status` is the status of the last reply, or None if the server closes without a reply. `says`
+    is a part of the answer, for cases without recording. `unstable` removes parts that vary on the
+    real server, such as the order in a hash table.
     """
 
     name: str
@@ -51,7 +51,7 @@ def check_row(case: Case, answer: Exchange) -> None:
     )
 
 
-# Puts a case to one server.
+# Sends a case to a server.
 Ask = Callable[[Case], Exchange]
 
 
@@ -64,7 +64,7 @@ def case(
 
 
 def chapter(title: str, *cases: Case) -> list[Case]:
-    """Put a table under its title, which becomes the first part of each name."""
+    """Return a table's cases with its title as the first part of each name."""
     return [replace(row, name=f"{title}: {row.name}") for row in cases]
 
 
@@ -79,7 +79,7 @@ def get(path: str, *, method: str = "GET", headers: dict[str, str] | None = None
 
 
 def post(path: str, body: bytes | str, *, headers: dict[str, str] | None = None) -> bytes:
-    """Write a POST with the body's true length."""
+    """Write a POST request with the body's correct length."""
     content = body.encode() if isinstance(body, str) else body
     length = {"Content-Length": str(len(content))}
     return get(path, method="POST", headers=length | (headers or {})) + content
@@ -92,7 +92,7 @@ def infer(
     headers: dict[str, str] | None = None,
     **fields: Any,
 ) -> bytes:
-    """Write an infer request in JSON; other fields of the request go in by name."""
+    """Write an infer request in JSON; `fields` are further fields of the request."""
     return post(infer_path(model), document(*inputs, outputs=outputs, **fields), headers=headers)
 
 
@@ -110,7 +110,7 @@ def infer_binary(
     headers: dict[str, str] | None = None,
     **fields: Any,
 ) -> bytes:
-    """Write an infer request whose tensors follow the JSON; `header_length` may lie about it."""
+    """Write an infer request whose tensors follow the JSON; `header_length` may be wrong."""
     start = document(*inputs, outputs=outputs, **fields).encode()
     announced = len(start) if header_length is None else header_length
     extra = {"Inference-Header-Content-Length": str(announced)} | (headers or {})
@@ -141,11 +141,11 @@ def byte_strings(*elements: bytes) -> bytes:
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
-# ------------------------------------------------------------------------ what may not be promised
+# -------------------------------------------------------------- parts of responses that may vary
 
 
 def bodies(change: Callable[[bytes], bytes]) -> Forget:
-    """Apply a change to the body of every reply, whose length is then no longer compared."""
+    """Apply a change to the body of every reply. Lengths are then not compared."""
 
     def forget(exchange: Exchange) -> Exchange:
         return replace(
@@ -160,7 +160,7 @@ def bodies(change: Callable[[bytes], bytes]) -> Forget:
 
 
 def connection(exchange: Exchange) -> Exchange:
-    """Forget whether the connection goes on, and what was said about that."""
+    """Forget whether the connection stays open, and the headers about it."""
     replies = tuple(reply.without_header("connection") for reply in exchange.replies)
     return replace(exchange, replies=replies, stays_open=True)
 
@@ -170,7 +170,7 @@ def everything(exchange: Exchange) -> Exchange:
 
 
 def sort_maps(value: Any, name: str = "") -> Any:
-    """A config with the members of its maps in the order of their names."""
+    """Return a config with the members of its maps in the order of their names."""
     if isinstance(value, list):
         return [sort_maps(item) for item in value]
     if isinstance(value, dict):
@@ -179,10 +179,10 @@ def sort_maps(value: Any, name: str = "") -> Any:
     return value
 
 
-# The fields of a config that are maps; the order of all others is that of its schema.
+# The fields of a config that are maps; all other fields have the order of the schema.
 CONFIG_MAPS = {
     *("cc_model_filenames", "metric_tags", "parameters", "inputs", "input_map", "output_map"),
     "priority_queue_policy",
 }
-# They are hash tables, in an order that changes from one start of the server to the next.
+# The real server's maps are hash tables, whose order changes with each start of the server.
 maps_in_any_order = bodies(lambda body: json.dumps(sort_maps(json.loads(body))).encode())

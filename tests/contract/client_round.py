@@ -1,4 +1,4 @@
-"""Call the functions of NVIDIA's client library over HTTP and gRPC, on a server of the probes.
+"""Call the functions of NVIDIA's client library over HTTP and gRPC, on a server with the probes.
 
 This is a program, so that PYTHONPATH chooses the version of the library. It prints the version and
 the folder of the library.

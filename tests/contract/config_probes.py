@@ -1,4 +1,4 @@
-"""Small configurations, of which both servers say how they complete them, or why they do not."""
+"""Small configurations that both servers complete, or refuse with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENT = "class TritonPythonModel:\n    pass\n"
 
 
 def completes(statements: str, more: str = "") -> str:
-    """A model.py whose `auto_complete_config` consists of these statements on `c`."""
+    """Return a model.py whose `auto_complete_config` has these statements about `c`."""
     lines = "\n        ".join([*statements.splitlines(), "return c"])
     return f"""{more}
 class TritonPythonModel:
@@ -42,7 +42,7 @@ XY = (
 
 @dataclass(frozen=True)
 class Configured:
-    """A folder: its config.pbtxt, the model.py of its versions, and other files."""
+    """A model folder: its config.pbtxt, the model.py of its versions, and other files."""
 
     config: str | None
     model: str | None = SILENT
@@ -80,11 +80,8 @@ def scattered(targets: str) -> str:
     return f'batch_output {{ {kind} source_input: "X" target_name: {targets} }}\n'
 
 
-#: The flags that the configurations are read with.
-
-
 def connected(text: str) -> str:
-    """An ensemble's configuration, from `INPUTS | OUTPUTS | KEY=TENSOR,...>KEY=TENSOR ; ...`."""
+    """Return an ensemble's config for `INPUTS | OUTPUTS | KEY=TENSOR,...>KEY=TENSOR ; ...`."""
     inputs, outputs, steps = (part.strip() for part in text.split("|"))
     tensors = "".join(
         f'{kind} {{ name: "{name}" data_type: TYPE_FP32 dims: [1] }}\n'
@@ -101,8 +98,8 @@ def connected(text: str) -> str:
     return f'platform: "ensemble"\n{tensors}ensemble_scheduling {{\n{written}}}\n'
 
 
-#: Ensembles with a tensor that depends on no input. If several are missing, the real server names
-#: any of them: its maps have no order. Here it has no choice.
+#: Ensembles with a tensor that depends on no input. Each has one such tensor: of several, the real
+#: server would name any, because its maps have no order.
 NOT_CONNECTED = {
     "chain": "I | O | A=I>B=x ; A=m>B=a ; A=a>B=O",
     "long_chain": "I | O | A=I>B=x ; A=m>B=c ; A=c>B=d ; A=d>B=e ; A=e,B=x>C=O",
@@ -451,7 +448,7 @@ CONFIGS: dict[str, Configured] = {
         f"not_connected_{name}": Configured(connected(text), None)
         for name, text in NOT_CONNECTED.items()
     },
-    # One thing that is wrong.
+    # One fault.
     "batch_input_typeless": Configured(BATCHED + BATCH_INPUT + 'source_input: "X" }\n'),
     "batch_input_long": Configured(
         BATCHED + BATCH_INPUT + 'source_input: "X" data_type: TYPE_INT64 }\n'
@@ -480,7 +477,7 @@ CONFIGS: dict[str, Configured] = {
     "forced_to_cpu": Configured(MODEL + forced('string_value: "yes"')),
     "forced_to_cpu_by_nothing": Configured(MODEL + forced("")),
     "forced_to_cpu_in_capitals": Configured(MODEL + forced('string_value: "YES"')),
-    # Two faults, of which Triton reports the first that it finds.
+    # Two faults; Triton reports the first one that it finds.
     "wrong_name_and_dim": Configured(
         MODEL.replace("dims: [1]", "dims: [0]", 1) + 'name: "somebody"\n'
     ),
@@ -526,7 +523,7 @@ CONFIGS: dict[str, Configured] = {
     "wrong_ensemble_group_and_warmup": Configured(
         ENSEMBLE + 'instance_group { } model_warmup { name: "w" }\n', None
     ),
-    # What models complete.
+    # Models that complete their configurations.
     "completes": Configured(None, completes(XY + "c.set_max_batch_size(4)")),
     "completes_batching": Configured(
         None, completes(XY + "c.set_max_batch_size(4)\nc.set_dynamic_batching()")

@@ -30,7 +30,7 @@ def fractions(value: str) -> str:
     )
 
 
-#: The texts by name. All of them follow a line that sets the backend.
+#: The texts by name. A line that sets the backend precedes each text.
 TEXTS: dict[str, str] = {
     "nothing more": "",
     "comments": "# one\nmax_batch_size: 4 # two\n# three",

@@ -34,7 +34,7 @@ from tools import oracle
 
 REAL: dict[str, Flag] = COMPLETE | {"allow_metrics": False, "model_load_thread_count": 4}
 HTTP_ALONE: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False}
-# Some probes are there to fail, so these servers are never ready; they are live when all is loaded.
+# Some probes fail on purpose, so these servers are never ready; they are live when all are loaded.
 PROBING: dict[str, Flag] = COMPLETE | {
     "allow_metrics": False,
     "exit_on_error": False,
@@ -55,9 +55,9 @@ TRACED = (
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A test during which the real server ended itself is run again, once, on a new one.
+    """Run a test again, once, on a new real server if the server crashed during the test.
 
-    It must not take along all the tests that share it. What ends it twice is a failure.
+    So a crash does not fail all tests that share the server. A second crash is a failure.
     """
     if not item.path.is_relative_to(Path(__file__).parent):
         return None
@@ -75,7 +75,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def oracle_installed() -> None:
-    """Skip where the real server is not installed, but never in CI."""
+    """Skip tests if the real server is not installed, except in CI."""
     if not oracle.is_installed():
         reason = "the real tritonserver is not installed; run `make oracle`"
         if os.environ.get("CI") == "true":
@@ -85,23 +85,23 @@ def oracle_installed() -> None:
 
 @pytest.fixture(scope="session")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
-    """The recorded responses of the real server to the rows of the HTTP protocol."""
+    """Return the real server's recorded responses to the rows of the HTTP protocol."""
     with recording("http", probe_repository, CASES) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def recorded_for_real(real_repository: Path) -> Iterator[Recording[Exchange]]:
-    """The recorded responses of the real server to the rows about the real models."""
+    """Return the real server's recorded responses to the rows about the real models."""
     with recording("real_models", real_repository, real_models.CASES) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def real_repository() -> Iterator[Path]:
-    """Copy model_repository/ with its artifacts: the real server writes into what it serves."""
+    """Copy model_repository/ with its artifacts, because the real server writes to its folder."""
     subprocess.run([sys.executable, "-m", "model_factory", "build"], cwd=ROOT, check=True)
-    # ONNX Runtime serves here; the torch engine's artifacts are as large again.
+    # Only ONNX Runtime is used; the torch engine's artifacts would double the size.
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
     with repository_folder("real") as folder:
         copy = folder / "model_repository"
@@ -110,8 +110,8 @@ def real_repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real models, compiled for a simulated card."""
-    # Imported here, since tests/recorded imports this file: half a second of `make quick`.
+    """Return the real models, compiled for a simulated card."""
+    # A late import: tests/recorded imports this file, and `make quick` would take 0.5 s longer.
     from contract.ascend_repository import write_ascend_repository
 
     folder = tmp_path_factory.mktemp("card") / "repository"
@@ -133,7 +133,7 @@ def reference(real_repository: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def probe_repository() -> Iterator[Path]:
-    """The probes; both servers use one folder, so that paths in messages are the same."""
+    """Write the probes to one folder for both servers, so that paths in messages are equal."""
     with repository_folder("probes") as folder:
         write_probes(folder / "repository")
         yield folder / "repository"
@@ -153,7 +153,7 @@ def probed_reference(probe_repository: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def traced_repository() -> Iterator[Path]:
-    """Some probes, for servers whose settings change and which write traces."""
+    """Write some probes, for servers whose settings change and which write traces."""
     with repository_folder("traced") as folder:
         write_probes(folder / "repository", *TRACED)
         yield folder / "repository"
@@ -191,11 +191,11 @@ def ask_triton(probed_triton: Server) -> Ask:
 
 @pytest.fixture(scope="session")
 def ask_triton_for_real(triton: Server) -> Ask:
-    """Put a case to the real server with the real models."""
+    """Return a function that sends a case to the real server with the real models."""
     return asking(triton)
 
 
 @pytest.fixture(scope="session")
 def ask_reference_for_real(reference: Server) -> Ask:
-    """Put a case to the reference server with the real models."""
+    """Return a function that sends a case to the reference server with the real models."""
     return asking(reference)

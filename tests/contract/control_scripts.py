@@ -1,7 +1,7 @@
-"""The functions that scripts of repository control are written with, and their execution.
+"""Functions for scripts of repository control, and their execution.
 
 A script is sent to a server step by step, and the response to each step is kept as text. Names of
-models are written `@m`: each script has models of its own, so that scripts do not interfere. Paths
+models are written `@m`: each script has separate models, so that scripts do not interfere. Paths
 and these names are removed from the text.
 """
 
@@ -25,13 +25,13 @@ from support.waiting import eventually, until
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-# How long states may take to settle: the real server ends a model's process within a second or two.
+# The time limit for states to settle: the real server ends a model's process within 1 to 2 s.
 ASK_SECONDS = 60
 # The pause before each read of the statistics. The real server counts an inference some time after
-# its response, and frequent reads beside loads and unloads were seen to crash it.
+# the response, and crashed when statistics were read frequently during loads and unloads.
 COUNTING_SECONDS = 0.5
-# Times of files have ticks, of up to 10 ms, and of what changes within one of them the real server
-# takes up nothing that it has not seen at the first look. It also needs a moment after a load.
+# File times have a resolution of up to 10 ms. The real server misses changes within one tick after
+# it has read the time. It also needs a moment after a load.
 TICK_SECONDS = 0.1
 
 VECTOR = """
@@ -39,7 +39,7 @@ VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
     output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
 """
-#: The same as JSON.
+#: This configuration as JSON.
 VECTOR_JSON: dict[str, Any] = {
     "backend": "python",
     "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
@@ -49,7 +49,7 @@ ALL_VERSIONS = VECTOR + "version_policy { all { } }\n"
 
 
 def times(factor: int, *, initialize: str = "pass", before: str = "pass") -> str:
-    """A model.py that multiplies by a factor; `initialize` and `before` are statements."""
+    """Return a model.py that multiplies by a factor; `initialize` and `before` are statements."""
     return f"""
 import os
 import time
@@ -75,7 +75,7 @@ SYNTAX = "class TritonPythonModel("
 
 
 def ensemble(*steps: str, tensors: tuple[str, str] = ("X", "Y"), version: int = -1) -> str:
-    """The config of a chain of models from I to O; `tensors` are those of each step."""
+    """Return the config of a chain of models from I to O; `tensors` are each step's tensors."""
     names = ["I", *(f"T{number}" for number in range(1, len(steps))), "O"]
     given, made = tensors
     written = "\n".join(
@@ -92,7 +92,7 @@ def ensemble(*steps: str, tensors: tuple[str, str] = ("X", "Y"), version: int = 
 """
 
 
-# Failures of several versions are reported in the order of time.
+# Failures of several versions are reported in the order of their times.
 _FAILURES = re.compile(r"(?:version \d+ is at [A-Z]+ state: .*?;)+(?=\\n\")")
 
 
@@ -101,7 +101,7 @@ def _in_order(failures: re.Match[str]) -> str:
 
 
 class Session:
-    """One script on one server: where its models are, and what is still under way."""
+    """The execution of one script on one server: its models' folder, and steps in progress."""
 
     def __init__(self, server: Server, repository: Path, key: str) -> None:
         self.server = server
@@ -110,22 +110,22 @@ class Session:
         self.begun: dict[str, tuple[threading.Thread, list[str]]] = {}
 
     def named(self, text: str) -> str:
-        """`text` with the names of this script's models."""
+        """Return `text` with the names of this script's models."""
         return text.replace("@", f"{self.key}_")
 
     def folder(self, model: str) -> Path:
         return self.repository / self.named(model)
 
     def stable(self, text: str) -> str:
-        """`text` without what is this server's or this run's own."""
+        """Return `text` without parts that depend on the server or the run."""
         text = text.replace(str(self.repository), "REPOSITORY").replace(f"{self.key}_", "@")
         text = re.sub(r"/tmp/folder\w+", "FOLDER", text)
         text = _FAILURES.sub(_in_order, text)
-        # The real server's model processes show how Python imports; ours do not go that way.
+        # Tracebacks of the real server's model processes have lines of Python's import system.
         return re.sub(r"\\n  <frozen importlib[^\\]*", "", text)
 
     def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
-        """One request on a connection of its own; the status, and type and body as text."""
+        """Send a request on a new connection; return the status, and type and body as text."""
         connection = http.client.HTTPConnection(self.server.http, timeout=ASK_SECONDS)
         try:
             connection.request(method, self.named(path), self.named_bytes(body), headers)
@@ -136,11 +136,11 @@ class Session:
             connection.close()
 
     def named_bytes(self, body: bytes) -> bytes:
-        """A body with the names of this script's models; what is base64 has none."""
+        """Return a body with the names of this script's models, except in base64."""
         return body.replace(b"@", self.key.encode() + b"_")
 
     def index(self, body: bytes = b"") -> list[dict[str, str]]:
-        """The index's rows about this script's models."""
+        """Return the index's rows about this script's models."""
         _, text = self.ask("POST", "/v2/repository/index", body, {})
         rows = json.loads(text.partition(" ")[2])
         return [row for row in rows if row["name"].startswith(f"{self.key}_")]
@@ -148,9 +148,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing done or said; `play` gives what the server said, `status` is the real one's.
+    """An action or request. `play` returns the server's response, `status` is the real server's.
 
-    `does` is all that `play` does, as values: what was recorded of a script holds for these.
+    `does` describes all that `play` does; a script's recording is valid for these values.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """Steps in order, on models of their own."""
+    """Steps in order, on separate models."""
 
     name: str
     steps: tuple[Step, ...]
@@ -186,7 +186,7 @@ def files(
     versions: dict[int, str | None] | None = None,
     **others: str,
 ) -> Step:
-    """Write a model's folder, or parts of it; a version without source is an empty folder."""
+    """Write a model's folder or a part of it; a version without source is an empty folder."""
     wanted = {1: times(1)} if versions is None else versions
 
     def play(session: Session) -> str:
@@ -197,8 +197,8 @@ def files(
             (folder / "config.pbtxt").write_text(session.named(config))
         for version, source in wanted.items():
             (folder / str(version)).mkdir(exist_ok=True)
-            # In the way of the real server's model processes, which would write a folder here,
-            # and so change the model after each first load.
+            # This file keeps the real server's model processes from writing a folder of this name,
+            # which would change the model after its first load.
             (folder / str(version) / "__pycache__").touch()
             if source is not None:
                 (folder / str(version) / "model.py").write_text(source)
@@ -210,7 +210,7 @@ def files(
 
 
 def _change(verb: str, path: str, model: str, act: Callable[[Path], object]) -> Step:
-    """Do something to a path in a model's folder, or to the folder."""
+    """Return a step that changes a path in a model's folder, or the folder."""
 
     def play(session: Session) -> str:
         time.sleep(TICK_SECONDS)
@@ -221,7 +221,7 @@ def _change(verb: str, path: str, model: str, act: Callable[[Path], object]) -> 
 
 
 def is_a_file(model: str) -> Step:
-    """Write a file where the model's folder should be."""
+    """Write a file in place of the model's folder."""
     return _change("is a file", "", model, lambda path: path.write_text("x"))
 
 
@@ -231,7 +231,7 @@ def goes(path: str = "", model: str = "@m") -> Step:
 
 
 def is_touched(path: str, model: str = "@m") -> Step:
-    """Give a file a new time, and nothing else."""
+    """Change only the time of a file."""
     return _change("is touched", path, model, Path.touch)
 
 
@@ -239,7 +239,7 @@ def is_touched(path: str, model: str = "@m") -> Step:
 
 
 def ask(method: str, path: str, status: int, body: Any = b"", **headers: str) -> Step:
-    """Send one HTTP request; a body that is no bytes goes as JSON."""
+    """Send one HTTP request; a body that is not bytes is sent as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def play(session: Session) -> str:
@@ -256,7 +256,7 @@ def load(model: str, status: int, body: Any = b"") -> Step:
 
 
 def load_with(model: str, status: int, config: Any = None, **given: str | bytes) -> Step:
-    """Load a model with parameters: `config` is JSON or its value, the others are files."""
+    """Load a model with parameters: `config` is JSON or its value, `given` are files."""
     parameters: dict[str, Any] = {}
     if config is not None:
         parameters["config"] = config if isinstance(config, str) else json.dumps(config)
@@ -275,7 +275,7 @@ DEPENDENTS = {"parameters": {"unload_dependents": True}}
 
 
 def infer(model: str, status: int, tensor: str = "X") -> Step:
-    """Infer with the one value 2."""
+    """Send an inference with the value 2."""
     given = {"name": tensor, "datatype": "FP32", "shape": [1], "data": [2]}
     name, _, version = model.partition("/")
     path = f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
@@ -289,7 +289,7 @@ def get(path: str, status: int, **headers: str) -> Step:
 
 
 def counts(model: str, wanted: int | None = None) -> Step:
-    """Read how many inferences version 1 has counted, until there are as many as `wanted`."""
+    """Read the number of inferences of version 1, until it is `wanted` unless this is None."""
     last = str([("1", wanted)])
 
     def play(session: Session) -> str:
@@ -307,7 +307,7 @@ def counts(model: str, wanted: int | None = None) -> Step:
 
 
 def index(body: Any = b"") -> Step:
-    """The rows of this script's models, as soon as nothing is loading or unloading any more."""
+    """Return the index of this script's models when none is loading or unloading any more."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def play(session: Session) -> str:
@@ -318,7 +318,7 @@ def index(body: Any = b"") -> Step:
 
 
 def state(model: str, wanted: str) -> Step:
-    """Wait until the index says of the model's first version what is wanted."""
+    """Wait until the index has the wanted state of the model's first version."""
 
     def play(session: Session) -> str:
         def rows() -> list[dict[str, str]]:
@@ -352,7 +352,7 @@ def gone(model: str) -> Step:
 
 
 def at_last(step: Step, wanted: str) -> Step:
-    """A step, again and again until the wanted is among what is said."""
+    """Repeat a step until its response contains the wanted text."""
 
     def play(session: Session) -> str:
         said = ""
@@ -377,7 +377,7 @@ def told(step: Step, session: Session) -> str:
 
 
 def begin(step: Step) -> Step:
-    """Begin a step, and go on before it ends."""
+    """Begin a step without waiting for its end."""
 
     def play(session: Session) -> str:
         said: list[str] = []
@@ -404,12 +404,12 @@ def end(step: Step) -> Step:
 
 
 def parameter(**value: Any) -> pb.ModelRepositoryParameter:
-    """A parameter of one kind: `string_param="x"`."""
+    """Return a parameter, e.g. with `string_param="x"`."""
     return pb.ModelRepositoryParameter(**value)
 
 
 def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
-    """Call a method; model names within the request are written as elsewhere."""
+    """Call a method; names of models in the request are written as `@m`, too."""
 
     def play(session: Session) -> str:
         named = type(request).FromString(request.SerializeToString())
@@ -432,7 +432,7 @@ def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
 
 
 class Broke(Exception):
-    """A server has ended itself, or fallen silent; the text says over what, and has its log."""
+    """A server crashed or does not answer; the text has the step and the server's log."""
 
 
 def play_all(

@@ -1,7 +1,7 @@
-"""Counters that ensembles change in the statistics: their own and those of their models.
+"""Counters of ensembles and of their models that requests to ensembles change.
 
-A failure counts twice, unless a step is on its way at that moment: another one, or a decoupled one
-that has told of an error and has not ended. Gates hold what is to be on its way.
+A failure counts twice, unless at that moment another step is in progress, or a decoupled step that
+has sent an error and has not ended. Gates keep steps in progress.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from contract.count_scripts import (
 
 
 def then(script: str) -> str:
-    """The first step says what the second does."""
+    """Return a script whose response is the script of the second step."""
     return f"answer = say({script!r})"
 
 
 def by_model(plain: str, other: str) -> str:
-    """Two models are asked with one script."""
+    """Return a script for an ensemble that passes it to two models."""
     return (
         "if '/other/' in pb_utils.get_model_dir():\n"
         f"{textwrap.indent(other, '  ')}\nelse:\n{textwrap.indent(plain, '  ')}\n"
@@ -47,7 +47,7 @@ def by_model(plain: str, other: str) -> str:
 
 
 def one_fails(model: str, bad: str, rest: str = SAYS) -> Act:
-    """One of two steps fails while the other one runs, which goes on with `rest` later."""
+    """Make one of two steps fail while the other runs, which later continues with `rest`."""
 
     def act(play: Play) -> None:
         play.send(model, by_model(play.gate("p") + rest, play.gate("o") + bad), "t")
@@ -61,7 +61,7 @@ def one_fails(model: str, bad: str, rest: str = SAYS) -> Act:
 
 
 def twins_of_one(bad: str, good: str = SAYS) -> Act:
-    """Both steps ask one instance, so the second one waits for the first."""
+    """Execute both steps on one instance, so that the second step waits for the first."""
 
     def act(play: Play) -> None:
         play.send("twins_of_one", play.in_turn(play.gate("t") + bad, good), "t")
@@ -87,7 +87,7 @@ def cancelled_step(play: Play) -> None:
 
 
 def goes_on(model: str, *more: str) -> Act:
-    """A step fails when its source has not ended; that goes on when the client knows."""
+    """Make a step fail before its source ends; the source continues after the client's error."""
 
     def act(play: Play) -> None:
         play.stream(model, source(ERROR, end=play.gate("s") + source(*more)), "t")
@@ -98,7 +98,7 @@ def goes_on(model: str, *more: str) -> Act:
 
 
 def source_fails(end: str) -> Act:
-    """A source ends in an error while a step behind it runs."""
+    """Make a source end with an error while the step after it runs."""
 
     def act(play: Play) -> None:
         held = play.gate("f") + SAYS
@@ -116,7 +116,7 @@ ROWS_OF_THREE = (
     "answer = pb_utils.InferenceResponse([pb_utils.Tensor('said', "
     "np.array([[b'x']] * 3, dtype=object))])"
 )
-# Where steps end at the same moment as their source the real server may lose the end of it all.
+# If steps end at the same moment as their source, the real server may never end the request.
 LAST = f"sender.send(say({SAYS!r}), flags=FINAL)"
 ONCE, TWICE = failed("OTHER"), failed("OTHER", 2)
 BOTH_RAN = {"plain": ran(), "other": ran()}

@@ -1,4 +1,4 @@
-"""The models of count_scripts.py: scripted ones under each scheduler, and ensembles of them."""
+"""The models of count_scripts.py: scripted models with each scheduler, and ensembles of them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SAMPLES = """
 
 
 def ensemble(*steps: str, io: str = FLAT) -> Probe:
-    """An ensemble over the tensors `script` and `said`, maybe also `also`."""
+    """Return an ensemble with the tensors `script` and `said`, and optionally `also`."""
     return Probe(f'platform: "ensemble"\n{io}ensemble_scheduling {{ {"".join(steps)} }}', None)
 
 
 def one(model: str, taken: str = "script", made: str = "said") -> str:
-    """A step that asks a scripted model."""
+    """Return a step that calls a scripted model."""
     return step(model, f"script={taken}", f"said={made}")
 
 
@@ -78,5 +78,5 @@ PROBES = {
     "many_outer": ensemble(one("many_chain")),
 }
 
-#: Those that a script loads itself.
+#: Models that a script loads.
 LATER = ("warm", "reloaded")

@@ -30,7 +30,7 @@ _SERIES = re.compile(
     r'{model="(\w+)",(?:reason="(\w+)",)?version="\d"} (\d+)$'
 )
 
-#: By model, by the name of the counter.
+#: Values by model and by name of the counter.
 Counts = dict[str, dict[str, int]]
 
 
@@ -44,7 +44,7 @@ class Play:
         self._client = triton.InferenceServerClient(server.grpc)
         self._calls: dict[str, Any] = {}
         self._arrived: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        #: Of each request that was answered: the empty text, or its error.
+        #: The errors of answered requests by id; "" for success.
         self.answers: dict[str, str] = {}
         self._streams: dict[str, triton.InferenceServerClient] = {}
 
@@ -252,7 +252,7 @@ def why_not_ready(server: Server, model: str) -> str | None:
 
 
 def durations(server: Server) -> Counts:
-    """The nanoseconds beside the counters, by the same names."""
+    """Return the durations of the counters in nanoseconds, by the counters' names."""
     found = {}
     for name, model in statistics(server).items():
         found[name] = {part: item["ns"] for part, item in model["inference_stats"].items()}
@@ -260,7 +260,7 @@ def durations(server: Server) -> Counts:
 
 
 def moved(before: Counts, after: Counts) -> Counts:
-    """By how much counters differ; models none of whose do are left out."""
+    """Return the differences of counters, without models that have none."""
     moves = {
         model: {
             name: after.get(model, {}).get(name, 0) - before.get(model, {}).get(name, 0)

@@ -1,4 +1,4 @@
-"""Models for the response cache, for warm-up, and for what these move in the statistics."""
+"""Models for the response cache, for warm-up, and for the statistics of both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = """
 
 
 def over(model: str, taken: str, made: str, io: str) -> str:
-    """The config of an ensemble of one step, whose tensors have the names of its model's."""
+    """Return the config of an ensemble of one step; its tensors have the names of the model's."""
     return (
         f"{ENSEMBLE}{io}ensemble_scheduling {{ step {{ "
         f'model_name: "{model}" model_version: -1 '
@@ -72,12 +72,12 @@ REFUSED_CACHE_PROBES = {
 
 
 def warmup(model: str, *samples: str) -> Probe:
-    """A model with these samples."""
+    """Return a model with these warm-up samples."""
     return Probe(model + "".join(f"model_warmup {{ {sample} }}\n" for sample in samples))
 
 
 def sample(head: str, filling: str, name: str = "X", of: str = "FP32", dims: str = "[2]") -> str:
-    """One sample with one input."""
+    """Return a sample with one input."""
     typed = f"data_type: TYPE_{of}" if of else ""
     value = f"{typed} dims: {dims} {filling}" if dims else f"{typed} {filling}"
     return f'{head} inputs {{ key: "{name}" value {{ {value} }} }}'
@@ -87,7 +87,7 @@ ZEROS = sample('name: "zeros" batch_size: 1', "zero_data: true")
 FILE = 'name: "file" batch_size: 1'
 LETTERS = sample('name: "texts" batch_size: 2', 'input_data_file: "texts"', "T", "STRING")
 
-#: By name: what the models are, and the files that lie in their folders `warmup`.
+#: By name: the models, and the files in their folders `warmup`.
 WARM_PROBES: dict[str, tuple[Probe, dict[str, bytes]]] = {
     "warm_zeros": (
         warmup(ROWS, sample('name: "z" batch_size: 2 count: 3', "zero_data: true")),
@@ -112,8 +112,8 @@ WARM_PROBES: dict[str, tuple[Probe, dict[str, bytes]]] = {
         warmup("dynamic_batching { max_queue_delay_microseconds: 1000 }" + ROWS, ZEROS),
         {},
     ),
-    # Those below do not load. None of them runs: a sample that fails while it runs makes the real
-    # server crash at times.
+    # The following models do not load. No sample runs: the real server sometimes crashes when a
+    # running sample fails.
     "warm_nothing": (warmup(ROWS, 'name: "w" batch_size: 1'), {}),
     "warm_other_name": (
         warmup(ROWS, sample('name: "w" batch_size: 1', "zero_data: true", "Q")),

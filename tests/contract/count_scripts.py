@@ -15,10 +15,10 @@ Act = Callable[[Play], None]
 
 @dataclass(frozen=True)
 class Script:
-    """The actions, and the counters that they change, by model; all other counters stay unchanged.
+    """Actions, and the counters that they change, by model. All other counters stay unchanged.
 
-    Where the reference server moves other counters, `reason` says why, and `ours` which. `unsafe`
-    says why the real server is not asked, if it is not.
+    If the reference server changes other counters, `ours` has these and `reason` says why. `unsafe`
+    is the reason why a script is not played on the real server.
     """
 
     name: str
@@ -41,20 +41,20 @@ class Script:
 
 
 def executed(size: int = 1, executions: int = 1) -> Moves:
-    """Executions of batches of that size, and nothing else."""
+    """Return the counters of executions of batches of this size."""
     names = ("execution_count", "exec_count", f"batches of {size}")
     return Counter(dict.fromkeys(names, executions))
 
 
 def answered(requests: int = 1, rows: int = 1) -> Moves:
-    """The counters of answered requests with these numbers of rows, in any batches."""
+    """Return the counters of answered requests with this number of rows, in any batches."""
     parts = ("success", "queue", "compute_input", "compute_infer", "compute_output")
     inferred = dict.fromkeys(("inference_count", "count"), requests * rows)
     return Counter(dict.fromkeys((*parts, "request_success"), requests) | inferred)
 
 
 def ran(requests: int = 1, rows: int = 1) -> Moves:
-    """Requests that have been executed one by one."""
+    """Return the counters of requests that were executed one by one."""
     return answered(requests, rows) + executed(rows, requests)
 
 
@@ -63,12 +63,12 @@ def failed(reason: str, requests: int = 1) -> Moves:
 
 
 def broke(size: int = 1, requests: int = 1) -> Moves:
-    """An execution that failed as a whole."""
+    """Return the counters of an execution that failed as a whole."""
     return failed("BACKEND", requests) + executed(size)
 
 
 def hit(requests: int = 1) -> Moves:
-    """Requests that the response cache has answered."""
+    """Return the counters of requests answered from the response cache."""
     names = ("success", "queue", "cache_hit", "request_success")
     return Counter(dict.fromkeys(names, requests))
 
@@ -86,13 +86,13 @@ FAILS_LAST = "sender.send(fail('no'), flags=FINAL)"
 
 
 def source(*scripts: str | None, end: str = ENDS) -> str:
-    """A decoupled model says these texts one by one, None for an error, and ends."""
+    """Return a script that sends these texts one by one (None: an error), and ends."""
     lines = [f"sender.send({'fail(0)' if s is None else f'say({s!r})'})\n" for s in scripts]
     return "".join(lines).replace("fail(0)", "fail('no')") + end
 
 
 def calls(model: str, script: str, version: int = -1) -> str:
-    """A model asks another one, and answers with what it hears."""
+    """Return a script that calls another model, and answers with its response."""
     return f"""
 given = pb_utils.Tensor('script', np.array([{script!r}.encode()], dtype=object))
 asked = pb_utils.InferenceRequest(model_name={model!r}, model_version={version},
@@ -103,7 +103,7 @@ answer = fail(response.error().message()) if response.has_error() else say('x')
 
 
 def calls_many(script: str) -> str:
-    """A model asks a decoupled one."""
+    """Return a script that calls a decoupled model."""
     return calls("many", script).split("response =")[0] + (
         "answer = say(str([one.has_error() for one in asked.exec(decoupled=True)]))"
     )
@@ -121,7 +121,7 @@ def ask(model: str, *scripts: str, **settings: Any) -> Act:
 
 
 def stream(model: str, script: str, **settings: Any) -> Act:
-    """Ask over a stream."""
+    """Send a request on a stream."""
 
     def act(play: Play) -> None:
         play.stream(model, script, "s", **settings)
@@ -142,7 +142,7 @@ def over_http(play: Play) -> None:
 
 
 def document(datatype: str, *data: object) -> dict[str, object]:
-    """The JSON of a request."""
+    """Return the JSON of a request."""
     given = {"name": "script", "datatype": datatype, "shape": [len(data)], "data": data}
     return {"inputs": [given]}
 
@@ -162,7 +162,7 @@ def refusals(play: Play) -> None:
 
 
 def cancelled(*lines: str) -> Act:
-    """A request is given up while it runs, which then goes on with these lines."""
+    """Cancel a request while its script runs, which then continues with these lines."""
 
     def act(play: Play) -> None:
         play.send("plain", play.gate("c") + "\n".join(lines), "c")
@@ -187,7 +187,7 @@ def cancelled_stream(play: Play) -> None:
 
 
 def waiting(model: str, *scripts: tuple[str, int], then: Act | None = None) -> Act:
-    """Queue scripts with these numbers of rows behind one request; run `then` before they go on."""
+    """Queue scripts with these numbers of rows after a request; run `then` before that ends."""
 
     def act(play: Play) -> None:
         play.send(model, play.gate("h") + SAYS, "h", rows=1)
@@ -216,7 +216,7 @@ def cancelled_without_a_batcher(play: Play) -> None:
 
 
 def numbered(model: str, *steps: str) -> Act:
-    """`1` is a request of sequence 1, `1+` the first, `1-` the last; `!` breaks the batch."""
+    """Send requests of sequences: `1` of sequence 1, `1+` first, `1-` last; `!` fails the batch."""
 
     def act(play: Play) -> None:
         for step in steps:
@@ -249,7 +249,7 @@ def cancelled_sequence(play: Play) -> None:
 
 
 def iterations(then: str) -> Act:
-    """The model wants a request twice more, then goes on like this."""
+    """Return a script that reschedules its request twice, then continues with `then`."""
     again = "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)"
 
     def act(play: Play) -> None:
@@ -272,7 +272,7 @@ def loads_again(play: Play) -> None:
     play.ask("reloaded", SAYS)
     play.ask("reloaded", RAISES)
     assert play.http(f"{path}/unload") == 200
-    # It may still be there when it is not ready any more.
+    # The model may still be in the index when it is not ready any more.
     play.until(lambda: why_not_ready(play.server, "reloaded"), "unloaded")
     assert play.http(f"{path}/load") == 200
     play.ask("reloaded", SAYS)

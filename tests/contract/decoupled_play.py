@@ -25,7 +25,7 @@ def message(
 
 
 def streamed(server: Server, *messages: pb.ModelInferRequest, **metadata: str) -> Outcome:
-    """Return the outcome of a stream of these requests."""
+    """Send requests on a stream; return the outcome."""
     with grpc.insecure_channel(server.grpc) as channel:
         return call("ModelStreamInfer", *messages, **metadata).put(channel)
 
@@ -33,7 +33,7 @@ def streamed(server: Server, *messages: pb.ModelInferRequest, **metadata: str) -
 def opened(
     channel: grpc.Channel, requests: Iterator[pb.ModelInferRequest], **options: object
 ) -> grpc.Call:
-    """A stream of these requests."""
+    """Open a stream with these requests."""
     method = channel.stream_stream(
         "/inference.GRPCInferenceService/ModelStreamInfer",
         pb.ModelInferRequest.SerializeToString,
@@ -43,7 +43,7 @@ def opened(
 
 
 def told(outcome: Outcome, request_id: str = "i") -> tuple[Told, ...]:
-    """The text of each message about a request, and whether it says that it is the last."""
+    """Return the text of each message about a request, and whether it is marked as the last."""
     assert (outcome.code, outcome.details) == ("OK", "")
     return tuple(
         (
@@ -56,7 +56,7 @@ def told(outcome: Outcome, request_id: str = "i") -> tuple[Told, ...]:
 
 
 def text(response: pb.ModelInferResponse) -> str:
-    """The elements of all outputs; those that are no strings by their bytes."""
+    """Return the elements of all outputs; elements that are not strings as bytes."""
     words = []
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if output.datatype != "BYTES":
@@ -69,7 +69,7 @@ def text(response: pb.ModelInferResponse) -> str:
 
 
 def agrees(found: tuple[Told, ...], expected: tuple[Told, ...]) -> bool:
-    """Errors need only contain what is expected."""
+    """Return whether messages agree; an error must only contain the expected text."""
     return len(found) == len(expected) and all(
         part in whole and is_final == was_final
         for (whole, is_final), (part, was_final) in zip(found, expected, strict=True)
@@ -77,7 +77,7 @@ def agrees(found: tuple[Told, ...], expected: tuple[Told, ...]) -> bool:
 
 
 def posted(server: Server, path: str, document: object) -> bytes:
-    """Every byte that comes back for a request, on a connection of its own."""
+    """Send a request on a new connection, and return all received bytes."""
     body = json.dumps(document).encode()
     with connect(server.http) as connection, connection.makefile("rb") as stream:
         connection.sendall(casebook.post(path, body, headers={"Connection": "close"}))

@@ -1,9 +1,9 @@
 """Scripts of models that use response senders, and the responses that their clients receive.
 
-A script is what the probe `scripted.py` does with one request, and what the real server's gRPC
-stream then tells of it: a text for each response that has one, the error's for each that failed.
-Scripts that break the real server are not here: an ordinary model that sends and returns, one that
-sends nothing but the flag.
+A script is the code that the probe `scripted.py` executes for one request, with the messages of the
+real server's gRPC stream: the texts of responses and of errors. Two kinds of scripts are not here,
+because they crash the real server: an ordinary model that both sends and returns a response, and an
+ordinary model that sends only the final flag.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IO = """
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 ITERATIVE = "max_batch_size: 4 sequence_batching { iterative_sequence: true }"
-# A batch runs when two requests have come.
+# A batch runs when two requests have arrived.
 IN_PAIRS = """
     max_batch_size: 4
     dynamic_batching { preferred_batch_size: [2] max_queue_delay_microseconds: 60000000 }
@@ -83,7 +83,7 @@ def ordinary(name: str, source: str, *told: Told, fails: bool = False) -> Script
 
 
 def refusals(*calls: str) -> str:
-    """Try these calls, and say what each raises."""
+    """Return a script that tries these calls, and answers with their exceptions."""
     lines = ["texts = []"]
     for call in calls:
         lines += [
@@ -164,7 +164,7 @@ SCRIPTS = [
         refusals("sender.send()", "sender.send(None, 2)", "sender.send(say('x'), 3)") + TELL,
         (f"{NEITHER} {UNSUPPORTED} {UNSUPPORTED}", FINAL),
     ),
-    # The error comes after what was sent before it: a stream has no place for it any more.
+    # The stream has ended before the error, so that the error is not sent.
     ordinary("sends, and raises", A + RAISE, ("a", GOES_ON), fails=True),
     ordinary("sends a second response", A + B, ("a", GOES_ON), fails=True),
     ordinary("sends a second error", BAD + BAD, ("bad", GOES_ON), fails=True),
@@ -177,8 +177,8 @@ SCRIPTS = [
     ),
 ]
 
-#: What this server tells otherwise: the one response of an ordinary model is sent when the model
-#: has announced its end, so it is known to be the last, and a client that waits for that goes on.
+#: Differences: the reference server sends the only response of an ordinary model when the model has
+#: sent the final flag, so the response can be marked as the last.
 TOLD_OTHERWISE = {"ordinary: sends the flag by itself": (("a", FINAL),)}
 
 COUNT = "kept['n'] = kept.get('n', 0) + 1\n"

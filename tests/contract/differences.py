@@ -1,7 +1,7 @@
 """Accepted differences between the responses of the reference server and NVIDIA's, with reasons.
 
-Anything else that differs is a fault. A row here takes the named thing out of the comparison for
-the cases whose names match; a row that no longer makes a difference fails the suite.
+Any other difference is a fault. A row removes a part of the response from the comparison of the
+cases whose names match. A row without any effect fails the suite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contract.wire import Exchange
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that stays: for which cases, why, and what is not compared."""
+    """An accepted difference: its cases, its reason, and the parts that are not compared."""
 
     cases: str
     reason: str
@@ -101,7 +101,7 @@ DIFFERENCES = [
 
 
 def comparable(case: Case, exchange: Exchange, differences: Iterable[Difference] = ()) -> Exchange:
-    """Take out of an exchange what is not compared for this case."""
+    """Return an exchange without the parts that are not compared for this case."""
     result = case.unstable(exchange)
     for difference in differences:
         if difference.concerns(case):
@@ -110,7 +110,7 @@ def comparable(case: Case, exchange: Exchange, differences: Iterable[Difference]
 
 
 def check_alike(case: Case, real: Exchange, ours: Exchange) -> None:
-    """Compare two answers, first as text because a difference of texts is easier to read."""
+    """Compare two answers, first as text, whose differences are easier to read."""
     real, ours = (comparable(case, answer, DIFFERENCES) for answer in (real, ours))
     assert str(ours) == str(real)
     assert ours == real

@@ -1,4 +1,4 @@
-"""Ensembles whose steps answer often, late, in part or not at all, and their models."""
+"""Ensembles whose steps send many, late, partial or no responses, and their models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ GIVEN = "Given"
 
 
 def tensor(kind: str, name: str, of: str = "FP32", more: str = "", dims: str = "1") -> str:
-    """One input or output."""
+    """Return an input or output."""
     return f'{kind} {{ name: "{name}" data_type: TYPE_{of} dims: [{dims}] {more} }}\n'
 
 
 def flow(decoupled: bool) -> str:
-    """The config of a model that answers as it is told."""
+    """Return the config of a model that answers as its request demands."""
     policy = "model_transaction_policy { decoupled: true }" if decoupled else ""
     return (
         "max_batch_size: 4\n"
@@ -26,13 +26,13 @@ def flow(decoupled: bool) -> str:
 
 
 def maps(kind: str, tensors: str) -> str:
-    """`A=a B=b`: the model's tensor A is a of the ensemble."""
+    """Return the maps of `A=a B=b`: the model's tensor A is the ensemble's tensor a."""
     pairs = (pair.split("=") for pair in tensors.split())
     return " ".join(f'{kind} {{ key: "{key}" value: "{value}" }}' for key, value in pairs)
 
 
 def step(model: str, inputs: str, outputs: str) -> str:
-    """One step of an ensemble."""
+    """Return a step of an ensemble."""
     return (
         f'step {{ model_name: "{model}" model_version: -1 {maps("input_map", inputs)} '
         f"{maps('output_map', outputs)} }}\n"
@@ -42,7 +42,7 @@ def step(model: str, inputs: str, outputs: str) -> str:
 def ensemble(
     inputs: str, outputs: str, *steps: str, more: str = "", batch: int = 4, dims: str = "1"
 ) -> Probe:
-    """`what:STRING X` are tensors, of FP32 if nothing else is said; `?` makes them optional."""
+    """Return an ensemble with tensors such as `what:STRING X?`: FP32 by default, `?` optional."""
     written = ""
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for word in tensors.split():
@@ -57,7 +57,7 @@ def ensemble(
 
 
 def laid_out(taken: str, given: str, model: str, batch: int = 4) -> Probe:
-    """An ensemble of one step, whose input and output have these dims, and maybe a reshape."""
+    """Return an ensemble of one step, with these dims and optional reshapes of its tensors."""
     return Probe(
         f'platform: "ensemble"\nmax_batch_size: {batch}\n'
         f'input {{ name: "X" data_type: TYPE_FP32 {taken} }}\n'
@@ -161,7 +161,7 @@ PROBES = {
         step("given", "A=a B=c", "told=t"),
         step("source", "what=t", "Y=O"),
     ),
-    # Steps that leave something out.
+    # Steps that omit outputs.
     "parted": ensemble("what:STRING", "a b", PART),
     "parted_on": ensemble("what:STRING", "O", PART_Y, step("same", "X=a", "Y=O")),
     "parted_optional": ensemble(
@@ -189,7 +189,7 @@ PROBES = {
     # Failures.
     "first_of_two": ensemble("what:STRING", "O a", PART, step("same", "X=b", "Y=O")),
     "outer_parted": ensemble("what:STRING", "O", step("parted_on", "what=what", "O=O")),
-    # Models and ensembles of which only one batches.
+    # Ensembles that batch with models that do not, and the reverse.
     "too_wide": ensemble("X", "O", SINGLE),
     "unbatched": ensemble("X", "O", SINGLE, batch=0),
     "unbatched_over_batched": ensemble("X", "O", SAME, batch=0, dims="-1, 1"),
@@ -234,7 +234,7 @@ PROBES = {
         "X", "O", step("given", "A=X B=nowhere", "told=t"), step("same", "X=X", "Y=O")
     ),
     "dangling2": ensemble("X", "O", step("given", "A=X", "told=t"), step("same", "X=X", "Y=O")),
-    # Layouts of their own.
+    # Different layouts.
     "grid": Probe(
         "max_batch_size: 4\n"
         + tensor("input", "X", dims="-1, -1")
@@ -263,7 +263,7 @@ _MIXED = "in ensemble {0}, step of model '{0}' receives inputs originated from d
 _MIXED_WITHIN = "in ensemble {0}, step of model '{1}' receives inputs originated from different"
 _UNUSED = "ensemble tensor '{1}' is unused in ensemble '{0}'"
 
-#: What is not loaded, and what both servers' logs say of it.
+#: Models that are not loaded, with the text in both servers' logs.
 REFUSED = {
     **{
         name: _MIXED.format(name)

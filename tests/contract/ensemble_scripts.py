@@ -1,7 +1,7 @@
-"""Questions to ensembles, and the notation of their answers.
+"""Requests to ensembles, and the notation of their responses.
 
-`whole` is everything that came, with the mark of the last answer; `loose` leaves that mark out,
-since where steps follow a decoupled one it comes with the last answer or after it, by chance.
+`loose` omits the mark of the last response: if steps follow a decoupled step, the mark arrives by
+chance with the last response or after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FINAL = "triton_final_response"
 
 @dataclass(frozen=True)
 class Question:
-    """One question to one ensemble; `ask` gives what a server says to it."""
+    """One request to one ensemble; `ask` returns a server's response."""
 
     name: str
     ask: Callable[[Server], str]
@@ -35,7 +35,7 @@ class Question:
 
 
 def request(model: str, *, rows: int = 1, fields: dict[str, Any], **inputs: str | float) -> Any:
-    """A message over [rows, 1] tensors: texts or FP32."""
+    """Return a message with tensors [rows, 1] of texts or FP32."""
     message = pb.ModelInferRequest(model_name=model, id="q")
     for name, value in inputs.items():
         tensor = message.inputs.add(name=name, shape=[rows, 1])
@@ -56,7 +56,7 @@ def request(model: str, *, rows: int = 1, fields: dict[str, Any], **inputs: str 
 
 
 def _written(response: Any, *, loose: bool) -> str:
-    """A response as text; outputs come in no order."""
+    """Return a response as text, with sorted outputs."""
     outputs = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         texts = output.datatype == "BYTES"
@@ -87,7 +87,7 @@ def _stream(server: Server, message: Any, *, loose: bool) -> str:
 
 
 def stream(model: str, what: str, *, loose: bool = False, **given: Any) -> Question:
-    """Ask over a stream that reports its end."""
+    """Send a request on a stream that reports its end."""
     name = f"{model} told '{what}'" + "".join(f", {key}" for key in given)
     fields = {"triton_enable_empty_final_response": True, **given.pop("fields", {})}
 
@@ -99,7 +99,7 @@ def stream(model: str, what: str, *, loose: bool = False, **given: Any) -> Quest
 
 
 def infer(model: str, fields: dict[str, Any] | None = None, **given: Any) -> Question:
-    """Ask for one answer."""
+    """Send a request with one response."""
 
     def ask(server: Server) -> str:
         with grpc.insecure_channel(server.grpc) as channel:
@@ -115,7 +115,7 @@ def infer(model: str, fields: dict[str, Any] | None = None, **given: Any) -> Que
 
 
 def page(method: str, path: str, body: Any = None) -> Question:
-    """Ask over HTTP; only the status and the body are kept."""
+    """Send a request over HTTP; only the status and the body are kept."""
     content = b"" if body is None else json.dumps(body).encode()
 
     def ask(server: Server) -> str:
@@ -131,7 +131,7 @@ def page(method: str, path: str, body: Any = None) -> Question:
 
 
 def config(model: str) -> Question:
-    """Ask for the configuration; the real server keeps its maps in no order."""
+    """Request the configuration, with sorted maps: the real server's maps have no order."""
     asked = page("GET", f"/v2/models/{model}/config")
 
     def ask(server: Server) -> str:
@@ -142,12 +142,12 @@ def config(model: str) -> Question:
 
 
 def text(name: str, value: str) -> dict[str, Any]:
-    """An input of one text, as JSON."""
+    """Return an input of one text as JSON."""
     return {"inputs": [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [value]}]}
 
 
 def shaped(model: str, shape: list[int]) -> Question:
-    """Ask with a tensor of another shape than [rows, 1]."""
+    """Send a tensor of another shape than [rows, 1]."""
     data = [float(number) for number in range(int(np.prod(shape)))]
     given = {"name": "X", "datatype": "FP32", "shape": shape, "data": data}
     asked = page("POST", f"/v2/models/{model}/infer", {"inputs": [given]})
@@ -155,13 +155,13 @@ def shaped(model: str, shape: list[int]) -> Question:
 
 
 def repeated(model: str, what: str) -> Question:
-    """Count the parameters of a sequence in the response over HTTP, which repeats keys."""
+    """Count the parameters of a sequence in an HTTP response, which repeats keys."""
     asked = page("POST", f"/v2/models/{model}/infer", text("what", what))
     name = f"{model} told '{what}': parameters"
     return Question(name, lambda server: str(asked.ask(server).count('"sequence_id"')))
 
 
-# Answers of the source itself: nothing runs behind it, so all of it is certain.
+# Responses of the source itself: no step follows, so the whole response is deterministic.
 SOURCES = [
     stream(model, what)
     for model in ("just_source", "one_of_source")
@@ -237,8 +237,8 @@ _MISSES_X = (
     "inputs for model 'same'. Got input(s) [], but missing required input(s) ['X']. Please provide "
     "all required input(s)."
 )
-#: A step fails while another one runs. The real server says the same; but on a busy machine it was
-#: seen never to answer, nor whatever was asked of this ensemble from then on.
+#: A step fails while another one runs. The real server responds equally, but on a busy machine it
+#: was seen to answer neither this request nor later requests to the ensemble.
 FAILED_BESIDE = {
     "z1": _MISSES_X,
     "none": _MISSES_X,

@@ -1,6 +1,6 @@
-"""Random faulty model folders, and what the real server says when it loads each of them.
+"""Random faulty model folders, and the real server's responses when it loads them.
 
-    TABLES=write PYTHONPATH=.:tests python -m contract.faulty_folders [PATTERN]    records it anew
+    TABLES=write PYTHONPATH=.:tests python -m contract.faulty_folders [PATTERN]    record again
 
 Each fault is put into a valid model that is drawn from a seed. `tests/recorded/test_faulty.py`
 compares `reference-server check` and the loads of the reference server with the recording.

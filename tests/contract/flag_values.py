@@ -1,9 +1,9 @@
 """Every flag of tritonserver with many values: whether the server accepts it, or its reason.
 
-    PYTHONPATH=.:tests python -m contract.flag_values     records the real server's answers anew
+    PYTHONPATH=.:tests python -m contract.flag_values     record the real server's answers again
 
-The recording maps an argument, with another one after a blank if the flag is given twice, to the
-reason of the real server's refusal; "" means that it is accepted.
+The recording has the reason of the real server's refusal by argument; "" means that the argument is
+accepted. If a flag is given twice, both arguments are joined by a blank.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from contract.recordings import FOLDER
 from support.servers import ROOT
 
 RECORDING = FOLDER / "flags.json"
-#: It accepts all arguments, and then lacks a repository.
+#: The reason if all arguments are accepted: the server then lacks a repository.
 _STARTS = "error: creating server"
 _VALUES = ("true", "FALSE", "0", "-1", "", "10s", " 7", "+5", "1.5", "0x10", "abc", "4294967296")
-#: For flags whose values have a form.
+#: Further values for flags whose values have a format.
 _FORMED = {
     "--trace-config": (
         *("rate=1", "rate=1,level=TIMESTAMPS", "opentelemetry,url=127.0.0.1:1,mode=x", "a,b,c=d"),
@@ -67,7 +67,7 @@ def arguments(flag: str) -> Iterator[str]:
 
 
 def said(given: list[str]) -> str:
-    """Return the real server's output for arguments that end it at once."""
+    """Return the real server's output for arguments with which it exits immediately."""
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve", *given]
     with tempfile.TemporaryDirectory() as folder:  # --log-file writes there
         try:
@@ -80,7 +80,7 @@ def said(given: list[str]) -> str:
 
 
 def split(argument: str) -> list[str]:
-    """Return the arguments of the command line of an entry in the recording."""
+    """Return the command-line arguments of an entry in the recording."""
     return re.split(r" (?=--)", argument)
 
 

@@ -13,7 +13,7 @@ VALID: dict[str, str] = {
     "input": 'input { name: "$x" data_type: TYPE_$t dims: [ $n ] }',
     "output": 'output { name: "$y" data_type: TYPE_$t dims: [ $n ] }',
 }
-#: More of a valid configuration, by the kind of the model.
+#: Further lines of a valid configuration, by kind of the model.
 KINDS: dict[str, dict[str, str]] = {
     "plain": {},
     "batcher": {"batching": "dynamic_batching { max_queue_delay_microseconds: 100 }"},
@@ -64,7 +64,7 @@ _PYTHON = ("plain", "batcher", "sequence", "labelled", "warmed")
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault: changed parts of a configuration and of its code, and of its files.
+    """A kind of fault: changes to the configuration, the code and the files of a model.
 
     Each placeholder, `$` and a letter, becomes a random value. A part that is None is removed.
     """
@@ -447,7 +447,7 @@ FAULTS: dict[str, Fault] = {
         complete="    @staticmethod\n    def auto_complete_config(config):\n"
         "        yield config\n"
     ),
-    # Code that raises exceptions, some of them only for what it reads.
+    # Code that raises exceptions, some of them only for certain values.
     "an exception in initialize": _code(
         initialize="    def initialize(self, args):\n        raise ValueError('$w')\n"
     ),

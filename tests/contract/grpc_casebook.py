@@ -1,9 +1,9 @@
-"""The definition of a gRPC case, its execution, and the functions the tables are written with.
+"""The definition of a gRPC case, its execution, and functions for the rows of the tables.
 
     unary("unknown model", infer("nobody"), "NOT_FOUND")
 
-reads: this message to ModelInfer gets this status from the real server. Its details and messages
-are in `recorded/grpc.jsonl`, and those of the reference server must be equal.
+means: the real server answers this message to ModelInfer with this status. `recorded/grpc.jsonl`
+has the details and messages, to which the reference server's must be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2 as pb
 ANSWER_SECONDS = 60
 SERVICE = "/inference.GRPCInferenceService/"
 
-# The responses that are not called like their methods.
+# Response types that are not named after their methods.
 RESPONSES = {
     "ModelInfer": pb.ModelInferResponse,
     "ModelStreamInfer": pb.ModelStreamInferResponse,
@@ -50,7 +50,7 @@ Forget = Callable[[Outcome], Outcome]
 
 
 def nothing(outcome: Outcome) -> Outcome:
-    """Forget nothing: all of it is compared."""
+    """Forget nothing: the whole outcome is compared."""
     return outcome
 
 
@@ -85,9 +85,9 @@ class GrpcCall:
 
 @dataclass(frozen=True)
 class GrpcCase:
-    """Calls made one after the other, and what the real server answers to the last.
+    """Calls made one after the other, and the real server's response to the last call.
 
-    `unstable` removes what the real server itself does not promise, such as the order in a map.
+    `unstable` removes parts that vary on the real server, such as the order in a map.
     """
 
     name: str
@@ -111,7 +111,7 @@ AskGrpc = Callable[[GrpcCase], tuple[Outcome, ...]]
 
 
 def chapter(title: str, *cases: GrpcCase | Iterable[GrpcCase]) -> list[GrpcCase]:
-    """Put a table under its title, which becomes the first part of each name."""
+    """Return a table's cases with its title as the first part of each name."""
     rows: Iterator[GrpcCase] = itertools.chain.from_iterable(
         [row] if isinstance(row, GrpcCase) else row for row in cases
     )
@@ -122,7 +122,7 @@ def chapter(title: str, *cases: GrpcCase | Iterable[GrpcCase]) -> list[GrpcCase]
 
 
 def call(method: str, *requests: Message | bytes, **metadata: str) -> GrpcCall:
-    """Write a call; metadata go in by name."""
+    """Write a call with this metadata."""
     sent = tuple(
         request if isinstance(request, bytes) else request.SerializeToString(deterministic=True)
         for request in requests
@@ -151,11 +151,11 @@ def stream(name: str, *requests: Message | bytes, code: str = "OK", **metadata: 
 
 
 class Unsigned(int):
-    """A number that goes into `uint64_param`."""
+    """A number for `uint64_param`."""
 
 
 def parameter(value: object) -> Parameter:
-    """The parameter that holds `value`; of None, one that holds nothing."""
+    """Return a parameter with `value`; for None, a parameter without any value."""
     match value:
         case None:
             return Parameter()
@@ -178,7 +178,7 @@ def parameters(values: Mapping[str, object]) -> dict[str, Parameter]:
 def tensor(
     name: str, datatype: str, shape: Iterable[int], typed: Any = None, **given: object
 ) -> pb.ModelInferRequest.InferInputTensor:
-    """Describe an input; `typed` are its contents, other words its parameters."""
+    """Describe an input; `typed` are its contents, other keywords its parameters."""
     described = pb.ModelInferRequest.InferInputTensor(
         name=name, datatype=datatype, shape=shape, parameters=parameters(given)
     )
@@ -188,12 +188,12 @@ def tensor(
 
 
 def typed(**contents: Any) -> pb.InferTensorContents:
-    """Contents that are not raw."""
+    """Return typed contents."""
     return pb.InferTensorContents(**contents)
 
 
 def output(name: str, **given: object) -> pb.ModelInferRequest.InferRequestedOutputTensor:
-    """Ask for an output; other words are its parameters."""
+    """Describe a requested output; `given` are its parameters."""
     return pb.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=parameters(given))
 
 
@@ -230,7 +230,7 @@ def byte_strings(*elements: bytes) -> bytes:
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
-# ------------------------------------------------------------------------ what may not be promised
+# -------------------------------------------------------------- parts of responses that may vary
 
 
 def details(change: Callable[[str], str]) -> Forget:

@@ -1,7 +1,6 @@
 """Accepted differences between the reference server's gRPC frontend and NVIDIA's, with reasons.
 
-As in differences.py: anything else that differs is a fault, and a row that no longer makes a
-difference fails the suite.
+As in differences.py, any other difference is a fault, and a row without any effect fails the suite.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contract.grpc_casebook import Forget, GrpcCase, Outcome, details, everythin
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that stays: for which cases, why, and what is not compared."""
+    """An accepted difference: its cases, its reason, and the parts that are not compared."""
 
     cases: str
     reason: str
@@ -61,7 +60,7 @@ DIFFERENCES: list[Difference] = [
 def comparable(
     case: GrpcCase, outcomes: tuple[Outcome, ...], differences: Iterable[Difference] = ()
 ) -> tuple[Outcome, ...]:
-    """Take out of the outcomes what is not compared for this case."""
+    """Return an outcome without the parts that are not compared for this case."""
     result = tuple(map(case.unstable, outcomes))
     for difference in differences:
         if difference.concerns(case):

@@ -14,10 +14,10 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-#: Values of configurations' fields, of which some have all values, one of each type.
+#: Values for fields of configurations. One field of each type has all values, others have few.
 _LIMITS = ("-1", "0", "2147483648", "4294967296", "9223372036854775807", "18446744073709551615")
 _EACH_TYPE = ("max_batch_size", "dims", "latest", "delay", "model_version", "default level")
-#: The value of a field in a template; no other value has these digits.
+#: The hole, i.e. the replaced value in a template; no other value has these digits.
 HOLE = "77"
 _ANSWER_SECONDS = 60
 EDGES = ("2147483648", "4294967296", "9223372036854775807", "9223372036854775808",

@@ -1,9 +1,9 @@
 """Every integer that a client or a configuration can set, with many values.
 
-    PYTHONPATH=.:tests python -m contract.integer_values            records new fields
-    PYTHONPATH=.:tests python -m contract.integer_values PATTERN    records some fields again
+    PYTHONPATH=.:tests python -m contract.integer_values            record new fields
+    PYTHONPATH=.:tests python -m contract.integer_values PATTERN    record some fields again
 
-The recording maps a field and a value to the answer. `tests/recorded/test_integers.py` compares the
+The recording has the answers by field and value. `tests/recorded/test_integers.py` compares the
 reference server's answers with it.
 """
 
@@ -38,7 +38,7 @@ FLAGS: dict[str, Flag] = {
     "model_control_mode": "explicit",
     "load_model": ["mirror", "types", "labelled", "asks", "echoes"],
 }
-#: The recorded answer to a value that ends the real server or is never answered.
+#: The recorded answer if a value crashes the real server, or is never answered.
 ENDS = "no answer"
 CODE_VALUES = (
     *("2**31", "2**32", "2**63 - 1", "2**63", "2**64 - 1", "2**64", "-1", "-2**63", "-2**63 - 1"),
@@ -58,11 +58,11 @@ _TYPES = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT6
 
 
 def _json(body: Mapping[str, Any]) -> str:
-    """Return JSON in which the hole stands without quotes."""
+    """Return JSON in which the hole (the replaced value) has no quotes."""
     return json.dumps(body).replace(f'"{HOLE}"', HOLE)
 
 
-#: Values of a shape; the real server ends, or never answers, for larger numbers of elements.
+#: Values of a shape. For larger ones, the real server crashes or never answers.
 _SHAPES = tuple(value for value in JSON_VALUES if len(value) < 10 or value.startswith("-"))
 
 
@@ -220,7 +220,7 @@ def _over_grpc(
     with grpc.insecure_channel(server.grpc) as channel:
         outcome = made(values[value]).put(channel)
     if outcome.messages and isinstance(outcome.messages[0], pb.ModelStatisticsResponse):
-        return outcome.code  # the statistics are of all requests before
+        return outcome.code  # the statistics depend on earlier requests
     return str(outcome)
 
 
@@ -256,9 +256,9 @@ def _called(field: str, server: Any, value: str) -> str:
     answer = posted(server, "/v2/models/asks/infer", json.dumps({"inputs": [one]}))
     content = json.loads(answer[4:])
     text = content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
-    # NumPy 2 shows scalars with their types; the real server needs NumPy 1.26.
+    # NumPy 2 prints scalars with their types; the real server needs NumPy 1.26.
     text = re.sub(r"np\.(?:\w+\(([\w.-]+)\)|(True)_)", r"\1\2", text).replace("bool_'", "bool'")
-    # Only the class of what pybind11 refuses is compared, as in the matrix of arguments.
+    # If pybind11 refuses a value, only the exception's class is compared (see argument_matrix.py).
     return re.sub(
         r"^(TypeError|RuntimeError|OverflowError|ValueError): .*", r"\1", text, flags=re.S
     )
@@ -303,7 +303,7 @@ def write(folder: Path) -> None:
 
 
 Answers = dict[str, dict[str, str]]
-#: In the recording it stands for long values in answers.
+#: Replaces long values in recorded answers.
 _VALUE = "VALUE"
 _LONG = 4
 
@@ -340,7 +340,7 @@ def answers(server: Server | InProcessServer, field: Field) -> dict[str, str]:
 
 
 def _recorded(server: Server, field: Field) -> dict[str, str]:
-    """Return the real server's answers; it is started again after a value that ends it."""
+    """Return the real server's answers; start it again after a value that crashes it."""
     found = {}
     for value in field.values:
         try:

@@ -1,4 +1,4 @@
-"""Configurations in JSON, as load requests bring them: those that are read, and those refused."""
+"""Configurations in JSON for load requests, both accepted and refused."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def policies(key: str) -> str:
 
 
 def unserved(text: str) -> str:
-    """Return the configuration changed so that it is refused after it was read.
+    """Return the configuration with a change, so that it is refused after parsing.
 
     No process is started for it.
     """
     return text.replace("{", '{"instance_group":[{"kind":"KIND_GPU"}],', 1)
 
 
-#: Both servers read these.
+#: Both servers accept these texts.
 READ = {
     "snake case": members('"max_batch_size":4', '"dynamic_batching":{"preferred_batch_size":[2]}'),
     "camel case": members('"maxBatchSize":4', '"dynamicBatching":{"preferredBatchSize":[2]}'),
@@ -90,7 +90,7 @@ READ = {
     "number of no action": batching('"default_queue_policy":{"timeout_action":9}'),
     "number of no format": members().replace('"data_type"', '"format":9,"data_type"', 1),
 }
-#: Both servers refuse these.
+#: Both servers refuse these texts.
 REFUSED = {
     "open": members()[:-1],
     "open string": '{"backend":"pyth',
@@ -127,7 +127,7 @@ REFUSED = {
     **{f"truth {text}": decoupled(text) for text in ('"on"', "1", "True", '""')},
     **{f"fractions {text}": controlled(text) for text in ("[1e39,1]", '["nan",1]', '[" ",0]')},
 }
-#: Only the real server reads these. What is no JSON, and forms that JSON libraries do not write.
+#: Only the real server accepts these: invalid JSON, and forms that JSON libraries do not write.
 READ_BY_TRITON = {
     "bare key": members("max_batch_size:4"),
     "single quotes": members("'default_model_filename':'model.py'"),
@@ -146,7 +146,7 @@ READ_BY_TRITON = {
     "type in lower case": typed('"type_fp32"'),
     "truth as text": decoupled('"true"'),
 }
-#: Only the reference server reads these.
+#: Only the reference server accepts these.
 READ_HERE = {
     "array for an object": members('"dynamic_batching":[]'),
     "number with a point as text": of_rows('"4.0"'),
@@ -155,7 +155,7 @@ READ_HERE = {
     "space in a fraction": controlled('[" 1",0]'),
     "fraction in a priority": policies('"1.0"'),
 }
-#: The texts of READ whose values are compared in the configuration that is then served.
+#: Texts of READ whose values are compared with the served configuration.
 SHOWN = (
     *("camel case", "null", "escapes", "rows 40E-1", "dims [1e2]", 'fractions ["NaN",0]'),
     *("fractions [1,0.1]", "fractions [0.1234567,1e9]", "exact delay", "number of no action"),

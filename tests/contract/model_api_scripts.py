@@ -316,7 +316,7 @@ CONTROLLING = [
            "TypeError|AttributeError"),
 ]  # fmt: skip
 
-#: A limit that is over before an idle model is given the request.
+#: A time limit that ends before an idle model receives the request.
 EXPIRED = INTERNAL + "Request timeout expired"
 HURRIED = "r = to('impatient', numbers(1), outputs=['OUT'], timeout=1)\n"
 LIMITED = [

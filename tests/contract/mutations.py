@@ -1,4 +1,4 @@
-"""Good requests of the tables with bytes changed, over HTTP and gRPC."""
+"""Valid requests of the tables with changed bytes, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from contract.grpc_casebook import GrpcCall, call
 from contract.grpc_cases import CASES as GRPC_CASES
 from support.mutations import mutated
 
-# A longer request is mostly data, whose bytes may be any.
+# Longer requests are excluded: they are mostly data, in which any bytes are valid.
 LONGEST = 2_000
-# Models whose answers a mutation may change for the cases that come later, or that never answer,
-# or that a shape may end; and settings of the whole server.
+# Excluded: models whose later answers a mutation may change, models that may never answer or crash
+# because of a shape, and settings of the whole server.
 UNTOUCHED = (b"held", b"faults", b"faulty_chain", b"counted", b"unasked", b"decoupled")
 GRPC_UNTOUCHED = (b"matrix", b"held", b"faults", b"faulty_chain", b"labelled", b"counted")
 ELSEWHERE = (b"/v2/logging", b"trace/setting", b"sharedmemory", b"/v2/repository")
 FRAMING = b"content-length"
-# How requests are written that a change of their body leaves without an end, or an answer.
+# Excluded: forms of requests that may have no end, or no answer, after a change of the body.
 OTHER_FRAMING = (b"transfer-encoding:", b"expect:")
 
 
 def requests(*, within: bytes = b"") -> list[bytes]:
-    """The requests of good cases, those that say `within`."""
+    """Return the requests of valid cases that contain `within`."""
     return [
         case.request
         for case in CASES
@@ -39,12 +39,12 @@ def requests(*, within: bytes = b"") -> list[bytes]:
 
 
 def reframed(request: bytes, dice: random.Random) -> bytes:
-    """Change the body, at times the target, and state the body's true length."""
+    """Change the body, sometimes the target, and set the correct length of the body."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     method, target, version = first.split(b" ")
     if dice.randrange(8) == 0:
-        # A space, a letter beyond ASCII or a first letter other than this end the connection.
+        # A space, a non-ASCII character, or another first character would end the connection.
         target = b"/" + bytes(byte for byte in mutated(target[1:], dice) if 0x20 < byte < 0x7F)
     else:
         body = mutated(body, dice)
@@ -55,7 +55,7 @@ def reframed(request: bytes, dice: random.Random) -> bytes:
 
 
 def good_calls(*methods: str) -> list[GrpcCall]:
-    """The last calls of good cases; of these methods, or of all."""
+    """Return the last calls of valid cases, of these methods or of all."""
     return [
         case.calls[-1]
         for case in GRPC_CASES
@@ -67,7 +67,7 @@ def good_calls(*methods: str) -> list[GrpcCall]:
 
 
 def calls(count: int, *methods: str, seed: int) -> Iterator[GrpcCall]:
-    """The calls of good cases, mutated; of these methods, or of all."""
+    """Yield mutated calls of valid cases, of these methods or of all."""
     dice, pool = random.Random(seed), good_calls(*methods)
     for _ in range(count):
         good = dice.choice(pool)

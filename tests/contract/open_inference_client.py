@@ -3,8 +3,8 @@
     python open_inference_client.py http HOST:PORT
     python open_inference_client.py grpc HOST:PORT
 
-The clients are the protocol's own (PyPI: open-inference-openapi, open-inference-grpc). A program
-of its own, because their messages have the names of tritonclient's: a process may have one of them.
+The clients are those of the protocol (PyPI: open-inference-openapi, open-inference-grpc). They need
+a separate process, because their messages have the same names as tritonclient's.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def told(call: Callable[[], Any]) -> Any:
     """Return the result of a call, or its error."""
     try:
         return call()
-    except Exception as error:  # the clients' errors have nothing in common
+    except Exception as error:  # the clients' errors have no common class
         details = getattr(error, "details", None)
         return [type(error).__name__, details() if details else str(error)]
 

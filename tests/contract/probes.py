@@ -15,8 +15,8 @@ from support.servers import ROOT
 MODELS = Path(__file__).with_name("probe_models")
 GE_CLASSIFIER = ROOT / "model_repository" / "ge_classifier"
 
-# One input of each type, all optional, so that a request says which type it is about. BF16 has no
-# NumPy type: it is there to be refused, and has a probe of its own that knows what to do.
+# One optional input of each type, so that a request may have any of the types. BF16, which has no
+# NumPy type, is refused here; the probe `bf16` accepts it.
 TYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
     *("FP16", "BF16", "FP32", "FP64", "STRING"),
@@ -32,11 +32,11 @@ METER_CONFIG = """
     output { name: "told" data_type: TYPE_STRING dims: [1] }
 """
 
-#: The model for which a probe names no other: a class of `probe_models/small.py`.
+#: The default model of probes, a class of `probe_models/small.py`.
 IDENTITY = "Identity"
 
-# Enough inputs for several of them to meet in one bucket of a hash table, and for it to grow: 13
-# buckets hold these ten and three of the five that the server adds.
+# Enough inputs for collisions in a hash table, and for its growth: 13 buckets suffice for these ten
+# and three of the five inputs that the server adds.
 WIDE = ("a", "B1", "c-3", "delta", "E", "input_ids", "attention_mask", "x" * 20, "ö", "_")
 WIDE_CONFIG = (
     "".join(f'''input {{ name: "{name}" data_type: TYPE_FP32 dims: [1] }}\n''' for name in WIDE)
@@ -49,9 +49,9 @@ output { name: "third" data_type: TYPE_FP32 dims: [1] }
 
 @dataclass(frozen=True)
 class Probe:
-    """One model folder: its config, its versions, and its files.
+    """A model folder: its config, its versions, and its files.
 
-    model: the file that its model.py is made from, or a class of `probe_models/small.py`.
+    model: the source of its model.py, i.e. a file, or a class of `probe_models/small.py`.
     """
 
     config: str
@@ -114,7 +114,7 @@ PROBES = {
         input { name: "T" data_type: TYPE_STRING dims: [-1] }
         output { name: "U" data_type: TYPE_STRING dims: [-1] }
     """),
-    # What order the server has for inputs and outputs.
+    # The server's order of inputs and outputs.
     "wide": Probe(WIDE_CONFIG, "Order"),
     "wide_sequence": Probe(
         WIDE_CONFIG
@@ -133,7 +133,7 @@ PROBES = {
         """,
         "Order",
     ),
-    # Answers of other kinds.
+    # Other kinds of answers.
     "labelled": Probe(
         """
         max_batch_size: 4
@@ -293,7 +293,7 @@ PROBES = {
         """,
         None,
     ),
-    # What the metrics show: of the models' own making, and of requests that wait.
+    # Metrics: custom metrics, and pending requests.
     "meter": Probe(METER_CONFIG, MODELS / "meter.py"),
     "meter_too": Probe(METER_CONFIG, MODELS / "meter.py"),
     "held": Probe(
@@ -303,7 +303,7 @@ PROBES = {
         """,
         "Held",
     ),
-    # Models that do not load, each for its own reason; because of them the server is not ready.
+    # Models that fail to load for different reasons; because of them, the server is not ready.
     "fails_to_start": Probe(
         """
         input { name: "X" data_type: TYPE_FP32 dims: [1] }

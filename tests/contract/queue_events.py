@@ -1,20 +1,20 @@
 """Random events of queues: when each request is answered, and in which batch.
 
-    PYTHONPATH=.:tests python -m contract.queue_events           compares the real server's answers
+    PYTHONPATH=.:tests python -m contract.queue_events           compare the real server's answers
                                                                  with the recording
-    PYTHONPATH=.:tests python -m contract.queue_events record [PATTERN]    records them anew
-    PYTHONPATH=.:tests python -m contract.queue_events reference compares the reference server's
+    PYTHONPATH=.:tests python -m contract.queue_events record [PATTERN]    record them again
+    PYTHONPATH=.:tests python -m contract.queue_events reference compare the reference server's
 
 A scenario is a few requests to one model, with arrival times, rows, priorities, time limits,
 durations and cancellations, all drawn from a seed. Scenarios are selected whose outcome does not
 depend on a few hundredths of a second. `tests/recorded/test_queues.py` plays the recorded ones on
 the schedulers' queues with a simulated clock, which takes no time.
 
-An instance of the model `shrinks` is removed while requests wait, and one of `grows` is added: its
-process starts before the requests, and waits for its time. A client of `leaves` disconnects, which
-cancels several requests at once. Not played: HTTP clients that disconnect, whose requests the real
-server executes. `scheduler_scripts.share` draws events of the rate limiter, whose choice depends on
-their order and on all earlier executions, not on times.
+While requests wait, an instance of the model `shrinks` is removed, and an instance of `grows` is
+added: its process starts before the requests, and waits for its time. A client of `leaves`
+disconnects, which cancels several requests at once. HTTP clients do not disconnect, because the
+real server executes their requests. `scheduler_scripts.share` draws events of the rate limiter,
+whose choice depends on their order and on all earlier executions, not on times.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TWO = "instance_group { count: 2 }"
 #: The name of the event that removes or adds an instance.
 _CHANGE = "0"
 
-#: The models by name: the largest batch, the dynamic batcher, and more of the configuration.
+#: The largest batch, the dynamic batcher, and further configuration of each model, by name.
 MODELS = {
     "plain": (32, _WAITS, ""),
     "delays": (32, f"{_WAITS} {_DELAYS}", ""),
@@ -89,9 +89,9 @@ SHRINKS, GROWS, LEAVES = "shrinks", "grows", "leaves"
 _OPENS_MS = 2000
 #: The time until Triton uses an instance whose `initialize` has returned.
 _OPENING_MS = 75
-#: Also with an input of any size, for which Triton looks at its queue at each arrival.
+#: Models that also exist with an input of any size: Triton then checks its queue at each arrival.
 FREE = ("delays", "rejects", "levels_mixed")
-#: With executions that last long.
+#: Models with long executions.
 BUSY = ("plain", "ordered", "shrinks", "grows")
 
 
@@ -142,7 +142,7 @@ def _drawn(draw: random.Random, model: str, most_rows: int) -> list[Life]:
         cancels = arrives + draw.randrange(150, 1000, 100) if draw.random() < 0.15 else None
         if crowded:  # the real server executes cancelled requests, also in the next scenario
             cancels = None
-        # Between two looks at its queue while an instance is busy, Triton waits up to 0.5 s.
+        # While an instance is busy, Triton waits up to 0.5 s between two checks of its queue.
         durations = (330, 730) if crowded else (30, 330, 730)
         lasts = draw.choice(durations) if model in BUSY else 30
         lives.append(Life(str(number), arrives, lasts, fields, cancels))
@@ -185,9 +185,9 @@ def simulated(model: str, lives: Sequence[Life]) -> Outcome:
 
 
 def _without_cancelled(lives: Sequence[Life], outcome: Outcome) -> Outcome:
-    """Remove requests that were cancelled before their answer: their clients see only that.
+    """Remove requests that were cancelled before their answer, which their clients cannot see.
 
-    They are removed from the batches, too: Triton executes those that had joined a pending batch.
+    They are also removed from the batches, as Triton executes those in a pending batch.
     """
     cancels = {life.name: life.cancels for life in lives if life.cancels is not None}
     gone = {name for name in cancels if name not in outcome or not outcome[name][0] < cancels[name]}
@@ -297,7 +297,7 @@ def write(repository: Path) -> None:
         (repository / name / "config.pbtxt").write_text(text)
 
 
-#: By model and number.
+#: Scenarios and outcomes by model and number.
 Scenarios = dict[tuple[str, int], list[Life]]
 Outcomes = dict[tuple[str, int], Outcome]
 

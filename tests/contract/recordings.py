@@ -1,14 +1,14 @@
 """Files with the real server's responses to the rows of a table.
 
-A table of a thousand rows is played against the reference server at every run, and compared with
-the recording. The real server itself is asked for one row in ten, which shows that the recording is
-still true here, and for all of them by
+Each run plays all rows of a table on the reference server, and compares the responses with the
+recording. One row in ten is also played on the real server, to check that the recording is still
+valid. All rows are played on the real server by
 
-    make tables                 fails where the real server now says something else
-    make tables TABLES=write    records anew what it says; read the diff before you commit it
+    make tables                 fail if a response of the real server has changed
+    make tables TABLES=write    record all responses again; read the diff before you commit it
 
-A recording is a file of JSON lines in `recorded/`, one for each row: its name, a digest of what was
-sent, and what came back. A row that was changed since, or is new, is a failure that says so.
+A recording is a file of JSON lines in `recorded/`, one for each row: its name, a digest of the
+request, and the response. A row that is new or changed since the recording fails with that reason.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 FOLDER = Path(__file__).parent / "recorded"
-#: `sample` asks the real server for one row in ten, `all` for all of them, `write` records them.
+#: `sample` plays one row in ten on the real server, `all` plays all rows, `write` records them.
 MODE = os.environ.get("TABLES", "sample")
 ONE_IN = 10
-#: What tells shared objects of this process from those of others, in names of one length.
+#: Part of the names of this process's shared objects, of constant length.
 PROCESS = f"{os.getpid():07}"
 
 
 class Row(Protocol):
-    """A row of a table: its name is its own within the table."""
+    """A row of a table; its name is unique in the table."""
 
     @property
     def name(self) -> str: ...
@@ -51,10 +51,9 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 def asked_live(rows: Iterable[RowT]) -> list[RowT]:
-    """The rows for which the real server is asked in this run.
+    """Return the rows that this run plays on the real server.
 
-    The same tenth in every run, spread over the table by the rows' names: which tests there are
-    must not depend on the day.
+    The rows' names select the same tenth in every run, so that each run has the same tests.
     """
     return [row for row in rows if MODE != "sample" or zlib.crc32(row.name.encode()) % ONE_IN == 0]
 
@@ -62,9 +61,9 @@ def asked_live(rows: Iterable[RowT]) -> list[RowT]:
 class Recording(Generic[Answer]):
     """The real server's recorded responses to the rows of one table.
 
-    `types` are the dataclasses that answers consist of. `sent` gives what a row sends, of which the
-    digest is made. `own` has what stands in the file for text of this run alone; both have the same
-    length, as lengths are part of answers. `rows` are all of the table.
+    `types` are the dataclasses of answers. `sent` returns a row's bytes for the digest. `own` maps
+    texts of the file to texts of this run; both have the same length, as lengths are part of
+    answers. `rows` are all rows of the table.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Recording(Generic[Answer]):
         self._written: dict[str, dict[str, Any]] = {}
 
     def said(self, row: Row) -> Answer:
-        """Return the response to this row that the file holds."""
+        """Return the recorded response to this row."""
         line = self._lines.get(row.name)
         if line is None or line["sent"] != self._digest(row):
             was = "is not recorded" if line is None else "was changed since it was recorded"
@@ -97,9 +96,9 @@ class Recording(Generic[Answer]):
         return self._decoded(line["said"])
 
     def check(self, row: Row, answer: Answer, comparable: Callable[[Any, Answer], Answer]) -> None:
-        """Hold what the real server says now against the file, or into it if that is the mode.
+        """Compare the real server's response with the recording, or record it, depending on MODE.
 
-        `comparable` takes out of an answer to a row what the real server does not promise.
+        `comparable` removes parts of an answer that vary on the real server.
         """
         if MODE == "write":
             self._write(row, answer)
@@ -113,10 +112,10 @@ class Recording(Generic[Answer]):
         self._written[row.name] = {"row": row.name, "sent": self._digest(row), "said": said}
 
     def close(self) -> None:
-        """Put what was recorded into the file, in the order of the rows' names.
+        """Write the recorded responses to the file, in the order of the rows' names.
 
-        Rows that were not played, since a part of the tests was chosen, stay as they were recorded;
-        those that are no more in the table go.
+        The file keeps the earlier responses of rows that were not played. Rows that are no longer
+        in the table are removed.
         """
         if self._written:
             FOLDER.mkdir(exist_ok=True)
@@ -184,7 +183,7 @@ class Recording(Generic[Answer]):
 def chapters(rows: Iterable[RowT]) -> dict[str, list[RowT]]:
     """Return the rows by the first parts of their names.
 
-    A test of a chapter costs as much as a test of one row, apart from the row itself.
+    One test for each chapter avoids the overhead of one test for each row.
     """
     found: dict[str, list[RowT]] = {}
     for row in rows:
@@ -206,9 +205,9 @@ def check_each(rows: Iterable[RowT], check: Callable[[RowT], None]) -> None:
 
 @contextlib.contextmanager
 def repository_folder(word: str) -> Iterator[Path]:
-    """A new folder for a repository that answers tell the path of.
+    """Create a folder for a repository whose path occurs in answers.
 
-    The path is of one length in every run, since lengths are part of answers.
+    The length of the path is constant, since lengths are part of answers.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{word}-", dir="/tmp"))
     try:
@@ -218,7 +217,7 @@ def repository_folder(word: str) -> Iterator[Path]:
 
 
 def own_path(repository: Path) -> dict[str, str]:
-    """The path of a `repository_folder`, by what stands for it in a recording."""
+    """Return the path of a `repository_folder`, by its placeholder in recordings."""
     folder = str(repository.parent)
     word, _, _ = folder.rpartition("-")
     return {folder: f"{word}-recorded"}
@@ -250,7 +249,7 @@ def recorded_rows(
 def recording(
     table: str, repository: Path, rows: Iterable[Row], *types: type
 ) -> Iterator[Recording[Any]]:
-    """The real server's recorded responses to the rows of an HTTP table on this repository."""
+    """Open the real server's recorded responses to an HTTP table on this repository."""
     kept: Recording[Any] = Recording(
         table,
         (Exchange, Reply, *types),
@@ -263,7 +262,7 @@ def recording(
 
 
 def _encoded_bytes(content: bytes) -> dict[str, str]:
-    """Text where it is text, so that a diff can be read."""
+    """Encode bytes, as text if possible, so that a diff is readable."""
     packed = zlib.compress(content, 9)
     if len(content) > 2_000 and len(packed) < len(content) // 2:
         return {"zlib": base64.b64encode(packed).decode()}

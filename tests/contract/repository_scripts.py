@@ -45,14 +45,14 @@ from tritonclient.grpc import service_pb2 as pb
 
 INDEX = "/v2/repository/index"
 WITH_PARAMETER = VECTOR_JSON | {"parameters": {"k": {"string_value": "v"}}}
-# Notes that it executes, and answers when the file `end` is there.
+# Records that it executes, and answers when the file `end` exists.
 BUSY = times(
     1,
     initialize='self.folder = args["model_repository"]',
     before="""open(self.folder + "/begun", "w").close()
         while not os.path.exists(self.folder + "/end"): time.sleep(0.01)""",
 )
-# Starts when the file `go` is there.
+# Starts when the file `go` exists.
 HELD = times(
     1,
     initialize='while not os.path.exists(args["model_repository"] + "/go"): time.sleep(0.01)',
@@ -62,7 +62,7 @@ TELLS_FOLDER = times(1, initialize='raise RuntimeError(str(args["model_repositor
 
 
 def config(**fields: Any) -> str:
-    """The vector model's config as JSON, with these fields."""
+    """Return the vector model's config as JSON, with these fields."""
     return json.dumps(VECTOR_JSON | fields)
 
 
@@ -78,7 +78,7 @@ def statuses(model: str, status: int) -> list[Step]:
 
 
 def repaired(model: str = "@m") -> list[Step]:
-    """A model is put right, and loaded."""
+    """Return steps that repair a model, and load it."""
     return [files(model, VECTOR, {1: times(3)}), load(model, 200), infer(model, 200), index()]
 
 
@@ -741,8 +741,8 @@ EXPLICIT: list[Script] = [
     ),
 ]
 
-#: The categories of the restricted servers, each with a header of its own; but for metadata, so
-#: that there is a page which tells that the server is ready.
+#: The categories of the restricted servers, each with a different header. Metadata is not
+#: restricted, so that a page can show that the server is ready.
 RESTRICTIONS = {
     "health": "h=1",
     "inference": "i=1",
@@ -766,7 +766,7 @@ LOAD_M = "/v2/repository/models/m/load"
 UNLOAD_M = "/v2/repository/models/m/unload"
 ADMIN = {"adm": "a=b:c"}
 
-#: On servers in mode none whose operations are restricted.
+#: Scripts on servers with the control mode `none` and restricted operations.
 RESTRICTED: list[Script] = [
     script(
         "restricted",
@@ -836,7 +836,7 @@ ASKS_P: dict[str, Any] = {
 }
 SENT = {"X-Foo": "1", "x-low": "two", "Content-X-a": "3", "Other": "x"}
 
-#: On servers that forward headers named `X-.*` to models that tell their parameters.
+#: Scripts on servers that forward headers named `X-.*` to models that return their parameters.
 FORWARDED: list[Script] = [
     script(
         "forwarded headers",
@@ -852,7 +852,7 @@ FORWARDED: list[Script] = [
 
 
 def looks_fail(model: str) -> Step:
-    """Wait until the log has told twice that a model's files are no good: one look is over then."""
+    """Wait until the log reports a model's invalid files twice: a whole poll is then complete."""
 
     def play(session: Session) -> str:
         told = f"Poll failed for model directory '{session.named(model)}'"
@@ -862,7 +862,7 @@ def looks_fail(model: str) -> Step:
     return Step(f"a look at {model} fails", play, ("a look fails", model))
 
 
-#: On servers that follow the files.
+#: Scripts on servers that poll the files.
 POLLED: list[Script] = [
     script(
         "files are followed",

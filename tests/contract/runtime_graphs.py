@@ -1,4 +1,4 @@
-"""The graphs of `runtime_models` that show what a batch was made of."""
+"""Graphs of `runtime_models` whose outputs show the content of a batch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ELEMENTS = {
 }
 
 END = np.array([2**31])
-"""For Slice: as far as there is anything."""
+"""The end of a Slice that continues to the end of the axis."""
 
 
 def identities(types: Iterable[str]) -> onnx.ModelProto:
-    """For each of Triton's types an input of its name, given back."""
+    """Return a graph with an identity for each of Triton's types, named after the type."""
     elements = {name: ELEMENTS.get(name) or TensorProto.DataType.Value(name) for name in types}
     return onnx_model(
         [helper.make_node("Identity", [name], [f"{name}_OUT"]) for name in elements],
@@ -31,7 +31,7 @@ def identities(types: Iterable[str]) -> onnx.ModelProto:
 
 
 def packed_rows() -> onnx.ModelProto:
-    """A graph for packed rows: each token's value and position, and each row's length and sum."""
+    """Return a graph for packed rows: value and position of tokens, length and sum of rows."""
     node, whole = helper.make_node, TensorProto.INT64
     return onnx_model(
         [
@@ -70,9 +70,9 @@ def packed_rows() -> onnx.ModelProto:
 
 
 def told_of_batches() -> onnx.ModelProto:
-    """A row's sum, and what the kinds of `batch_input` tell, a column each.
+    """Return a graph with the sum of a row, and a column for each kind of `batch_input`.
 
-    For batches of requests of one row.
+    It serves batches of requests of one row.
     """
     node, whole = helper.make_node, TensorProto.INT32
     columns = ["sum", "count", "accumulated", "ends", "largest_size", "shape", "flat"]

@@ -1,7 +1,7 @@
 """Models on ge_runtime: tiny graphs, each with a config.pbtxt that asks for certain features.
 
-`write_models` makes a repository of them. Their config.pbtxt says what executions cost, which is
-otherwise timed at load: so the same requests are executed together on every machine.
+`write_models` writes a repository with these models. Their config.pbtxt has the cost of executions,
+which would otherwise be measured at load, so that every machine forms the same batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.support.graphs import ENCODER, PIXELS
 
 BATCH = 16
 
-# The types of fixed size, each with what stands for an element that a request leaves out.
+# The types of fixed size, each with the value of an omitted element.
 DEFAULTS = {
     "BOOL": "true",
     **dict.fromkeys(("UINT8", "UINT16", "UINT32", "UINT64"), "7"),
@@ -37,7 +37,7 @@ BATCH_INPUTS = {
 
 @dataclass(frozen=True)
 class Model:
-    """One model folder: its config, its graph, and the file its model.py is made from."""
+    """A model folder: its config, its graph, and the source of its model.py."""
 
     config: str
     graph: Callable[[], onnx.ModelProto]
@@ -53,7 +53,7 @@ def wanted(name: str, datatype: str, dims: str = "-1") -> str:
 
 
 def parameters(text: str) -> str:
-    """One for each line of `key: value`."""
+    """Return a parameter for each line `key: value`."""
     pairs = (line.strip().partition(": ") for line in text.splitlines() if line.strip())
     return "".join(
         f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
@@ -62,7 +62,7 @@ def parameters(text: str) -> str:
 
 
 def batches_of(rows: int) -> str:
-    """The server gathers exactly this number of rows: it waits for them longer than any test."""
+    """Return a dynamic batcher that waits for exactly this number of rows, longer than any test."""
     return (
         f"max_batch_size: {rows}\ndynamic_batching {{ max_queue_delay_microseconds: 60000000 }}\n"
     )
@@ -156,7 +156,7 @@ RUNTIME_MODELS = {
             'source_input: "x" }\n'
             for name, kind in BATCH_INPUTS.items()
         )
-        # An execution costs more than any padding; and answers do tell of the batch.
+        # An execution costs more than any padding. The answers depend on the batch.
         + parameters("""
             axes.x: size
             limit.size: 8
@@ -200,7 +200,7 @@ RUNTIME_MODELS = {
             "oldest": "oldest { max_candidate_sequences: 8 }",
         }.items()
     },
-    # Faults of config.pbtxt in itself.
+    # Faults in config.pbtxt.
     "misconfigured": Model(
         "max_batch_size: 8\n"
         + ENCODES
@@ -215,7 +215,7 @@ RUNTIME_MODELS = {
         """),
         ENCODER.onnx,
     ),
-    # Faults between it and the graph.
+    # Contradictions between config.pbtxt and the graph.
     "mismatched": Model(
         "max_batch_size: 8\n"
         + given("image", "FP64", "1, -1, -1")
@@ -228,7 +228,7 @@ RUNTIME_MODELS = {
         """),
         PIXELS.onnx,
     ),
-    # Faults that the servers find by themselves.
+    # Faults that the servers themselves detect.
     "typeless": Model(
         "max_batch_size: 8\n"
         + ENCODES
@@ -249,7 +249,7 @@ def write_models(repository: Path) -> None:
     for name, model in RUNTIME_MODELS.items():
         version = repository / name / "1"
         version.mkdir(parents=True)
-        # Triton would take model.onnx for a model of its ONNX Runtime backend.
+        # With model.onnx, Triton would select its ONNX Runtime backend.
         (repository / name / "config.pbtxt").write_text('backend: "python"\n' + model.config)
         (version / "model.py").write_bytes(model.code.read_bytes())
         onnx.save(model.graph(), version / "model.onnx")

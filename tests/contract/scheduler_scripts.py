@@ -35,9 +35,9 @@ _MOVING = re.compile(
 
 @dataclass
 class Outcome:
-    """The batches in the order in which they began, the answers, and the counters that moved.
+    """The batches in the order of their starts, the answers, and the changed counters.
 
-    An answer is the empty text, or that of the error.
+    An answer is "" for success, or the text of the error.
     """
 
     batches: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Play:
         self.outcome.batches = self._lines()[self._seen :][:seen]
 
     def go(self, *ids: str) -> None:
-        """Let the batches end that begin with these requests."""
+        """End the batches whose first requests are these."""
         for id in ids:
             (self._folder / f"go-{id}").touch()
 
@@ -129,7 +129,7 @@ class Play:
     def finish(self, moves: Mapping[str, int]) -> Outcome:
         """Release all requests; return the outcome when all have a response and are counted.
 
-        `moves` are the expected changes beside the counters that follow from the batches.
+        `moves` are expected changes of counters in addition to those that follow from the batches.
         """
         self.go(*self._calls)
         self.answered(*self._calls)
@@ -312,7 +312,7 @@ def several(play: Play) -> None:
 
 
 def limited(play: Play) -> None:
-    play.hold("h")  # the other instance is idle, and may not run
+    play.hold("h")  # the other instance is idle, but must not run
     play.wait("a", "b")
 
 
@@ -352,12 +352,12 @@ SCRIPTS = {
     "groups of instances": Script("several", several, "a | b | c | d e"),
 }
 
-#: With a rate limiter that has three of the resource.
+#: Models on a server whose rate limiter has three units of the resource.
 LIMITED = Script("limited", limited, "h | a b")
 
 
-#: Models that share two of a resource: priority and need. Without equal priorities there are no
-#: equal ranks, among which Triton's order is that of its heap.
+#: Priority and need of models that share two units of a resource. All priorities differ, because
+#: Triton's order of equal ranks depends on its heap.
 _SHARES = {"first": (1, 2), "second": (2, 1), "third": (3, 1), "fourth": (4, 0)}
 SHARING = {
     name: f"""instance_group [ {{ count: 1 rate_limiter {{ priority: {priority}

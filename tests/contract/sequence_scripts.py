@@ -3,12 +3,12 @@
 A step of a script is a line:
 
     a 1 start        request `a` of sequence 1, with the START flag; wait for its answer
-    +a 1 x=2         send it only; several in a row arrive in this order
+    +a 1 x=2         send it without waiting; consecutive requests arrive in this order
     !a 1             send it, and wait until the model has it
-    hold, release    from now on the model waits; it goes on, and all answers are waited for
-    sleep 2.5        let real time go by
+    hold, release    make the model wait; let it continue, and wait for all answers
+    sleep 2.5        wait for this many seconds
 
-A sequence `-` is none, and one that is not a number is a string.
+`-` means no sequence. A sequence id that is not a number is a string.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG = "max_sequence_idle_microseconds: 600000000"
 
 
 def config(batching: str, *, rows: int = 4, idle: str = LONG, more: str = "") -> str:
-    """The config.pbtxt of a model that takes sequences."""
+    """Return the config.pbtxt of a model with a sequence batcher."""
     return f"""
         max_batch_size: {rows}
         input {{ name: "X" data_type: TYPE_FP32 dims: [-1] }}
@@ -39,7 +39,7 @@ def config(batching: str, *, rows: int = 4, idle: str = LONG, more: str = "") ->
 
 
 def correlation(datatype: str) -> str:
-    """The direct strategy with an id of that type."""
+    """Return the direct strategy with a correlation id of this type."""
     return config(f"direct {{ }} {CONTROLS.replace('UINT64', datatype)}", rows=2)
 
 
@@ -51,7 +51,7 @@ STATE = """
             initial_state { name: "zeros" data_type: TYPE_FP32 dims: [1, 2] zero_data: true } }
 """
 
-#: The models that the scripts ask, and nobody else.
+#: The models, to which only the scripts send requests.
 MODELS = {
     "direct": config(f"direct {{ }} {CONTROLS}"),
     "alone": config(CONTROLS, rows=0),
@@ -83,9 +83,9 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Script:
-    """Steps, the ids in the batches that the real server makes of them, and its errors.
+    """Steps, the ids in the real server's batches, and its errors.
 
-    `parallel`: which instance begins first is not promised, so the batches have no order.
+    `parallel`: the batches have no order, because instances start in any order.
     """
 
     name: str
@@ -100,13 +100,13 @@ class Script:
 
     @property
     def expected(self) -> list[list[str]]:
-        """The batches: lines of ids, where `_` is a null request's."""
+        """Return the batches as lists of ids, where `_` is a null request."""
         rows = [line.split() for line in self.batches.split("/")]
         return [["" if name == "_" else name for name in row] for row in rows if row]
 
 
 def must_start(key: int | str, model: str) -> str:
-    """The error for a request whose sequence does not exist."""
+    """Return the error for a request whose sequence does not exist."""
     return (
         f"inference request for sequence {key} to model '{model}' must specify the START flag on "
         "the first request of the sequence"
@@ -114,7 +114,7 @@ def must_start(key: int | str, model: str) -> str:
 
 
 def no_id(model: str) -> str:
-    """The error for a request without a sequence."""
+    """Return the error for a request without a sequence."""
     return (
         f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
     )
@@ -286,7 +286,7 @@ SCRIPTS = [
     ),
 ]
 
-#: By the script's name: why the reference server does otherwise, and its own batches and errors.
+#: Differences of the reference server by script: the reason, its batches and its errors.
 DIFFERENCES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ids as strings": (
         "a control of strings holds the id; the real server pads it, and cannot read it then",
@@ -294,13 +294,13 @@ DIFFERENCES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (),
     ),
 }
-#: States, by the script's name: here each request has what the one before it left.
+#: States by script: on the reference server, each request has the state after the previous one.
 STATES_OTHERWISE = {
     "a state goes on": "the real server feeds the initial state to every request",
 }
 
-#: Configurations that neither server loads, and what both write in their logs. Those with a wrong
-#: initial state are not among them: the real server may die of one while it loads others.
+#: Configurations that neither server loads, with the text in both logs. Wrong initial states are
+#: excluded, because the real server may crash on them while it loads other models.
 BROKEN = {
     "no_values": (
         config('control_input { name: "S" control { kind: CONTROL_SEQUENCE_END } }'),

@@ -12,7 +12,7 @@ from support.servers import Flag, Server, start_reference_server, start_tritonse
 
 
 def folder_of(probes: Mapping[str, Probe]) -> Any:
-    """Return a fixture `repository`: a folder of these models."""
+    """Return a fixture `repository`: a folder with these models."""
 
     @pytest.fixture(scope="module")
     def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:

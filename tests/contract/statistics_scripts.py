@@ -12,9 +12,9 @@ from support.waiting import eventually
 
 @dataclass(frozen=True)
 class Script:
-    """Requests, and what they move in the statistics of one model, and `beside` in others.
+    """Requests, and the changed counters of one model, and of other models (`beside`).
 
-    The next script is played when all of it is counted: it may be about one of those.
+    The next script waits for all these changes, because it may change the same counters.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Script:
 
 
 def succeeded(requests: int, *, batch: int = 1) -> dict[str, int]:
-    """The counters of requests that went well, each executed alone."""
+    """Return the counters of successful requests, each executed alone."""
     return {
         "inference_count": requests * batch,
         "execution_count": requests,
@@ -42,10 +42,10 @@ def succeeded(requests: int, *, batch: int = 1) -> dict[str, int]:
 
 
 def play(address: str, script: Script) -> dict[str, int]:
-    """Send a script's requests, then give the counters that moved.
+    """Send a script's requests, and return the changes of counters.
 
-    A server may answer before it counts, so this asks again until the expected has happened, or
-    until there was time enough for it.
+    A server may answer before it counts, so the counters are read until they have the expected
+    values, or until a time limit.
     """
     wanted = {script.model: script.moves} | script.beside
     before = {model: counters(address, model) for model in wanted}
@@ -61,13 +61,13 @@ def play(address: str, script: Script) -> dict[str, int]:
 
 
 def moved_since(before: dict[str, int], address: str, model: str) -> dict[str, int]:
-    """The counters of a model that are others than `before`, and by how much."""
+    """Return the changes of a model's counters since `before`."""
     after = counters(address, model)
     return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
 
 
 def counters(address: str, model: str) -> dict[str, int]:
-    """Read a model's counters under short names; durations and times are left out."""
+    """Read a model's counters by short names, without durations and times."""
     reply = exchange(address, get(f"/v2/models/{model}/stats")).replies[0]
     (found,) = json.loads(reply.body)["model_stats"]
     counts = {name: found[name] for name in ("inference_count", "execution_count")}

@@ -1,6 +1,6 @@
-"""Models in the manner of public repositories: the pattern of each, behind the lines of HEAD."""
+"""Models with patterns from public repositories; the lines of HEAD precede each model."""
 
-#: What all files begin with.
+#: The first lines of all files.
 HEAD = """\
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -11,9 +11,9 @@ def respond(requests, text):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", row)]) for _ in requests]
 """
 
-#: The rest of each file, by the name of the model.
+#: The rest of each file, by name of the model.
 PATTERNS = {
-    # A signal handler, installed by a library that takes the main thread for granted.
+    # A signal handler, installed by a library that expects the main thread.
     "alarm": """
 import signal
 class TritonPythonModel:
@@ -21,7 +21,7 @@ class TritonPythonModel:
         signal.signal(signal.SIGALRM, lambda number, frame: None)
         return respond(requests, "installed")
 """,
-    # argparse, left in from the script that the model once was.
+    # argparse, from the script that the model once was.
     "argument_parser": """
 import argparse
 parser = argparse.ArgumentParser()
@@ -162,7 +162,7 @@ class TritonPythonModel:
     def execute(self, requests):
         return respond(requests, f"{helper.WHO} {same.WHO} {NAME}")
 """,
-    # A `helper.py` of another content than a neighbour's.
+    # A `helper.py` whose content differs from another model's `helper.py`.
     "helper_of_the_same_name": """
 import helper
 class TritonPythonModel:
@@ -247,7 +247,7 @@ class TritonPythonModel:
     def execute(self, requests):
         return respond(requests, str(self.told))
 """,
-    # Optional modules: a model asks which ones there are before it imports one.
+    # Optional modules: a model checks that a module is available before it imports it.
     "module_search": """
 import importlib.util
 NAMES = ("helper", "no_such_module", "json")
@@ -361,7 +361,7 @@ class TritonPythonModel:
         self.block.close()
         self.block.unlink()
 """,
-    # A signal handler that is installed where it can be: on the main thread.
+    # A signal handler that is installed only if the model runs on the main thread.
     "signal_handler": """
 import signal
 import threading
@@ -373,7 +373,7 @@ class TritonPythonModel:
     def execute(self, requests):
         return respond(requests, self.told)
 """,
-    # A pool of spawned processes, as CUDA wants them; each imports the model's file.
+    # A pool of spawned processes, as CUDA requires; each imports the model's file.
     "spawned_pool": """
 import multiprocessing
 def square(number):
@@ -383,7 +383,7 @@ class TritonPythonModel:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             return respond(requests, str(pool.map(square, [2, 3])))
 """,
-    # A program that is run, with what it prints.
+    # A subprocess whose output is read.
     "subprocess_run": """
 import subprocess
 import sys
@@ -453,7 +453,7 @@ class TritonPythonModel:
     def finalize(self):
         self.executor.shutdown()
 """,
-    # An exception out of a helper's helper: its type, its text and its lines reach the client.
+    # An exception in a helper's helper: its type, its text and its lines reach the client.
     "uncaught_exception": """
 import json
 def parse(text):
@@ -485,7 +485,7 @@ class TritonPythonModel:
         self.tasks.put(None)
         self.worker.join()
 """,
-    # A thread of the model's own that takes its work from a queue.
+    # A thread of the model that takes work from a queue.
     "worker_thread": """
 import queue
 import threading

@@ -72,7 +72,7 @@ REASONS = {
 def repository(
     card_repository: Path, real_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A sound model, and those that are none, of one instance each."""
+    """Write a valid model and invalid models, each with one instance."""
     repository = tmp_path_factory.mktemp("bad") / "repository"
     graph = real_repository / MODEL / GRAPH
 
@@ -105,7 +105,7 @@ def served(
     repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Either server with all of them. The reference server has them in its own process."""
+    """Run either server with all models. The reference server has them in its own process."""
     flags = {"ready_path": "/v2/health/live", "exit_on_error": False, "model_load_thread_count": 8}
     if request.param != "tritonserver":
         flags |= {"backend_config": "python,host=inline"}
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_told_and_loads_once_it_is_mended(
         assert allocated() == expected
         np.testing.assert_array_equal(one.ask(request), answer)
         load()
-        # The real server answers while it still unloads the one before.
+        # The real server answers while it still unloads the previous model.
         until(lambda: allocated() == expected, "the memory of one model")
         np.testing.assert_array_equal(one.ask(request), answer)
 
@@ -181,7 +181,7 @@ def test_a_lost_device_is_told_and_had_again_by_the_next_service(
 ):
     """A process cannot use a lost device again, so the service must end.
 
-    The device is lost after the load of the model, which executes it some dozens of times.
+    The device is lost after the load of the model, during which it is used some dozens of times.
     """
     loads = {"model_control_mode": "explicit", "load_model": "sound"}
     pids: set[int | None] = set()
@@ -222,7 +222,7 @@ with serving(name, Path(repository), Path(folder), ready_path="/v2/health/live",
     answered = isinstance(served.ask(PICTURE), np.ndarray)
     print(json.dumps([answered, row.get("reason", ""), os.listdir("/dev/shm")]))
 """
-"""A program that asks a server about a sound model on a machine whose /dev/shm is full."""
+"""A program that sends requests to a valid model while /dev/shm is full."""
 
 
 @pytest.mark.parametrize("name", STARTERS)

@@ -1,6 +1,6 @@
 """Processes that are killed while a model runs on a simulated card, under either server.
 
-Whatever dies, what it held comes back, and what is left answers.
+The resources of a killed process are released, and the remaining processes answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_other_instances_answer_after_a_model_process_was_killed(start: Start):
             if not isinstance(answer, np.ndarray):
                 assert answer.message() == f"Stub process '{MODEL}_0_0' is not healthy."
         if served.is_real:
-            # It never starts a killed process again, and never ends its unloading.
+            # The real server never restarts a killed process, and never finishes its unloading.
             slots = before["device I/O"] * (INSTANCES - 1) // INSTANCES
             assert served.stats()["memory"]["allocated"] == before | {"device I/O": slots}
             with InferenceServerClient(served.server.http, network_timeout=60) as client:
@@ -85,7 +85,7 @@ def test_a_killed_server_leaves_nothing_that_hinders_the_next(start: Start):
         assert "/dev/shm" not in maps
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
-        # What is left of it is a socket that nobody listens at, and a lock that nobody holds.
+        # The service's socket, without a listener, and its unlocked lock file remain.
         assert served.services.names() == {"npu-0.sock", "npu-0.lock", "npu-0.log"}
         with start() as again:
             np.testing.assert_array_equal(again.ask(PICTURE), expected)
@@ -94,9 +94,9 @@ def test_a_killed_server_leaves_nothing_that_hinders_the_next(start: Start):
 
 
 def kill(served: Served) -> None:
-    """Kill the server. Processes of its models end by themselves, but for the real server's.
+    """Kill the server and, for the real server, its model processes.
 
-    One of those may wait for ever for a lock that another thread of it has.
+    A model process of the real server may otherwise wait forever for a lock of its own thread.
     """
     pid = served.server.process.pid
     if served.is_real:

@@ -1,7 +1,7 @@
 """The project's own models on a simulated card, in model processes of either server.
 
-Several instances of each model have one device service between them. What it executes are .om
-files; what it must answer is what the same graphs answer on the CPU.
+All instances share one device service, which executes .om files. Its answers must equal those of
+the same graphs on the CPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def served(
     card_repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Either server with all models."""
+    """Run either server with all models."""
     folder = tmp_path_factory.mktemp("services")
     with serving(request.param, card_repository, folder) as served:
         yield served
@@ -69,7 +69,7 @@ def served(
 
 
 def make_requests() -> dict[str, list[Request]]:
-    """Texts of up to 512 tokens, images of up to 64x64, and several of either in one request."""
+    """Return requests with one or several texts of up to 512 tokens, or images of up to 64x64."""
     rng = random.Random(20241127)
     lengths = [1, 2, 400, *(rng.randint(3, 60) for _ in range(9))]
     texts = [text(rng.choice([english, chinese])(rng, n)) for n in lengths]
@@ -86,7 +86,7 @@ REQUESTS = make_requests()
 
 @pytest.fixture(scope="module")
 def answers_of_the_cpu(reference: Server) -> dict[str, list[dict[str, Any]]]:
-    """Answers of all groups, one request at a time; test_same_repository shows that they agree."""
+    """Return the answers of all groups, one request at a time (see test_same_repository)."""
     return {group: [*one_at_a_time(reference, requests)] for group, requests in REQUESTS.items()}
 
 

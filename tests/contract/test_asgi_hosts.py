@@ -1,4 +1,4 @@
-"""uvicorn and hypercorn hosting the reference server: clients get the answers of its own port."""
+"""uvicorn and hypercorn host the reference server, with the answers of its own HTTP port."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _bytes(case: Case) -> bytes:
     return case.request if isinstance(case.request, bytes) else b"".join(case.request)
 
 
-#: The one that loads quickest.
+#: The model that loads fastest.
 MODEL = "ge_classifier"
-#: Those whose answers are in bytes that the server chooses, and not in the order of a hash table.
+#: Cases whose answers do not have the order of a hash table.
 CASES = [
     case
     for case in real_models.CASES
@@ -49,7 +49,7 @@ CASES = [
 
 @contextlib.contextmanager
 def hosted(host: str, options: list[str], log: Path) -> Iterator[str]:
-    """The address of a host that runs, and surely ends."""
+    """Run a host; yield its address, and end it in any case."""
     (port,) = free_ports(1)
     sources = os.pathsep.join(map(str, (ROOT, ROOT / "plugin")))
     environment = os.environ | {"PYTHONPATH": sources, VARIABLE: shlex.join(options)}
@@ -82,7 +82,7 @@ def is_ready(port: int) -> bool:
 
 @pytest.fixture(scope="module", params=HOSTS)
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """A host of one of the project's models."""
+    """Run a host with one of the project's models."""
     log = tmp_path_factory.mktemp("host") / "log"
     options = [
         f"--model-repository={ROOT / 'model_repository'}",

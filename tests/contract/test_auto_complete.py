@@ -70,7 +70,7 @@ def config(server: Server, row: Completion) -> str:
 
 
 def reason(server: Server, row: Completion) -> str:
-    """Why a model could not be loaded."""
+    """Return the reason why a model could not be loaded."""
     reason = _LINE.sub(r"\1", index(server.http)[row.model].get("reason", ""))
     return _INSTALLED.sub("/opt/tritonserver/", reason)
 

@@ -1,8 +1,8 @@
-"""The response cache, against NVIDIA's server: what hits, what is stored, and what is counted.
+"""The response cache, compared with NVIDIA's server: hits, stored responses, and counters.
 
-Each script has models that no other script asks, so that its counters are its own. Where the real
-server's answer is wrong, a row of OTHERWISE says what is counted here, and why; a row that makes no
-difference fails.
+Each script has separate models, so that their counters depend only on the script. If the real
+server's answer is wrong, a row of OTHERWISE has the reference server's counters and the reason. A
+row without any effect fails.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def told(model: str, what: str) -> bytes:
 
 
 def counted(executed: int = 0, hits: int = 0, misses: int | None = None, batch: int = 1) -> dict:
-    """The counters of requests that were executed, each missing, and of others that hit."""
+    """Return the counters of executed requests, each of which is a miss, and of hits."""
     moves = {
         "inference_count": executed * batch,
         "execution_count": executed,
@@ -89,7 +89,7 @@ def counted(executed: int = 0, hits: int = 0, misses: int | None = None, batch: 
     return {name: count for name, count in moves.items() if count}
 
 
-LARGE = 12800 // 4  # of these responses five are stored
+LARGE = 12800 // 4  # the cache has room for five of these responses
 
 SCRIPTS = [
     Script("the second hits", "cached", (x("cached", 1), x("cached", 1)), counted(1, 1)),
@@ -129,7 +129,7 @@ SCRIPTS = [
     Script(
         "the one not used for longest goes",
         "cached_evicted",
-        # The first is used again before the sixth comes, so the second goes.
+        # The first response is used again before the sixth is stored, so the second is evicted.
         tuple(many("cached_evicted", n, LARGE) for n in (1, 2, 3, 4, 5, 1, 6, 1, 3, 2)),
         counted(7, 3),
     ),
@@ -298,7 +298,7 @@ def test_some_models_cannot_be_cached(model: str, triton: Server, reference: Ser
 
 
 def test_another_load_of_a_model_is_asked_anew(repository: Path, reference: Server):
-    """The real server goes on to answer for the model that it had before."""
+    """The real server continues to use responses of the earlier model."""
     request = x("cached_again", 1, 2)
     assert b'"data":[1.0,2.0]' in exchange(reference.http, request).replies[0].body
     file = repository / "cached_again" / "1" / "model.py"

@@ -1,6 +1,6 @@
-"""The oldest and the newest of NVIDIA's client library that are supported talk to one server.
+"""The oldest and the newest supported version of NVIDIA's client library work with one server.
 
-The newest is what pip chose for the environment. `make clients` fetches the oldest one.
+The newest is the version that pip installed. `make clients` fetches the oldest version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUND = ROOT / "tests" / "contract" / "client_round.py"
 
 @pytest.fixture(scope="module")
 def oldest() -> Path:
-    """The wheel of the oldest one."""
+    """Return the wheel of the oldest version."""
     wheel = versions.cached(versions.oldest_client())
     if wheel is None:
         pytest.skip(f"needs {versions.oldest_client()}: make clients")
@@ -31,7 +31,7 @@ def oldest() -> Path:
 
 
 def round_of_calls(server: Server, *path: Path) -> tuple[str, Path]:
-    """Which version made all its calls, and where it lies."""
+    """Make all calls with a version of the library; return the version and its folder."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, str(ROUND), server.http, server.grpc]
     done = subprocess.run(

@@ -15,20 +15,20 @@ pytestmark = pytest.mark.oracle
 
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the real server with arguments that end it at once."""
+    """Run the real server with arguments with which it exits immediately."""
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
 def usage(oracle_installed: None) -> str:
-    """The usage that the real server prints for `--help`, and with each refusal."""
+    """Return the usage text, which the real server prints for `--help` and with each refusal."""
     return ended("--help").stderr
 
 
 @pytest.fixture(scope="module")
 def flags(usage: str) -> dict[str, str]:
-    """The flags that the real server's help lists, with the kinds of their values."""
+    """Return the flags in the real server's help, with the types of their values."""
     return dict(re.findall(r"^  (--[a-z0-9-]+) ?(.*)$", usage, re.MULTILINE))
 
 

@@ -21,7 +21,7 @@ from reference_server.core.errors import ServerError
 FLAGS: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False, "exit_on_error": False}
 UNREAD = "failed to read text proto from"
 
-#: Texts that protobuf's Python library, which both packages use, reads otherwise than the C++
+#: Texts that protobuf's Python library, which both packages use, reads differently from the C++
 #: library of the real server.
 DIFFERENCES = {
     "integer +4": "Python takes a plus before a number; C++ refuses it",
@@ -54,7 +54,7 @@ recorded = recorded_rows("config_texts", ROWS, lambda row: row.text)
 
 @pytest.fixture(scope="module")
 def read_by_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The names of the rows whose texts the real server reads; one start for all."""
+    """Return the names of the rows whose texts the real server accepts, with one start for all."""
     repository = tmp_path_factory.mktemp("texts")
     rows = asked_live(ROWS)
     for place, row in enumerate(rows):

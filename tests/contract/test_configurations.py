@@ -1,6 +1,6 @@
 """Small configurations on both servers: how they are completed, or why they are not loaded.
 
-What the real server makes of them is recorded (recordings.py); it is asked again for one in ten.
+The real server's results are recorded (recordings.py); one row in ten is played on it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLAGS: dict[str, Flag] = {
 }
 LIVE = "/v2/health/live"
 
-#: What the servers may say differently, and why.
+#: Accepted differences between the servers, with reasons.
 DIFFERENCES = {
     **dict.fromkeys(
         ("ensemble_inflight", "newer_field"),
@@ -71,7 +71,7 @@ _POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']*)': 
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration, and the flags of the servers that are given it."""
+    """A configuration, and the flags of the servers that load it."""
 
     switch: str
     config: str
@@ -102,7 +102,7 @@ class Outcome:
 
 
 def _stable(text: str, repository: Path) -> str:
-    """`text` without what is one server's own."""
+    """Return `text` without parts that depend on the server."""
     text = text.replace(str(repository), "REPOSITORY")
     # Of a Python error ours shows no frame that is not the model's.
     text = re.sub(r"(\n|\\n)  [^\n\\]*triton_python_backend_utils\.py[^\n\\]*", "", text)
@@ -169,7 +169,7 @@ def _sorted_maps(value: Any) -> Any:
 
 
 def _sent(row: Row) -> object:
-    """All that a server is given for a row."""
+    """Return everything that a server receives for a row."""
     return FLAGS, SWITCHES[row.switch], [CONFIGS[name] for name in _with_steps([row.config])]
 
 
@@ -234,7 +234,7 @@ class Checked:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
-    """All configurations, looked at without a load."""
+    """Check all configurations without loading them."""
     repository = tmp_path_factory.mktemp("checked") / "repository"
     repository.mkdir()
     write_configs(repository, CONFIGS)

@@ -22,7 +22,7 @@ START = {"triton": start_tritonserver, "reference": start_reference_server}
 
 @pytest.fixture(scope="module")
 def healthy(probe_repository, tmp_path_factory):
-    """Two of the probes, which are ready."""
+    """Run a server with two probes, which are ready."""
     folder = tmp_path_factory.mktemp("conformance")
     for name in ("vector", "text"):
         shutil.copytree(probe_repository / name, folder / name)
@@ -38,7 +38,7 @@ def server(healthy, request):
 
 
 def examined(capsys, http, grpc, model):
-    """The verdict of each extension, its cases that fail, and the exit code."""
+    """Return the verdict and the failed cases of each extension, and the exit code."""
     code = main(["conformance", f"--server={http}", f"--grpc={grpc}", f"--model={model}", "--json"])
     chapters = json.loads(capsys.readouterr().out)["extensions"]
     verdicts = {one["extension"]: one["verdict"] for one in chapters}
@@ -52,7 +52,7 @@ def examined(capsys, http, grpc, model):
 
 
 def documented(column):
-    """The verdicts that the page shows of a server."""
+    """Return the verdicts that the page shows for a server."""
     page = (ROOT / "docs" / "replay.md").read_text()
     section = page.partition("\n### Four servers\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Many loads and unloads over HTTP leave nothing of the reference server's behind."""
+"""After many loads and unloads over HTTP, the reference server holds no further resources."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Belongings(NamedTuple):
     modules: float
 
     def within(self, most: Belongings) -> bool:
-        """Tell whether nothing here is more than there."""
+        """Return whether no resource exceeds that in `most`."""
         return all(here <= there for here, there in zip(self, most, strict=True))
 
 
@@ -92,7 +92,7 @@ def children_of(process: str) -> int:
 
 
 class Cycled:
-    """A server whose models come and go."""
+    """A server whose models are loaded and unloaded."""
 
     def __init__(self, server: Server, repository: Path, temporary: Path) -> None:
         self.session = Session(server, repository, "s")
@@ -109,7 +109,7 @@ class Cycled:
         return numbers
 
     def ask(self, path: str, document: object) -> str:
-        """The body of a good answer."""
+        """Send a request, and return the body of its successful response."""
         body = json.dumps(document).encode()
         status, text = self.session.ask("POST", f"/v2/models/{path}", body, {})
         assert status == 200, text
@@ -147,30 +147,30 @@ class Cycled:
         return found
 
     def resident_kib(self) -> int:
-        """The memory that the process holds."""
+        """Return the resident memory of the process in KiB."""
         lines = (self._process / "status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
     def play(self, *steps) -> None:
-        """Take steps of repository control that must succeed."""
+        """Play steps of repository control, all of which must succeed."""
         for step in steps:
             assert step.play(self.session).startswith("200 ")
 
     def cycle(self, once: Callable[[], None], times: int, growth_mib: int) -> None:
-        """Do something many times: afterwards all is as before, but for some memory at most."""
+        """Call `once` many times; check that resources are unchanged, except for some memory."""
         for _ in range(min(WARM_UP, times // 2)):
             once()
         before, memory = self.settled(), self.resident_kib()
         for _ in range(times):
             once()
-        # Of the first look something may have been about to go.
+        # At the first measurement, something may not have been released yet.
         assert (after := self.settled_at(before)).within(before), (before, after)
         assert self.resident_kib() - memory < growth_mib * 1024
 
 
 @pytest.fixture(scope="module")
 def cycled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cycled]:
-    """A server with a model of each kind, none of which is loaded but the one that counts."""
+    """Run a server with a model of each kind, of which only the counting one is loaded."""
     folder = tmp_path_factory.mktemp("cycles")
     temporary, repository = folder / "temporary", folder / "models"
     temporary.mkdir()
@@ -203,8 +203,8 @@ def test_models_of_the_repository_and_of_requests(cycled: Cycled):
             unload("@v"),
         )
 
-    # Two models' modules, configurations and instances take about 200 KiB: if they were kept, it
-    # would be 18 MiB.
+    # Modules, configurations and instances of two models take about 200 KiB: keeping them would
+    # add 18 MiB.
     cycled.cycle(once, 90, growth_mib=8)
 
 

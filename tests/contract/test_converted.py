@@ -52,7 +52,7 @@ MASK = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """The converted model's repository, and Triton's folder of backends."""
+    """Return the converted model's repository, and Triton's folder of backends."""
     wishes = ConvertOptions({"input_ids": ["tokens"]}, {}, None, frozenset())
     conversion = convert("encoder", NPU_GE, wishes)
     assert conversion.problems == []
@@ -65,7 +65,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def assert_answers(server: Server) -> None:
-    """The rows' own means, though no gear has their size."""
+    """Check that the server returns the mean of each row, although no gear has their size."""
     body = {
         "inputs": [
             {"name": name, "datatype": "INT64", "shape": [2, 5], "data": values}

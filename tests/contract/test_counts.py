@@ -1,6 +1,6 @@
-"""One script after the other on both servers: the same counters move in the same models.
+"""Each script changes the same counters of the same models on both servers.
 
-Statistics over HTTP and gRPC, and the metrics, are one and the same.
+Statistics over HTTP and gRPC, and the metrics, have equal values.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_script_moves_these_counters_and_no_others(
 
 
 def assert_plausible(model: str, moves: dict[str, int], ns: dict[str, int]) -> None:
-    """Counted work has a duration, other work has none; the whole is longer than its parts."""
+    """Check that counted work has a duration, other work has none, and sums exceed their parts."""
     # The real server has not measured the failure that it ends an iterative sequence with.
     measured = ("success", "cache_hit", "cache_miss", *PARTS)
     for part in measured if model == "iterative" else (*measured, "fail"):

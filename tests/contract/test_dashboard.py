@@ -1,4 +1,4 @@
-"""Every query of the dashboard, asked of a Prometheus that has watched both servers under load."""
+"""Every query of the dashboard, on a Prometheus server that scraped both servers under load."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def watched(
     oracle_installed: None, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    """A Prometheus, while both servers are asked all the time."""
+    """Run Prometheus while both servers receive requests."""
     flags = COMPLETE | {
         "cache_config": "local,size=65536",
         "allow_grpc": False,
@@ -111,7 +111,7 @@ def has_values(prometheus: Prometheus, query: str) -> bool:
 @pytest.mark.parametrize("job", ["triton", "reference"])
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
 def test_a_panel_has_data(panel: Panel, job: str, watched: Prometheus):
-    expects = job == "reference" or not panel.ours
+    expects = job == "reference" or not panel.reference_only
     for query in panel.queries.values():
         asked = of_job(query, job)
         has_data = eventually(partial(has_values, watched, asked), expects)

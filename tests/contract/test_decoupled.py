@@ -1,7 +1,7 @@
 """Response senders, streams and cancellation: both servers on models that execute scripts.
 
-Each script is tested on the real server alone, as its row says, and then on both: the same messages
-on a gRPC stream, the same bytes over HTTP, the same statistics.
+Each script is compared with its row on the real server. Then both servers are compared: messages on
+a gRPC stream, bytes over HTTP, and statistics.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OTHERWISE = [script for script in ALL if script not in ALIKE]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models; both servers use one folder, so that paths in messages are the same."""
+    """Write the models to one folder for both servers, so that paths in messages are equal."""
     folder = tmp_path_factory.mktemp("scripted") / "repository"
     write_scripted(folder)
     return folder
@@ -162,7 +162,7 @@ def test_an_error_after_the_one_response(model: str, both: tuple[Server, Server]
 
 
 def ids(outcome: Outcome) -> list[str]:
-    """The ids of the received messages, in order."""
+    """Return the ids of the received messages, in order."""
     return [each.infer_response.id for each in outcome.messages]
 
 
@@ -232,7 +232,7 @@ while 'seen' not in kept:
 
 
 def seen(server: Server, model: str = "decoupled") -> str:
-    """What the previous request observed."""
+    """Return what the model saw during the previous request."""
     source = (
         SEEN.format("answer = ", "")
         if model == "ordinary"
@@ -265,7 +265,7 @@ def test_a_deadline_cancels(server: Server):
 
 @pytest.fixture
 def bell() -> Iterator[socket.socket]:
-    """The socket on which a model reports that it has begun."""
+    """Open the socket on which a model reports its start."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(ANSWER_SECONDS)
         yield listener
@@ -356,7 +356,7 @@ def test_a_request_that_would_hang_ends_with_an_error(what: str, reference: Serv
 
 
 def script_input(source: str, client: object = plain_client) -> plain_client.InferInput:
-    """The input of a request, for NVIDIA's clients."""
+    """Return the input of a request for NVIDIA's clients."""
     given = client.InferInput("script", [1], "BYTES")
     given.set_data_from_numpy(np.array([source.encode()], dtype=object))
     return given

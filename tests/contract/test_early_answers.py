@@ -1,7 +1,7 @@
-"""Answers that leave with their execution, on both servers: when, in which order, what is counted.
+"""Answers sent right after their execution, on both servers: times, order and counters.
 
-The model asks before each execution, and waits: so the test knows what has been executed when an
-answer comes.
+The model waits for a reply before each execution, so the test knows which executions have ended
+when an answer arrives.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODES = {
 
 @pytest.fixture(scope="module")
 def bell() -> Iterator[socket.socket]:
-    """The socket that models ask before each execution."""
+    """Open the socket at which models wait before each execution."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(ANSWER_SECONDS)
         yield listener
@@ -81,7 +81,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 class Asked:
-    """Requests under way, and their answers as they come: number of the request, and its answer."""
+    """Requests in progress, and a queue of their answers with the requests' numbers."""
 
     def __init__(self, server: Server, model: str, requests: Sequence[Sequence[int]]) -> None:
         self._client = grpc_client.InferenceServerClient(server.grpc)
@@ -106,7 +106,7 @@ class Asked:
         self._client.close()
 
     def next(self) -> tuple[int, object]:
-        """The next answer: the request's number, and its embedding or its error."""
+        """Return the next answer: the request's number, and its embedding or its error."""
         return self.answers.get(timeout=ANSWER_SECONDS)
 
     def _hear(self, number: int, result: object, error: object) -> None:
@@ -118,9 +118,9 @@ class Asked:
 
 
 def may_execute(bell: socket.socket, before: Callable[[], None] = lambda: None) -> list[int]:
-    """Let the next execution run, and give the sizes of its requests.
+    """Let the next execution run, and return the sizes of its requests.
 
-    before: is done while it waits.
+    before: called while the execution waits.
     """
     asking, _ = bell.accept()
     with asking:

@@ -28,7 +28,7 @@ real, ours = both_servers(LIVE, **FLAGS)
 
 
 def said_by_the_real_one(question: Question, real: Server) -> str:
-    """The real server's answer; it sometimes loses the end of a stream through another step."""
+    """Return the real server's answer. Another step sometimes makes it lose a stream's end."""
     for _ in range(2):
         with contextlib.suppress(grpc.RpcError):
             return question.ask(real)

@@ -26,7 +26,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 @pytest.fixture(scope="module")
 def shared_memory() -> Iterator[None]:
-    """The object behind the regions that the cases register."""
+    """Create the object of the regions that the cases register."""
     with regions.shared_object():
         yield
 

@@ -1,4 +1,4 @@
-"""Good messages with bytes changed: the server survives all of them, and judges as the real one.
+"""Valid messages with changed bytes: the server survives, and judges them like the real server.
 
 The seed is fixed, so that every run sends the same bytes.
 """

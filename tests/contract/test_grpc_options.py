@@ -1,4 +1,4 @@
-"""TLS, forwarded metadata, ages and pings over gRPC: options that both servers are started with."""
+"""Options of both servers for gRPC: TLS, forwarded metadata, ages of connections, and pings."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ METADATA = {
 
 
 def told(server: Server, metadata: tuple[tuple[str, str], ...], method: str) -> object:
-    """The parameters that a model gets with such metadata."""
+    """Return the parameters that a model receives with this metadata."""
     request = infer("echo", tensor("X", "FP32", (1,)), raw=[floats(1)])
     request.parameters["x-own"].string_param = "ours"
     with grpc.insecure_channel(server.grpc) as channel:
@@ -101,7 +101,7 @@ def told(server: Server, metadata: tuple[tuple[str, str], ...], method: str) -> 
 def servers(
     oracle_installed: None, repository: Path, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Server]]:
-    """Both servers, with options that the clients of other tests do not notice."""
+    """Run both servers with options that do not affect other tests' clients."""
     with contextlib.ExitStack() as stack:
         yield {
             name: stack.enter_context(start(repository, **request.param, **QUIET))
@@ -126,7 +126,7 @@ def test_both_servers_forward_alike(servers: dict[str, Server]):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of keys and certificates that vouch for themselves."""
+    """Return a folder with keys and self-signed certificates."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed, so there are no certificates")
@@ -148,7 +148,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(
     server: Server, certificates: Path, shows: str | None = None
 ) -> Iterator[plain.InferenceServerClient]:
-    """NVIDIA's client over TLS; `shows` is the name of its own certificate."""
+    """Return NVIDIA's client over TLS; `shows` is the name of the client's certificate."""
     with plain.InferenceServerClient(
         server.grpc.replace("127.0.0.1", "localhost"),
         ssl=True,

@@ -1,4 +1,4 @@
-"""Heavy and slow clients over a real socket: long messages, many streams, readers that lag."""
+"""Demanding clients over a real socket: long messages, many streams, slow readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"
 
 
 def asked(count: int = 2, request_id: str = "") -> bytes:
-    """A request to `vector` with this number of elements."""
+    """Return a request to `vector` with this number of elements."""
     return infer(
         "vector", tensor("X", "FP32", (count,)), raw=[floats(*range(count))], id=request_id
     ).SerializeToString()

@@ -1,7 +1,7 @@
-"""gRPC's bytes, right and wrong, to both servers: the same fields, messages and resets come back.
+"""Valid and invalid bytes of gRPC: both servers return the same fields, messages and resets.
 
-Below are the calls that gRPC's libraries never make. Where HTTP/2 itself is broken, the real server
-closes without a word or lets it pass; what is done here instead is in
+The calls are those that gRPC's libraries never make. If HTTP/2 itself is invalid, the real server
+closes the connection or accepts it; for the reference server see
 tests/server/frontends/grpc/http2/test_conformance.py.
 """
 
@@ -32,7 +32,7 @@ HttpRequest = Callable[[RawConnection], None]
 def call(
     *more: tuple[str, str], path: str = LIVE, data: bytes = message(b""), **changed: str | None
 ) -> HttpRequest:
-    """A call on stream 1 with these fields beside or in place of the usual ones."""
+    """Return a call on stream 1 with these fields added to the usual ones, or replacing them."""
 
     def ask(connection: RawConnection) -> None:
         fields = [
@@ -45,7 +45,7 @@ def call(
 
 
 def in_parts(*parts: tuple[list[tuple[str, str]] | bytes, int]) -> HttpRequest:
-    """Header fields and data, each with its flags."""
+    """Return a call made of header fields and data, each with its flags."""
 
     def ask(connection: RawConnection) -> None:
         for what, flags in parts:
@@ -124,7 +124,7 @@ def test_both_servers_answer_alike(name: str, probed_triton: Server, probed_refe
 
 
 def test_a_short_deadline_is_met_or_passes(probed_triton: Server, probed_reference: Server):
-    """A nanosecond is kept as a few milliseconds, in which a busy machine may not answer."""
+    """One nanosecond becomes a few milliseconds, within which a busy machine may not answer."""
     in_time = outcome(probed_triton, CASES["a deadline"])
     passed = outcome(probed_triton, CASES["no time at all"])
     for server in (probed_triton, probed_reference):

@@ -1,4 +1,4 @@
-"""Models in processes of their own: the answers are the real server's, and a death is survived."""
+"""Models in separate processes: answers equal the real server's, and a crash is survived."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reaches_a_process(case: Case) -> bool:
 
 @pytest.fixture(scope="module")
 def ask_hosted(probe_repository: Path) -> Iterator[Ask]:
-    """Put a case to the reference server with these probes in processes."""
+    """Return a function that sends a case to these probes in processes of the reference server."""
     flags = PROBING | HOSTED | {"model_control_mode": "explicit", "load_model": list(PLAYED)}
     with start_reference_server(probe_repository, ready_path=LIVE, **flags) as server:
         yield asking(server)
@@ -115,7 +115,7 @@ UNHEALTHY = (500, '{"error":"Stub process \'mortal_0_0\' is not healthy."}')
 
 
 def test_a_model_is_not_ready_while_its_process_is_down(mortal: Path):
-    """The file that its code is in is gone, so it does not come back either."""
+    """The file with the model's code is removed, so the process cannot restart."""
     with start_reference_server(mortal, **HTTP_ALONE, **HOSTED) as server:
         assert ask(server, "models/mortal/ready")[0] == 200
         process = pid(server)

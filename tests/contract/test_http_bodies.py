@@ -1,4 +1,4 @@
-"""Large bodies, bodies in pieces, and clients that are slow or leave half-way: on both servers."""
+"""Large bodies, bodies in pieces, and clients that are slow or disconnect, on both servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(server: Server) -> Iterator[socket.socket]:
 
 
 def large() -> bytes:
-    """A request of 8 MiB whose answer is as large."""
+    """Return a request of 8 MiB, whose response has the same size."""
     given = {
         "name": "X",
         "datatype": "FP32",
@@ -61,7 +61,7 @@ def answer(client: socket.socket) -> Reply:
 
 
 def numbers(reply: Reply) -> bytes:
-    """The tensor behind the JSON."""
+    """Return the tensor after the JSON."""
     assert reply.status == 200, reply
     return reply.body[int(reply.header("Inference-Header-Content-Length") or 0) :]
 

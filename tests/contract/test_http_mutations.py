@@ -1,4 +1,4 @@
-"""Good requests with bytes changed: the server survives all of them, and judges as the real one.
+"""Valid requests with changed bytes: the server survives, and judges them like the real server.
 
 The seed is fixed, so that every run sends the same bytes.
 """
@@ -21,7 +21,7 @@ from support.servers import Server
 
 FRAMED, RAW, BOTH = 1_000, 400, 250
 GOOD = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="bystander")
-# What the reference server alone refuses, for the reasons in differences.py.
+# Requests that only the reference server refuses, for the reasons in differences.py.
 REFUSED = (b"is out of range for", b"failed to decompress")
 
 
@@ -34,7 +34,7 @@ class Client:
     _stream: BinaryIO | None = field(default=None)
 
     def ask(self, request: bytes) -> Reply | None:
-        """The reply; None if the server closed instead."""
+        """Return the reply, or None if the server closed the connection."""
         if self._connection is None or self._stream is None:
             self._connection = connect(self.server.http)
             self._stream = self._connection.makefile("rb")
@@ -57,7 +57,7 @@ class Client:
 
 @contextlib.contextmanager
 def client(server: Server) -> Iterator[Client]:
-    """A client, closed in the end."""
+    """Open a client."""
     one = Client(server)
     try:
         yield one
@@ -66,7 +66,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def last_words(server: Server, raw: bytes) -> bytes:
-    """Send bytes and nothing more; all that comes back until the server closes."""
+    """Send bytes, half-close, and return everything received until the server closes."""
     with connect(server.http) as connection, connection.makefile("rb") as stream:
         try:
             connection.sendall(raw)
@@ -122,5 +122,5 @@ def test_both_servers_judge_alike(probed_triton: Server, probed_reference: Serve
 
 
 def classified(reply: Reply | None) -> int | None:
-    """The class of a reply's status."""
+    """Return the class of a reply's status."""
     return None if reply is None else reply.status // 100

@@ -1,6 +1,6 @@
-"""Names of the model API while a model's file is imported: the same on both hosts and for real.
+"""Names of the model API during the import of a model's file, on both hosts and the real server.
 
-Triton adds the C++ names to `triton_python_backend_utils` when the model's file has run.
+Triton adds the C++ names to `triton_python_backend_utils` after the model's file has run.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Everything that decides about the outcome."""
+        """Return everything that determines the outcome."""
         return PATTERNS[self.name], HELPER, CONFIG
 
 
@@ -133,7 +133,7 @@ def outcomes(index: Iterable[dict[str, str]]) -> Outcomes:
 
 @pytest.fixture(scope="module")
 def real(oracle_installed: None, repository: Path) -> Outcomes:
-    """The outcomes on the real server of the models that it is asked for."""
+    """Return the real server's outcomes of the models that are loaded on it."""
     with start_tritonserver(
         repository,
         ready_path="/v2/health/live",

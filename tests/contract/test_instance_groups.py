@@ -1,6 +1,6 @@
-"""A load that changes nothing but `instance_group`: the loaded version goes on, on other instances.
+"""A load that changes only `instance_group`: the loaded version continues with other instances.
 
-Both servers are asked the same; who leaves is theirs to choose, how many come and leave is not.
+Both servers must add and remove the same number of instances, but may remove different ones.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SCHEDULERS = {
 
 
 class Play:
-    """One model on one server: its groups are changed while requests arrive."""
+    """One model on one server, whose groups change while requests arrive."""
 
     def __init__(self, server: Server, top: Path, model: str) -> None:
         self.client = triton.InferenceServerClient(server.grpc)
@@ -75,7 +75,7 @@ class Play:
         self._answers: dict[str, Any] = {}
 
     def group(self, groups: str) -> str:
-        """Load the model with these groups; returns the error."""
+        """Load the model with these groups; return the error."""
         self.config.write_text(
             f"""backend: "python" max_batch_size: 1
             input {{ name: "X" data_type: TYPE_FP32 dims: [-1] }}
@@ -107,7 +107,7 @@ class Play:
         until(lambda: set(ids) <= {id for what, id, *_ in self.log() if what == "execute"})
 
     def go(self, *ids: str) -> None:
-        """Let these end, and see that they end well."""
+        """Let these requests end, and check that they succeed."""
         for id in ids:
             (self.notes / f"hold-{id}").unlink()
         self.answered(*ids)
@@ -118,16 +118,16 @@ class Play:
         assert all(isinstance(self._answers[id], triton.InferResult) for id in ids), self._answers
 
     def log(self) -> list[list[str]]:
-        """The recorded events, as words."""
+        """Return the recorded events as words."""
         path = self.notes / "log"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def counts(self) -> dict[str, int]:
-        """The number of initialized and of finalized instances."""
+        """Return the numbers of initialized and of finalized instances."""
         return Counter(what for what, *_ in self.log() if what != "execute")
 
     def counted(self) -> int:
-        """The number of successful requests, by the server's statistics."""
+        """Return the number of successful requests from the server's statistics."""
         statistics = self.client.get_inference_statistics(self.model)
         return int(statistics.model_stats[0].inference_count)
 
@@ -139,7 +139,7 @@ class Play:
 
 @contextlib.contextmanager
 def playing(start: Any, top: Path, **flags: Flag) -> Iterator[dict[str, Play]]:
-    """A server with all of these models, none of them loaded."""
+    """Run a server with all these models, none of which is loaded."""
     for model in SCHEDULERS:
         folder = top / "repository" / model / "1"
         folder.mkdir(parents=True)
@@ -176,7 +176,7 @@ def plays(
 
 @pytest.fixture(params=SCHEDULERS)
 def play(request: pytest.FixtureRequest, plays: dict[str, Play]) -> Iterator[Play]:
-    """The model with one instance, and a clean record."""
+    """Return the model with one instance and without recorded events."""
     found = plays[request.param]
     (found.notes / "log").unlink(missing_ok=True)
     assert found.group("instance_group { count: 1 }") == ""
@@ -186,7 +186,7 @@ def play(request: pytest.FixtureRequest, plays: dict[str, Play]) -> Iterator[Pla
 
 
 def begin(play: Play, number: int) -> dict[str, Any]:
-    """The settings of the first request of a sequence, which goes on."""
+    """Return the settings of the first request of a sequence that continues."""
     return sequence(play, number, sequence_end=False)
 
 
@@ -199,7 +199,7 @@ def end(play: Play, *numbers: int) -> None:
 
 
 def sequence(play: Play, id: int, **flags: bool) -> dict[str, Any]:
-    """The settings of a request of a sequence, if the model has sequences."""
+    """Return the settings of a request of a sequence, if the model has sequences."""
     if "sequence" not in SCHEDULERS[play.model]:
         return {}
     return {"sequence_id": id, "sequence_start": True, "sequence_end": True} | flags

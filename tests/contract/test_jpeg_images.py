@@ -1,7 +1,7 @@
 """JPEG files through the example `examples/images`: on both servers, and on a simulated card.
 
-The graph is that of ge_classifier. What a client of it would do itself, decoding, resizing and
-dividing by 255, config.pbtxt says; so its answers are those that ge_classifier gives.
+The graph is that of ge_classifier. config.pbtxt configures decoding, resizing and division by 255,
+which clients of ge_classifier do themselves, so the answers must equal those of ge_classifier.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIGITS = ((40, 60), (97, 64), (300, 200))
 
 
 def stroke(height: int, width: int) -> np.ndarray:
-    """A bright stroke on a dark ground, somewhat like a 1."""
+    """Return a bright stroke on a dark ground, similar to a 1."""
     down, across = np.mgrid[0:height, 0:width]
     far = np.abs(across - width * (0.55 - 0.1 * down / height)) / width
     ink = 255 * np.exp(-((far * 14) ** 2)) * (np.abs(down / height - 0.5) < 0.36)
@@ -88,7 +88,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def on_card(repository: Path) -> Iterator[Server]:
-    """The example's folder with model.om in it, on a simulated card; nothing else of it changes."""
+    """Run the example's folder on a simulated card, only with model.om added."""
     with pytest.MonkeyPatch.context() as patch:
         for variable, text in environment().items():
             patch.setenv(variable, text)

@@ -1,4 +1,4 @@
-"""The settings of the log, against NVIDIA's server: the replies, and what the log then shows."""
+"""The settings of the log, compared with NVIDIA's server: the replies, and the log's content."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def server(name: str, request: pytest.FixtureRequest):
 
 
 def ask(server: Server, what: str) -> int:
-    """Let a model do this; the status."""
+    """Make a model do this; return the status."""
     request = infer("faults", tensor("what", "BYTES", [1], [what]))
     (reply,) = exchange(server.http, request).replies
     return reply.status
 
 
 def logged(server: Server, word: str) -> list[str]:
-    """The lines of a model's failure; `word` of its text distinguishes it from others.
+    """Return the log lines of a model's failure that contains `word`.
 
-    The real server may answer before it writes what a model's process says.
+    The real server may answer before it writes the text of a model's process.
     """
     before = len(server.log)
     assert ask(server, f"error {word}") == 500

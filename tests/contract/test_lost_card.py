@@ -1,4 +1,4 @@
-"""Two models on one simulated card, in one process: the loss that one meets is known to both."""
+"""Two models share a simulated card in one process: if one detects its loss, both report it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def server(real_repository: Path, tmp_path: Path) -> Iterator[Server]:
 
 
 def refused(client: InferenceServerClient, model: str, request: Request) -> str:
-    """Why a request is, or "" if it is answered."""
+    """Return the reason why a request is refused, or ""."""
     try:
         client.infer(model, [as_input(request)]).as_numpy("logits")
     except InferenceServerException as refusal:
@@ -71,5 +71,5 @@ def test_model_whose_neighbour_found_the_card_lost_is_not_ready_at_once(server: 
         assert refused(client, NEIGHBOUR, request) == told
         assert client.is_server_live()
         assert not client.is_server_ready()
-    # Once of the card, and once of each model, however many requests it refuses.
+    # One line about the card, and one about each model, independent of the number of requests.
     assert server.log.count("the process has to be restarted") == 3

@@ -1,7 +1,7 @@
-"""The metrics of both servers: the same names and texts, moved by the same things.
+"""The metrics of both servers: equal names and texts, and equal changes.
 
-A page is compared family by family. The series of a family have no order on the real server, which
-keeps them in a hash table; all else has.
+A page is compared family by family. Only the series within a family have no order, because the real
+server keeps them in a hash table.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ triton, reference = both_servers(**FLAGS)
 
 
 def text(server: Server) -> str:
-    """The metrics page."""
+    """Return the metrics page."""
     return exchange(server.metrics, get("/metrics")).replies[0].body.decode()
 
 
 def page(server: Server) -> Page:
-    """The families in order: the lines of each one's head, and its series in any order.
+    """Return the families in order, each with its head lines and its series, in any order.
 
     The lines of one histogram stay together.
     """
@@ -68,12 +68,12 @@ def page(server: Server) -> Page:
 
 
 def custom(families: Page) -> Page:
-    """The families that models have made."""
+    """Return the families that models have created."""
     return [family for family in families if "custom_" in family[0][-1]]
 
 
 def measure(server: Server, what: str, model: str = "meter") -> str:
-    """Let a model do something with its metrics, and give what it read of them."""
+    """Make a model change its metrics, and return the values that it reads."""
     request = infer(model, tensor("what", "BYTES", [1], [what]))
     content = json.loads(exchange(server.http, request).replies[0].body)
     return content["outputs"][0]["data"][0]

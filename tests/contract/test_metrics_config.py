@@ -1,4 +1,4 @@
-"""`--metrics-config`, against NVIDIA's server: summaries, and no counters."""
+"""`--metrics-config`, compared with NVIDIA's server: summaries, and no counters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pages(
     oracle_installed: None, repository: Path, request: pytest.FixtureRequest
 ) -> Iterator[Pages]:
-    """The pages of both servers, after the same requests."""
+    """Return the pages of both servers after equal requests."""
     config: dict[str, Flag] = {"metrics_config": CONFIGS[request.param]}
     with ExitStack() as stack:
         servers = [
@@ -68,7 +68,7 @@ def pages(
 
 
 def ask(server: Server) -> None:
-    """Make requests to the models that hit and miss, and wait until the cache has counted them."""
+    """Send requests that hit and miss, and wait until the cache has counted them."""
     for model in ("cached", "over_cached", "cached_chain"):
         for value in (1, 1, 2):
             exchange(server.http, infer(model, tensor("X", "FP32", [1], [value])))
@@ -76,7 +76,7 @@ def ask(server: Server) -> None:
 
 
 def page(server: Server) -> str:
-    """The metrics page; empty while the port is not open."""
+    """Return the metrics page, or "" while the port is not open."""
     try:
         return exchange(server.metrics, get("/metrics")).replies[0].body.decode()
     except ConnectionRefusedError:  # the real server opens it after it is ready

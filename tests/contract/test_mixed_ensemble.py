@@ -148,7 +148,7 @@ STREAM_CONFIG = """
 
 
 class Sum(torch.nn.Module):
-    """The total so far, 100 more if the request is the first."""
+    """A model that returns the current total, plus 100 for the first request."""
 
     def forward(self, given, start, total):
         together = total + given + 100 * start
@@ -223,7 +223,7 @@ EMBEDDINGS = np.array([[4, 9], [1, 12]], np.float32)
 
 @pytest.fixture(scope="module")
 def pipelines(models: Path, stubs: None) -> Iterator[ModelRepository]:
-    """Both pipelines in processes; the tests below execute models in this one."""
+    """Open both pipelines with models in processes; other tests execute models in this process."""
     options = ["--stub-model=plan=plan_stubs:classify", "--backend-config=python,host=process"]
     names = ["classifier_pipeline", "plan_pipeline"]
     with open_repository(models, models=names, options=options) as opened:

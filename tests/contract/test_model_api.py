@@ -130,7 +130,7 @@ def ask_arguments(server: Server) -> argument_matrix.Matrix:
 
 @pytest.fixture(scope="module")
 def arguments_here(reference: Server) -> argument_matrix.Matrix:
-    """The outcomes with the model in the server's process."""
+    """Return the outcomes with the model in the server's process."""
     return ask_arguments(reference)
 
 

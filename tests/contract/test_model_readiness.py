@@ -1,4 +1,4 @@
-"""A model's own `is_ready`: asked by releases from 26.03 on; 2.51.0 does not know it."""
+"""A model's `is_ready`, which releases from 26.03 on call, and 2.51.0 does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--model-namespacing` on both servers: models of one name in two repositories."""
+"""`--model-namespacing` on both servers: models with one name in two repositories."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOADED = ("both", "over_own", "over_second", "over_both", "asks_both", "nobody")
 def servers(
     oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[tuple[Server, Path], ...]]:
-    """The real server and ours, each with two repositories of its own."""
+    """Run the real server and the reference server, each with two separate repositories."""
     roots = []
     for who in ("real", "ours"):
         root = tmp_path_factory.mktemp(who)

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's own clients get the same answers from both servers."""
+"""The clients of the Open Inference Protocol receive equal answers from both servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.oracle
 
 
 def answers(wire: str, address: str) -> list[Any]:
-    """The client's output."""
+    """Return the client's output."""
     done = subprocess.run(
         [sys.executable, CLIENT, wire, address], check=True, capture_output=True, text=True
     )

@@ -1,7 +1,6 @@
-"""Tracing in the mode `opentelemetry`: what NVIDIA's server sends to a collector, and ours too.
+"""Tracing in the mode `opentelemetry`: the spans that both servers send to a collector.
 
-Both servers send to a collector on loopback. The tables are what the real server was seen to send;
-it is asked again in each run, where it is installed.
+The tables have the spans of the real server. If it is installed, each run checks them again.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ RESOURCE = ("opentelemetry,resource=deployment.environment=test", "opentelemetry
     ],
 )
 def traced(repository: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Server, Collector]]:
-    """A server and its collector: the real one, and ours with either host of models."""
+    """Run a server and its collector: the real one, or the reference server with either host."""
     with start_collector() as collector:
         given = flags(collector, *RESOURCE)
         if request.param == "real":
@@ -118,7 +117,7 @@ CALLER_SPAN = "b7ad6b7169203331"
 
 
 def told(spans: list[Span], parent: str = "", depth: int = 0, number: int = 0) -> list[str]:
-    """A trace as text: a line for each span, with what is particular to it, below its parent."""
+    """Return a trace as text: a line for each span with its particular attributes, as a tree."""
     lines: list[str] = []
     below = sorted((s for s in spans if s.parent_id == parent), key=lambda span: span.start_ns)
     for span in below:
@@ -198,7 +197,7 @@ REQUESTS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], list[str]]] = {
 def spans_of(
     traced: tuple[Server, Collector], request: Callable[[dict[str, str]], bytes]
 ) -> tuple[Reply, list[str]]:
-    """The response to a request that has a caller's span, and the spans below that one."""
+    """Return the response to a request with a caller's span, and the spans below this span."""
     server, collector = traced
     trace_id = secrets.token_hex(16)
     headers = {"traceparent": f"00-{trace_id}-{CALLER_SPAN}-01"}
@@ -270,7 +269,7 @@ NOBODY = tensor("NAME", "BYTES", [1], [""])
 
 
 def contexts(reply: Reply) -> list[Any]:
-    """The contexts that the models received from `request.trace().get_context()`."""
+    """Return the contexts that models received from `request.trace().get_context()`."""
     (output,) = json.loads(reply.body)["outputs"]
     return [None if text == "None" else json.loads(text) for text in output["data"]]
 

@@ -1,4 +1,4 @@
-"""The installer's refusals: one sentence each, with the cure."""
+"""The installer's refusals, each with one sentence and the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import oracle
 
 @pytest.fixture
 def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An oracle that is not installed."""
+    """Create the home of an oracle that is not installed."""
     monkeypatch.setattr(oracle, "HOME", tmp_path)
     monkeypatch.setattr(oracle, "VENV", tmp_path / "venv")
     monkeypatch.setattr(oracle, "STAMP", tmp_path / "installed.json")
@@ -25,7 +25,7 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(*arguments: str) -> str:
-    """Run the tool to its refusal, and give the words it ends with."""
+    """Run the tool until it refuses, and return its last words."""
     with pytest.raises(SystemExit) as ended:
         oracle.main(list(arguments))
     return str(ended.value)

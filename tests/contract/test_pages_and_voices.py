@@ -1,4 +1,4 @@
-"""ocr_pipeline, which asks other models, and voice_activity, on both servers."""
+"""ocr_pipeline, which calls other models, and voice_activity, on both servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(server: Server, *images: np.ndarray) -> list[dict[str, np.ndarray]]:
 
 
 def hear(server: Server, *streams: np.ndarray) -> np.ndarray:
-    """[streams, chunks]: how likely each chunk is speech; streams take turns."""
+    """Return the probabilities of speech, [streams, chunks]; requests of streams alternate."""
     heard = np.zeros((len(streams), CHUNKS), np.float32)
     with InferenceServerClient(server.http, network_timeout=60) as client:
         for index in range(CHUNKS):

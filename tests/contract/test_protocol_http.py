@@ -1,7 +1,7 @@
-"""The HTTP protocol of NVIDIA's server: its answers to one row in ten are still the recorded ones.
+"""The HTTP protocol of NVIDIA's server: its answers to one row in ten equal the recorded answers.
 
-`tests/recorded/test_http.py` compares the reference server with the recorded answers. How both
-servers cut chunks is compared here.
+`tests/recorded/test_http.py` compares the reference server with the recorded answers. This module
+also compares the chunks of both servers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLES = [*CASES, *generate.CASES]
 
 @pytest.fixture(scope="module")
 def generated(probe_repository: Path) -> Iterator[Recording[Exchange]]:
-    """The real server's recorded responses of the generate extension."""
+    """Return the real server's recorded responses of the generate extension."""
     with recording("generate", probe_repository, generate.CASES) as opened:
         yield opened
 
@@ -74,7 +74,7 @@ def test_chunks_are_cut_alike(case: Case, probed_triton: Server, probed_referenc
 
 
 def received(server: Server, request: bytes) -> bytes:
-    """Every byte of a connection, which is to end with the answer."""
+    """Return every byte of a connection that must end with the answer."""
     with connect(server.http) as connection, connection.makefile("rb") as stream:
         connection.sendall(request.replace(b"Host:", b"Connection: close\r\nHost:", 1))
         return stream.read()

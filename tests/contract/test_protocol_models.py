@@ -1,4 +1,4 @@
-"""The HTTP surface on the real models: as test_protocol_http.py, with rows of its own."""
+"""The HTTP protocol on the real models: as test_protocol_http.py, with different rows."""
 
 from __future__ import annotations
 

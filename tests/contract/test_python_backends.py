@@ -1,4 +1,4 @@
-"""Python-based backends on both servers: models that bring no code, among them those of `ge`."""
+"""Python-based backends on both servers: models without code, including models of `ge`."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ PROBES: dict[str, tuple[str | None, dict[str, str]]] = {
     "nobody": ('backend: "nobody" runtime: "model.py"', {}),
     "python": ('backend: "python" runtime: "model.py"', {"1/model.py": RUINED}),
 }
-#: Models that the shipped backend completes from their file, here and there.
+#: Models that the shipped backend completes from their file, on both servers.
 STEPS = ("bare", "stepped")
-#: Models of names that Triton's own backends have: what the server's core makes of them.
+#: Models with names of Triton's backends, and their handling by the server's core.
 NAMED = ("pytorch", "tensorrt", "tensorflow", "openvino", "dali")
 PROBES |= {
     "file_onnx": (None, {"1/model.onnx": ""}),
@@ -101,7 +101,7 @@ CONTRADICTING = {
 
 
 def write_backends(folder: Path) -> None:
-    """Backends of the test, Triton's own that runs them, and `ge`."""
+    """Write the test's backends, Triton's Python backend that runs them, and `ge`."""
     for name in ("echo", "hollow", "rotten", *NAMED):
         (folder / name).mkdir(parents=True)
     for name in NAMED:
@@ -118,7 +118,7 @@ def write_backends(folder: Path) -> None:
 
 
 def write_models(folder: Path, classifier: Path) -> None:
-    """The probes, and the image classifier without its code."""
+    """Write the probes, and the image classifier without its code."""
     for name, (config, files) in PROBES.items():
         (folder / name / "1").mkdir(parents=True)
         if config is not None:
@@ -147,18 +147,18 @@ def write_models(folder: Path, classifier: Path) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A model, and what a server shows of it."""
+    """A model, and the parts of a server's responses about it that are compared."""
 
     name: str
 
     @property
     def files(self) -> object:
-        """Everything that decides about the answers."""
+        """Return everything that determines the answers."""
         graph = COMPLETED[self.name][0] if self.name in COMPLETED else CONTRADICTING.get(self.name)
         return PROBES.get(self.name), graph, self.name in ECHOING
 
 
-#: Models whose backend answers with what it was given.
+#: Models whose backend returns its arguments.
 ECHOING = (
     *("plain", "other_code", "filename", "runtime", "named.echo", "configured.echo"),
     "two_instances",
@@ -169,7 +169,7 @@ Answers = Recording[tuple[str, ...]]
 
 @pytest.fixture(scope="module")
 def root(real_repository: Path) -> Iterator[Path]:
-    """The folder of the models and backends."""
+    """Create the folder of the models and backends."""
     with repository_folder("backends") as folder:
         write_backends(folder / "backends")
         write_models(folder / "repository", real_repository / "ge_classifier")
@@ -178,7 +178,7 @@ def root(real_repository: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def servers(oracle_installed: None, root: Path) -> Iterator[tuple[Server, Server]]:
-    """The real server with the models that it is asked for, and ours with all."""
+    """Run the real server with the models to play on it, and the reference server with all."""
     flags: dict[str, Any] = {
         "ready_path": LIVE,
         "backend_directory": str(root / "backends"),
@@ -206,7 +206,7 @@ def recorded(root: Path) -> Iterator[Answers]:
 
 
 def entry(server: Server, model: str) -> str:
-    """The model's row of the index; of Python's errors only what both servers show."""
+    """Return the model's row of the index, with only the common part of Python's errors."""
     row = json.dumps(index(server.http)[model])
     return _LINE.sub(r"\1", re.sub(r"\\n  <frozen importlib[^\\]*", "", row))
 
@@ -244,7 +244,7 @@ def test_both_servers_show_the_same_of_a_model(
 
 
 def _without_instance(text: str) -> str:
-    """Which of two instances answers is chance."""
+    """Remove the instance's name: either of two instances may answer."""
     return re.sub(r"two_instances_0_[01]", "INSTANCE", text)
 
 
@@ -294,7 +294,7 @@ def test_a_model_of_backend_onnxruntime_answers_alike_by_the_shipped_code(
 
 @pytest.mark.parametrize("model", ["empty", "own_code", "partial"])
 def test_a_completed_model_answers_alike(model: str, servers: tuple[Server, Server]):
-    """Masks, limits and axes are not in the configuration; the answer needs them."""
+    """The answer needs masks, limits and axes, which the configuration does not have."""
     if model == "own_code":
         data: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 2, 4]}
         data["data"] = [number / 8 for number in range(8)]

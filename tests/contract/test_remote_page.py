@@ -1,4 +1,4 @@
-"""`reference-server page`: the live page of a real Triton, by what any client may ask."""
+"""`reference-server page`: the live page of a real Triton server, from its public interfaces."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def page_of(server: str, metrics: str) -> Iterator[str]:
-    """The address of a page for a server."""
+    """Serve the page of a server; yield the page's address."""
     (port,) = free_ports(1)
     words = ["page", f"--server={server}", f"--metrics={metrics}", f"--port={port}"]
     process = subprocess.Popen(
@@ -75,7 +75,7 @@ def page_of(server: str, metrics: str) -> Iterator[str]:
     scope="module", params=[pytest.param("real", marks=pytest.mark.oracle), "reference"]
 )
 def watched(repository: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Server, str]]:
-    """A server, and the page that shows it."""
+    """Run a server, and the page that shows it."""
     flags = COMPLETE | {"allow_grpc": False, "exit_on_error": False}
     if request.param == "real":
         request.getfixturevalue("oracle_installed")

@@ -1,4 +1,4 @@
-"""`triton-replay` between clients and both servers: no byte differs, and all of it is recorded."""
+"""`triton-replay` between clients and both servers: no byte changes, and everything is recorded."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ def server(request):
 
 def test_what_passes_the_recorder_is_the_same_by_the_byte(server, tmp_path):
     path = tmp_path / "a.trc"
-    # Answers that come in another order each time are left out.
+    # Answers whose order varies are excluded.
     cases = [case for case in real_models.CASES if case.unstable is nothing]
     with recording(server.http, path) as recorder:
         for case in cases:
@@ -45,7 +45,7 @@ def test_what_passes_the_recorder_is_the_same_by_the_byte(server, tmp_path):
     assert capture.complaint == ""
     statuses = {e.response.status for e in capture.exchanges}
     assert {200, 400, 404} <= statuses
-    # Each case and, behind it on the same connection, the question whether the server is live.
+    # Each case, followed by a liveness check on the same connection.
     assert len(capture.exchanges) >= len(cases)
 
 
@@ -105,7 +105,7 @@ def test_a_capture_of_one_server_is_a_pytest_case_for_the_other(triton, referenc
     options = (f"--triton-server={reference.http}", "--triton-tolerance=abs=1e-4")
     code, output = run_tests_of(out, *options)
     assert (code, output.count(" PASSED ")) == (0, len(read_capture(path).exchanges)), output
-    # One answer that was another: its test fails, the others do not.
+    # One answer differs: its test fails, and the other tests pass.
     change_status(path, out / "recorded.trc", number=2)
     code, output = run_tests_of(out, *options)
     assert code == 1
@@ -117,7 +117,7 @@ def test_a_capture_of_one_server_is_a_pytest_case_for_the_other(triton, referenc
 
 
 def run_tests_of(folder, *options):
-    """Run them in a process of their own, as users do: the exit code, and what was printed."""
+    """Run exported tests in a separate process, as users do; return exit code and output."""
     words = (sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider")
     done = subprocess.run(
         [*words, f"--rootdir={folder}", "-c", os.devnull, folder, *options],
@@ -129,7 +129,7 @@ def run_tests_of(folder, *options):
 
 
 def change_status(source, target, *, number):
-    """Copy a capture; the answer of this number is 404 then."""
+    """Copy a capture with status 404 for the answer with this number."""
     capture = read_capture(source)
     target.unlink()
     writer = CaptureWriter.create(target)
@@ -176,7 +176,8 @@ def ask_over_grpc(address):
 
 
 def good_requests():
-    """Texts in English and Chinese and images, alone and batched, in JSON and in bytes."""
+    """Return requests with English and Chinese texts and images, single and batched, in JSON
+    and binary."""
     for count in range(1, len(TEXTS) + 1):
         yield infer("text_pipeline", tensor("text", "BYTES", [count], TEXTS[:count]))
         yield real_models.text_bytes(*(text.encode() for text in TEXTS[:count]))

@@ -29,7 +29,7 @@ def x():
 
 
 def talk(address):
-    """One call that is answered, one that is refused, and a stream of three requests."""
+    """Make a successful call, a refused call, and a stream of three requests."""
     answers = queue.Queue()
     with client.InferenceServerClient(address) as asking:
         result = asking.infer("vector", [x()], client_timeout=SECONDS)

@@ -1,8 +1,8 @@
-"""Repository control and restricted APIs, against NVIDIA's server: scripts, step by step.
+"""Repository control and restricted APIs, compared with NVIDIA's server, as scripts of steps.
 
-Each server plays the scripts on files of its own. What the real server says to a step is recorded
-(recordings.py), and must have the status that the script expects; what both say must be equal, but
-for the rows of DIFFERENCES. Of the scripts one in ten is played on the real server again.
+Each server plays the scripts on separate files. The real server's responses are recorded
+(recordings.py), and must have the status that the script expects. Both servers' responses must be
+equal, except for the rows of DIFFERENCES. One script in ten is played on the real server again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RESTRICTED_FLAGS: dict[str, Flag] = {
     "http_restricted_api": [f"{names}:{value}" for names, value in RESTRICTIONS.items()],
     "grpc_restricted_protocol": [f"{names}:{value}" for names, value in RESTRICTIONS.items()],
 }
-#: Which servers play which scripts: their flags, and a page that answers 200 when they are ready.
+#: Scripts by stage: the servers' flags, and a page that answers 200 when they are ready.
 STAGES: dict[str, tuple[list[Script], dict[str, Flag], str]] = {
     "explicit": (
         EXPLICIT,
-        # The real server needs a thread for each load, and scripts are played side by side.
+        # The real server needs a thread for each load, and scripts run concurrently.
         {"model_control_mode": "explicit", "http_thread_count": 32},
         "/v2/health/live",
     ),
@@ -46,7 +46,7 @@ STAGES: dict[str, tuple[list[Script], dict[str, Flag], str]] = {
 
 SHARE_A_SERVER = 22
 
-#: Steps that may be answered otherwise, by stage, script and step, and why.
+#: Accepted differences with reasons, by stage, script and step.
 OUTSIDE = "the real server serves any folder that a name leads to, even outside of the repository"
 UNTOLD = "the real server reports a failed load that no client requested only in its log"
 JSON = "protobuf's C++ and Python libraries read different forms of JSON (docs/protocol.md)"
@@ -96,7 +96,7 @@ ROWS = [Row(stage, one) for stage, (scripts, _, _) in STAGES.items() for one in 
 
 
 def sent(row: Row) -> object:
-    """All that a script does, and the server that it is played on."""
+    """Return all actions of a script, and the server on which it is played."""
     _, flags, _ = STAGES[row.stage]
     return flags, TEXT, TELLS_PARAMETERS, [step.does for step in row.script.steps]
 
@@ -117,9 +117,9 @@ def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_o
 def played_by_triton(stage: str, scripts: list[Script], folder: Path) -> Said:
     """Return the real server's responses.
 
-    Where models are loaded side by side on a busy machine it was seen to hang over a load, and then
-    to end itself by SIGSEGV. With each load it tries all ensembles again that are there, side by
-    side, so few scripts share a server. Where it breaks off, fewer of them are played at a time.
+    On a busy machine with concurrent loads, the real server was seen to hang in a load, and then
+    to crash by SIGSEGV. Each load tries all existing ensembles again, concurrently, so few scripts
+    share a server. After a crash, fewer scripts are played at a time.
     """
     said: Said = {}
     for first in range(0, len(scripts), SHARE_A_SERVER):

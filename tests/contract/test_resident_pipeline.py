@@ -1,7 +1,7 @@
 """text_pipeline_resident of examples/: embeddings stay in the device service between two models.
 
-On either server, with each model in a process of its own and requests batched anew between them,
-its answers are those of text_pipeline.
+On both servers, each model has a separate process, and requests are batched again between them. The
+answers must equal those of text_pipeline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ parameters { key: "cost" value { string_value: "launch_us=100, element_ns=1000, 
 
 
 def write_repository(source: Path, folder: Path) -> Path:
-    """The example's models, with the code and graphs of those that they are made of."""
+    """Write the example's models, with code and graphs of the models they are based on."""
     shutil.copytree(EXAMPLE, folder)
     shutil.copytree(source / "tokenizer", folder / "tokenizer")
     for model in ("text_encoder", "text_classifier"):
@@ -59,7 +59,7 @@ def served(
     real_repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Server, Services]]:
-    """Either server with these models, and their device service."""
+    """Run either server with these models and their device service."""
     folder = tmp_path_factory.mktemp("resident")
     repository = write_repository(real_repository, folder / "models")
     start, flags = STARTERS[request.param]
@@ -73,7 +73,7 @@ def served(
 
 
 def make_requests() -> list[Request]:
-    """Texts in two languages, alone and several in a request."""
+    """Return requests with one or several texts in two languages."""
     rng = random.Random(20261124)
     own = [text(rng.choice([english, chinese])(rng, rng.randint(1, 60))) for _ in range(12)]
     own += [text(*(english(rng, rng.randint(1, 40)) for _ in range(n))) for n in (2, 3, 5, 8)]
@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_pipeline_whose_tensors_travel(
                 np.testing.assert_allclose(values, output["values"], rtol=0, atol=ABSOLUTE)
             else:
                 np.testing.assert_array_equal(values, output["values"])
-    # All that stayed was read: nothing is left between two requests.
+    # All resident rows were read: none remains between two requests.
     assert [client["resident_rows"] for client in services.stats()["clients"]] == [0, 0]
 
 

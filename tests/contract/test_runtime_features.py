@@ -1,7 +1,7 @@
 """Features of ge_runtime for a model.py of three lines, over HTTP, on both servers.
 
-The two get the same requests in the same order, so in the end they have counted the same. What
-each model's config.pbtxt asks for is in `runtime_models`.
+Both servers get equal requests in the same order, so their counters must be equal at the end.
+`runtime_models` has the configurations of the models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
-# Some models are there to fail, so the servers are never ready; they are live when all is loaded.
+# Some models fail on purpose, so the servers are never ready; they are live when all are loaded.
 LIVE = "/v2/health/live"
 FLAGS: dict[str, Flag] = {
     "allow_grpc": False,
@@ -47,7 +47,7 @@ TYPES = {np.dtype(object): "BYTES"} | {DTYPES[name]: name for name in DTYPES if 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both servers use one folder, so that paths in messages are the same."""
+    """Write the models to one folder for both servers, so that paths in messages are equal."""
     folder = tmp_path_factory.mktemp("features")
     write_models(folder)
     return folder
@@ -65,7 +65,7 @@ def servers(oracle_installed: None, repository: Path) -> Iterator[tuple[Server, 
 
 
 def request(model: str, inputs: dict[str, np.ndarray], **fields) -> bytes:
-    """An infer request in binary, for an answer in binary.
+    """Return an infer request with binary inputs and outputs.
 
     Inputs may be named after their types, as BF16 must be.
     """
@@ -90,13 +90,13 @@ def send(server: Server, sent: bytes) -> Reply:
 
 
 def at_once(server: Server, requests: list[bytes]) -> list[Reply]:
-    """Send all before any is answered."""
+    """Send all requests before any is answered; return the replies."""
     with ThreadPoolExecutor(len(requests)) as clients:
         return list(clients.map(send, [server] * len(requests), requests))
 
 
 def same(servers: tuple[Server, Server], sent: bytes) -> Reply:
-    """The reply that both servers give, to the last byte."""
+    """Return the reply of both servers after checking that all bytes are equal."""
     real, ours = (send(server, sent) for server in servers)
     assert str(ours) == str(real)
     assert ours.body == real.body
@@ -104,7 +104,7 @@ def same(servers: tuple[Server, Server], sent: bytes) -> Reply:
 
 
 def outputs(reply: Reply) -> dict[str, np.ndarray]:
-    """The tensors of an answer, by name."""
+    """Return the tensors of an answer by name."""
     assert reply.status == 200, str(reply)
     start = int(reply.header("Inference-Header-Content-Length") or 0)
     tensors = {}
@@ -121,7 +121,7 @@ def outputs(reply: Reply) -> dict[str, np.ndarray]:
 
 
 def strings(content: bytes) -> Iterator[bytes]:
-    """BYTES elements: four bytes of length, then the bytes."""
+    """Yield BYTES elements, each of which follows four bytes with its length."""
     while content:
         end = 4 + int.from_bytes(content[:4], "little")
         yield content[4:end]
@@ -129,7 +129,7 @@ def strings(content: bytes) -> Iterator[bytes]:
 
 
 def refusal(reply: Reply) -> tuple[int, str]:
-    """The status and text of an error."""
+    """Return the status and text of an error."""
     return reply.status, json.loads(reply.body)["error"]
 
 
@@ -152,7 +152,7 @@ class Counting:
         self._before = counts(server, model)
 
     def moved(self, wanted: dict[str, float]) -> dict[str, float]:
-        """By how much these counts have grown, once that is as wanted; exports take a moment."""
+        """Wait for the wanted changes of these counters, which are exported later; return them."""
 
         def read() -> dict[str, float]:
             now = counts(self._server, self._model)
@@ -168,7 +168,7 @@ LENGTHS = [3, 30, 1, 32, 2, 29, 3, 31] * 2
 
 
 def rows_of(lengths: Iterable[int]) -> list[list[int]]:
-    """Rows of tokens, no two alike."""
+    """Return different rows of tokens."""
     return [[(7 * row + place) % 16 for place in range(n)] for row, n in enumerate(lengths)]
 
 
@@ -260,7 +260,7 @@ NUMBERS = np.array([[0, 1, 2, 3, 4], [1, 0, 100, 127, 1]])
 
 
 def bfloat16(numbers: np.ndarray) -> np.ndarray:
-    """The bits of numbers that need no rounding."""
+    """Return the BF16 bits of numbers that need no rounding."""
     return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -319,7 +319,7 @@ def test_tensors_that_the_model_prepares_have_rows_of_their_own(servers):
 
 
 def of_sequence(model: str, value: float, sequence: object, flags: str) -> bytes:
-    """One row of three equal numbers. flags: of what the request is, "start", "end" or both."""
+    """Return a request with a row of three equal numbers. flags: "start", "end" or both."""
     told = {f"sequence_{flag}": True for flag in flags.split()}
     row = np.full((1, 3), value, np.float32)
     return request(model, {"x": row}, parameters={"sequence_id": sequence, **told})

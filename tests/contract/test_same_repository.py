@@ -1,10 +1,9 @@
 """Both servers give equal responses for one model repository.
 
-The requests are made anew in each run but always the same: texts of 1 to 400 words in English and
-in Chinese, several texts in one request, images of any size, batches of them, and what the
-benchmark sends. Each group goes out one request at a time, and then sixteen at once, so that
-dynamic batches form. text_pipeline_fused gets texts of all kinds, and has to answer as the ensemble
-text_pipeline does.
+The requests are created from a seed: texts of 1 to 400 words in English and in Chinese, several
+texts in one request, images of any size, batches of images, and the benchmark's requests. Each
+group is sent one request at a time, and then sixteen at once, so that dynamic batches form.
+text_pipeline_fused gets texts of all groups, and must answer like the ensemble text_pipeline.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CHINESE_WORDS = """
 
 @dataclass(frozen=True)
 class Request:
-    """One infer request: a model and its one input."""
+    """One infer request: a model and its only input."""
 
     model: str
     name: str
@@ -54,7 +53,7 @@ def text(*texts: str) -> Request:
 
 
 def image(rng: random.Random, batch: int = 1) -> Request:
-    """Make images of one size: a few soft strokes, since noise alone looks like nothing."""
+    """Return images of one size with a few soft strokes, as pure noise would suit no class."""
     height, width = rng.randint(6, 64), rng.randint(6, 64)
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float32)
     pixels = np.zeros((batch, 1, height, width), np.float32)
@@ -75,7 +74,7 @@ def chinese(rng: random.Random, words: int) -> str:
 
 
 def word_counts(rng: random.Random, count: int) -> list[int]:
-    """From 1 to 400 words, both ends included; short ones are more frequent, as with people."""
+    """Return numbers of words from 1 to 400, inclusive; small numbers are more frequent."""
     return [1, 200, 400, *(round(60 ** rng.random()) for _ in range(count - 3))]
 
 
@@ -111,7 +110,7 @@ def fused(request: Request) -> Request:
 
 
 def samples(model: str) -> list[dict]:
-    """The requests that perf_analyzer sends: real sentences and real digits."""
+    """Return the requests that perf_analyzer sends: real sentences and real digits."""
     path = ROOT / "benchmarks" / "data" / f"{model}.json"
     data = json.loads(path.read_text(encoding="utf-8"))["data"]
     return [sample for request in data for sample in request.values()]
@@ -141,11 +140,11 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def answers() -> Callable[[Send, Server, str], list[dict]]:
-    """A function: what a server answers to a group of REQUESTS, asked once for all tests."""
+    """Return a function for a server's answers to a group of REQUESTS, sent once for all tests."""
     known: dict[tuple[Send, int, str], list[dict]] = {}
 
     def of(send: Send, server: Server, group: str) -> list[dict]:
-        asked = send, server.process.pid, group  # one that was started again is asked again
+        asked = send, server.process.pid, group  # a restarted server has another pid
         if asked not in known:
             known[asked] = list(send(server, REQUESTS[group]))
         return known[asked]
@@ -174,7 +173,7 @@ def answer(result) -> dict:
 
 
 def same(ours, real) -> bool:
-    """Compare answers: numbers within ABSOLUTE, all else exactly."""
+    """Compare answers: numbers within ABSOLUTE, everything else exactly."""
     if isinstance(real, dict):
         return ours.keys() == real.keys() and all(same(ours[key], real[key]) for key in real)
     if isinstance(real, np.ndarray) and real.dtype == np.float32:
@@ -229,7 +228,7 @@ def test_one_model_answers_as_the_ensemble_does(
 def test_replies_are_the_same_but_for_the_last_digits(
     words: int, model: str, triton: Server, reference: Server
 ):
-    """The raw JSON with its headers, once the logits are out."""
+    """Compare the raw JSON with its headers after removing the logits."""
     request = infer(
         model,
         tensor("text", "BYTES", [1], [english(random.Random(words), words)]),

@@ -30,7 +30,7 @@ STARTERS = {"tritonserver": start_tritonserver, "reference server": start_refere
 def playground(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, oracle_installed: None
 ) -> Iterator[tuple[Server, Path]]:
-    """Each of the servers, with models that the scripts hold and release."""
+    """Run each server with models that the scripts hold and release."""
     repository = tmp_path_factory.mktemp("gated")
     write(repository)
     with STARTERS[request.param](repository, **FLAGS) as server:

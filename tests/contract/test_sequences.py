@@ -1,7 +1,7 @@
 """Sequences on both servers: the batches, their order and instances, and the control inputs.
 
-Each script is played twice: the real server must make the batches that it says, and then both
-servers must agree in all that the model saw, in the errors, and in the statistics.
+The real server must form the batches of each script. Then both servers must agree in everything
+that the model saw, in the errors, and in the statistics.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tritonclient.grpc import service_pb2_grpc
 
 pytestmark = pytest.mark.oracle
 
-# Some models are there to fail, so the servers are never ready; they live when all is loaded.
+# Some models fail on purpose, so the servers are never ready; they are live when all are loaded.
 LIVE = "/v2/health/live"
 FLAGS = COMPLETE | {"model_load_thread_count": 8, "exit_on_error": False}
 FIRST_STATE = struct.pack("<2i", 3, 4)
 
 
 def write_models(repository: Path) -> Path:
-    """The models of the scripts, in a folder that one server has for itself."""
+    """Write the models of the scripts to a folder for one server."""
     model = (PROBE_MODELS / "sequences.py").read_text(encoding="utf-8")
     broken = {name: config for name, (config, _) in BROKEN.items()}
     for name, config in {**MODELS, **broken}.items():
@@ -76,8 +76,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server
 class Player:
     """Plays one script over one stream, on which requests arrive in the order they are sent.
 
-    The real server ends an iterative sequence that has no end by a request of its own, some time
-    after the answer, and counts that as a failure: it `adds_ends`, and they are waited for.
+    If an iterative sequence has no end, the real server later adds an end request, and counts it as
+    a failure. Set `adds_ends` for such a server to wait for these counts.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Player:
         self.outputs: dict[str, list[str]] = {}
 
     def play(self) -> dict[str, Any]:
-        """All that can be seen of it."""
+        """Play the script, and return everything that is visible of it."""
         (self._folder / "batches").unlink(missing_ok=True)
         before = counters(self._server.http, self._script.model)
         self._ended = before["fail"]
@@ -168,7 +168,7 @@ class Player:
         )
 
     def _pending(self) -> int:
-        """The number of requests that wait for an instance of the model."""
+        """Return the number of requests that wait for an instance of the model."""
         text = exchange(self._server.metrics, get("/metrics")).replies[0].body.decode()
         name = rf'^nv_inference_pending_request_count{{model="{self._script.model}",[^}}]*}} (\d+)'
         found = re.search(name, text, re.MULTILINE)
@@ -199,14 +199,14 @@ class Player:
         return [tuple(json.loads(line)) for line in lines[:-1]]
 
     def _moved(self, before: dict[str, int], sizes: list[int]) -> dict[str, int]:
-        """The counters that moved, once all executions are counted."""
+        """Return the changes of counters after all executions are counted."""
         until(lambda: self._count("execution_count") - before["execution_count"] >= len(sizes))
         after = counters(self._server.http, self._script.model)
         return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
 
 
 def _signed(number: int) -> int:
-    """An unsigned id as the protocol carries it."""
+    """Return an unsigned id as the signed number of the protocol."""
     return number - 2**64 if number >= 2**63 else number
 
 
@@ -242,7 +242,7 @@ def play_reference(reference: tuple[Server, Path]) -> Play:
 
 
 def said(script: Script, record: dict[str, Any]) -> None:
-    """Check a record against what a script says."""
+    """Compare a record with the expectations of a script."""
     ids = [[request["id"] for request in batch] for batch in record["batches"]]
     expected = script.expected
     if script.parallel:
@@ -272,7 +272,7 @@ def test_both_servers_agree(script: Script, play_triton: Play, play_reference: P
 
 
 def comparable(script: Script, record: dict[str, Any]) -> dict[str, Any]:
-    """The results that both servers promise: no order of instances, no known differences."""
+    """Return the comparable results: without the order of instances and known differences."""
     record = json.loads(json.dumps(record))
     if script.model.startswith("iterative"):
         # The real server counts the end of such a sequence as a failed request, now or later.

@@ -1,4 +1,4 @@
-"""Start and stop of servers: a failure shows its reason, and nothing is left behind."""
+"""Start and stop of servers: failures have a reason, and no process or port remains in use."""
 
 from __future__ import annotations
 

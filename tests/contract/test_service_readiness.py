@@ -19,7 +19,7 @@ PARAMETERS = {
     "placement": "service",
     "cost": "launch_us=100, element_ns=100, element2_ns=0",
 }
-#: 2.51 asks no model.
+#: Release 2.51 does not call `is_ready` of models.
 NEWEST = {"triton_version": "newest"}
 STARTERS: dict[str, tuple[Any, dict[str, str]]] = {
     "inline host": (
@@ -54,7 +54,7 @@ def served(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[str, Server, Services]]:
-    """A server with one model in a device service."""
+    """Run a server with one model in a device service."""
     start, flags = STARTERS[request.param]
     if start is start_tritonserver:
         request.getfixturevalue("oracle_installed")

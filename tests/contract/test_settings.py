@@ -1,4 +1,4 @@
-"""Trace and log settings: the real server answers one row in ten as it was recorded.
+"""Trace and log settings: the real server's answers to one row in ten equal the recorded answers.
 
 `tests/recorded/test_settings.py` compares the reference server with all recorded answers.
 """
@@ -28,7 +28,7 @@ Answers = tuple[Exchange, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """Requests that change settings, the pages that show them, and how all is set back."""
+    """Requests that change settings, pages that show them, and requests that restore them."""
 
     cases: list[Case]
     pages: tuple[str, ...]
@@ -42,7 +42,7 @@ TABLES = {
 
 
 def outcome(server: Server | InProcessServer, table: Table, case: Case) -> Answers:
-    """Return the answer to a case and the settings after it; then set all back."""
+    """Return the answer to a case and the settings after it; then restore the settings."""
     try:
         requests = (case.request, *map(get, table.pages))
         return tuple(exchange(server.http, request) for request in requests)

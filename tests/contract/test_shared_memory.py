@@ -1,7 +1,7 @@
-"""Shared memory, against NVIDIA's server: the same requests over the same objects.
+"""Shared memory, compared with NVIDIA's server: equal requests with equal objects.
 
-As in test_protocol_http.py, and besides the replies the bytes in the objects are compared: before a
-case there are no regions, and the objects are as new.
+In addition to the replies, as in test_protocol_http.py, the bytes in the objects are compared. Each
+case starts without regions and with the initial content of the objects.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ Try = Callable[[Case], Outcome]
 
 @dataclass(frozen=True)
 class Otherwise:
-    """Cases that the reference server answers in its own way: why, and how.
+    """Cases that the reference server answers differently, with the reason and its answer.
 
-    `status` and `says` are about its last reply. `unsafe` are those that the real server is not
-    asked: it reads or writes memory that is not the region's, and may end over that.
+    `status` and `says` describe its last reply. `unsafe` cases are not sent to the real server,
+    which would access memory outside the region, and may crash.
     """
 
     cases: str
@@ -109,7 +109,7 @@ DIFFERENCES = [
 
 
 def trying(server: Server | InProcessServer) -> Try:
-    """Give a function that tries each case on a server once, and remembers the outcome."""
+    """Return a function that tries each case on a server once, and caches the outcome."""
     outcomes: dict[tuple[str, int], Outcome] = {}
 
     def try_out(case: Case) -> Outcome:
@@ -142,9 +142,9 @@ def read(key: str) -> bytes:
 
 
 def converse(server: Server | InProcessServer, requests: bytes | Sequence[bytes]) -> Exchange:
-    """Send requests over one connection, each when the one before is answered.
+    """Send requests over one connection, each after the response to the previous request.
 
-    Sent without waiting, the real server was seen to leave some of them unanswered.
+    Without waiting, the real server was seen to leave some requests unanswered.
     """
     requests = [requests] if isinstance(requests, bytes) else requests
     replies: list[Reply] = []
@@ -161,7 +161,7 @@ def converse(server: Server | InProcessServer, requests: bytes | Sequence[bytes]
 
 
 def say(server: Server | InProcessServer, *requests: bytes) -> Reply:
-    """Send requests over one connection; the last one's reply."""
+    """Send requests over one connection; return the last reply."""
     return converse(server, requests).replies[-1]
 
 
@@ -172,7 +172,7 @@ def try_triton(probed_triton: Server) -> Try:
 
 
 def differing(case: Case) -> Otherwise | None:
-    """The accepted difference that a case is about."""
+    """Return the accepted difference of a case, or None."""
     return next((row for row in DIFFERENCES if row.concerns(case)), None)
 
 
@@ -184,7 +184,7 @@ def is_safe(case: Case) -> bool:
 
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recording[Outcome]]:
-    """The real server's recorded replies, and then the content of the objects."""
+    """Return the real server's recorded replies and contents of the objects."""
     safe = filter(is_safe, CASES)
     with recording("shared_memory", probe_repository, safe, Outcome) as opened:
         yield opened
@@ -215,7 +215,7 @@ _SIZES = {"BOOL": 1, "UINT8": 1, "INT32": 4, "FP32": 4, "INT64": 8}
 
 
 def anywhere() -> tuple[bytes, bytes]:
-    """A request whose tensors lie in 80 bytes or so, across each other, and those bytes."""
+    """Return a request with overlapping tensors in about 80 bytes, and these bytes."""
     inputs, outputs = [], []
     for datatype in _RANDOM.sample(list(_SIZES), _RANDOM.randint(1, 3)):
         count = _RANDOM.randint(0, 6)
@@ -264,7 +264,7 @@ def test_tensors_across_each_other_fare_alike(probed_triton: Server, probed_refe
 
 @contextlib.contextmanager
 def in_flight(server: Server, repository: Path) -> Iterator[socket.socket]:
-    """A request that uses the regions `one` and `two`, and ends afterwards."""
+    """Run a request that uses the regions `one` and `two` until the block ends."""
     folder = repository / "held"
     go, begun = folder / "go", folder / "begun"
     begun.unlink(missing_ok=True)
@@ -337,7 +337,7 @@ def test_several_clients_keep_to_their_regions(server: str, request: pytest.Fixt
 
 
 def keep_to_a_region(server: Server, number: int) -> None:
-    """One client: its own object, its own region, and ever new numbers through it."""
+    """Run a client that sends changing numbers through its own region and object."""
     key, name = f"{FIRST_KEY}_{number}", f"client{number}"
     path = SHARED / key
     path.write_bytes(bytes(4096))
@@ -407,7 +407,7 @@ def test_a_region_outlives_the_name_of_its_object(server: str, request: pytest.F
 
 
 def test_an_object_that_is_cut_is_not_touched(probed_reference: Server):
-    # The real server ends here: it reads memory that is gone.
+    # The real server crashes here, because it reads removed memory.
     one, _ = OBJECTS
     with objects():
         say(probed_reference, register("one", one))

@@ -1,4 +1,4 @@
-"""Shared memory as strangers use it: NVIDIA's client library and its load generator."""
+"""Shared memory with NVIDIA's client library and NVIDIA's load generator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[http.InferenceServerClien
 
 @contextlib.contextmanager
 def region(client: http.InferenceServerClient, name: str, byte_size: int) -> Iterator[Any]:
-    """A region of the client's, known to the server."""
+    """Create a region of the client, and register it with the server."""
     key = f"/client_{os.getpid()}_{name}"
     handle = shared_memory.create_shared_memory_region(name, key, byte_size)
     try:

@@ -39,7 +39,7 @@ SHORT = COMPLETE | {"allow_grpc": False, "allow_metrics": False, "exit_timeout_s
 LONG = COMPLETE | {"exit_timeout_secs": 120}
 EXPIRED = "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
 
-#: Notes that it is finalized, and that it would be if it were let.
+#: Records that it is finalized.
 FINALIZING = """
     from pathlib import Path
 
@@ -57,7 +57,7 @@ STAYING = """
         def finalize(self):
             threading.Event().wait()
 """
-#: Sends one response to each request, and never says that it was the last.
+#: Sends one response to each request, without the final flag.
 OPEN_ENDED = """
     import triton_python_backend_utils as pb_utils
 
@@ -94,7 +94,7 @@ ROW = tensor("X", "FP32", [1, 1], [1])
     ]
 )
 def start(request: pytest.FixtureRequest) -> Start:
-    """Each of the servers' starters."""
+    """Return the starter of each server."""
     if request.param is start_tritonserver:
         request.getfixturevalue("oracle_installed")
     starter: Start = request.param
@@ -102,13 +102,13 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 
 def terminate(server: Server, stage: str) -> None:
-    """Ask a server to end, and wait until its log tells that it has come so far."""
+    """Terminate a server, and wait until its log reports this stage."""
     server.process.send_signal(signal.SIGTERM)
     until(lambda: stage in server.log)
 
 
 def ended(server: Server) -> int:
-    """The exit code, once there is one."""
+    """Wait for the server's end, and return its exit code."""
     return server.process.wait(PATIENCE_SECONDS)
 
 
@@ -186,7 +186,7 @@ def test_open_sequences_go_on_while_new_ones_are_refused(
         assert ended(server) == 0
 
 
-#: Answers with what it is sent, once the file `go` is there.
+#: Returns its input after the file `go` exists.
 HELD = """
     import time
     from pathlib import Path
@@ -237,7 +237,7 @@ def asked(call: Callable[[], object]) -> str:
 
 
 def message(model: str, id: str) -> pb.ModelInferRequest:
-    """A request of one number."""
+    """Return a request with one number."""
     request = pb.ModelInferRequest(model_name=model, id=id, raw_input_contents=[bytes(4)])
     request.inputs.add(name="X", datatype="FP32", shape=[1])
     return request
@@ -334,7 +334,7 @@ def test_a_request_that_is_never_answered_does_not_keep_a_server(tmp_path: Path,
         assert EXPIRED in server.log
 
 
-#: Keeps the interpreter's lock from `go` on.
+#: Holds the interpreter's lock after the file `go` exists.
 HOLDING = """
     import ctypes
     import time
@@ -364,7 +364,7 @@ def test_a_model_that_keeps_the_interpreter_to_itself_does_not_keep_a_server(tmp
         assert re.search(r'holding/1/model\.py", line \d+ in execute', server.log)
 
 
-#: Notes its process, and stands still.
+#: Records its process id, and stops its process.
 STANDING = """
     import os, signal
     from pathlib import Path
@@ -381,7 +381,7 @@ STANDING = """
 
 
 def test_a_process_that_stands_still_keeps_no_server_and_ends_with_it(tmp_path: Path):
-    # The real server leaves it behind.
+    # The real server leaves the process running.
     folder = write_model(tmp_path, "standing", VECTOR, STANDING)
     flags = SHORT | {"backend_config": "python,host=process"}
     with start_reference_server(tmp_path, **flags) as server, connect(server.http) as connection:
@@ -464,7 +464,7 @@ def test_a_model_that_fails_ends_a_server_that_may_not_go_on(tmp_path: Path, sta
 
 
 NOT_READY = (503, '{"error":"Server not ready"}')
-#: What a server without a repository is asked, and how it answers.
+#: Requests to a server without a repository, and its answers.
 ASKED_WITHOUT_REPOSITORY = {
     get("/v2/health/live"): (400, ""),
     get("/v2/health/ready"): (400, ""),

@@ -1,6 +1,6 @@
 """Models of Triton's own backends in the reference server: whole folders, through its schedulers.
 
-These backends are not in the oracle. What is held against which public source: docs/backends.md.
+These backends are not in the oracle. docs/backends.md lists the public sources for comparison.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write_onnx(
     config: str | None = None,
     file: str = "1/model.onnx",
 ) -> None:
-    """A model's folder, without a config.pbtxt if there is no `config`."""
+    """Write a model's folder, without a config.pbtxt if `config` is None."""
     weights = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
     graph = helper.make_graph(
         nodes,

@@ -1,4 +1,4 @@
-"""Models in the manner of public repositories: the same answers inline, in processes, for real.
+"""Models with patterns of public repositories answer equally on both hosts and the real server.
 
 `stranger_models.py` has the patterns; docs/hosts.md lists them.
 """
@@ -33,7 +33,7 @@ CONFIG = """
     instance_group [ { kind: KIND_CPU } ]
     parameters { key: "max_length" value: { string_value: "512" } }
 """
-#: What lies beside `model.py`, by the path in the model's folder.
+#: Files beside `model.py`, by path in the model's folder.
 FILES = {
     "helper_module": {
         "1/helper.py": "WHO = 'first'\n",
@@ -59,7 +59,7 @@ _FOLDER = re.compile(r"/[\w./-]+/(?=\w+/1/|json/|encodings/)")
 _LINE = re.compile(r"((?:json|encodings)/\w+\.py)\(\d+\)")
 
 
-#: The models with settings of their own.
+#: The models with special settings.
 CONFIGS = {
     "own_environment": """
         parameters { key: "EXECUTION_ENV_PATH"
@@ -119,7 +119,7 @@ class Pattern:
 
     @property
     def files(self) -> object:
-        """Everything that decides about the answer."""
+        """Return everything that determines the answer."""
         source = HEAD + PATTERNS[self.name]
         return source, CONFIG, CONFIGS.get(self.name), FILES.get(self.name), REQUEST
 
@@ -142,7 +142,7 @@ FLAGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of these models."""
+    """Use a separate cache folder for these models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -161,7 +161,7 @@ def real(repository: Path, cache: None) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def answers(repository: Path, cache: None) -> dict[str, dict[str, str]]:
-    """The response of each pattern, by host."""
+    """Return the response of each pattern by host."""
     received = {}
     for host, start in HOSTS.items():
         with start(repository, **FLAGS) as server:
@@ -180,7 +180,7 @@ def ask(server: Server, model: str) -> str:
     return _LINE.sub(r"\1", _FOLDER.sub("", f"{reply.status} {body['error']}"))
 
 
-#: Answers that differ, with the hosts whose answer is not the real server's, and why.
+#: Answers that differ from the real server's, with the hosts and the reasons.
 DIFFERENT = {
     "alarm": ({"inline"}, "Python has signal handlers on its main thread alone"),
     "child_asks_the_server": ({"inline", "process"}, "a copy of a process has no connection"),

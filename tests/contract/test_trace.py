@@ -1,7 +1,7 @@
-"""Tracing, against NVIDIA's server: its settings, whom they pick, and what the files then say.
+"""Tracing, compared with NVIDIA's server: settings, selected requests, and trace files.
 
-The order of what the frontend records and of what the model's side records is compared on its own:
-between the two the real server has none.
+The frontend's records and the model's records are compared separately, because the real server has
+no order between them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def change(server: Server, path: str = TRACE, **settings: object) -> Exchange:
 
 
 def clear(server: Server) -> None:
-    # Off first: nothing else is refused then.
+    # Disable tracing first: then no other setting is refused.
     for path in (MODEL_TRACE, TRACE):
         assert change(server, path, trace_level=["OFF"]).replies[0].status == 200
     for path in (TRACE, MODEL_TRACE):
@@ -53,7 +53,7 @@ REFUSED = infer("vector", tensor("X", "FP32", [2, 2], [1, 2, 3, 4]))
 ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "1"}
 ON_FOR_FOUR = ON | {"trace_count": "4"}
 
-#: What is done, step by step: a setting of the server or of the model `vector`, or a request.
+#: Steps: a setting of the server or of the model `vector`, or a request.
 SCRIPTS: dict[str, list[tuple[str, Any]]] = {
     "a model follows until it is set": [
         ("set", {"trace_rate": "10"}),
@@ -142,7 +142,7 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
 
 
 def play(server: Server, script: list[tuple[str, Any]]) -> list[object]:
-    """The statuses, and after each step the settings of the server and of the model."""
+    """Play the steps; return the statuses, and the settings of server and model after each."""
     seen: list[object] = []
     try:
         for what, argument in script:
@@ -167,23 +167,23 @@ def test_settings_move_alike(script, traced_triton: Server, traced_reference: Se
 
 
 def files(server: Server) -> list[bytes]:
-    """The numbered files that the server has written, and those that it is writing, in order."""
+    """Return the server's numbered files in order, complete or not."""
     found = server.log_file.parent.glob("trace.json.[0-9]*")
     return [path.read_bytes() for path in sorted(found, key=lambda path: int(path.suffix[1:]))]
 
 
 def ids(text: bytes) -> set[int]:
-    """The requests that a file tells of, each step of an ensemble one; later ones have larger."""
+    """Return a file's request ids, one for each ensemble step; later requests have larger ids."""
     return {int(number) for number in re.findall(rb'"id":(\d+)', text)}
 
 
 def latest(server: Server) -> int:
-    """The last request that is traced."""
+    """Return the id of the last traced request."""
     return max(set().union(*map(ids, files(server))), default=0)
 
 
 def newer(server: Server, before: int) -> list[bytes]:
-    """The files about requests after that one; one that tells of none yet is being written."""
+    """Return the files about requests after id `before`; files without any are incomplete."""
     return [text for text in files(server) if min(ids(text), default=before + 1) > before]
 
 
@@ -202,7 +202,7 @@ MARKS = itertools.count()
 
 
 def mark(server: Server) -> None:
-    """Have a request traced: those that were asked before, and may be written later, are older."""
+    """Trace a request. Earlier requests, which may be written later, have smaller ids."""
     name = f"mark-{next(MARKS)}"
     change(server, **ON)
     exchange(server.http, infer("vector", X, id=name))
@@ -274,10 +274,10 @@ LEVELLED = [
 
 
 def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
-    """The order of ids in a file, and what is said of each, by the frontend and by the rest.
+    """Return the order of ids in a file, and the frontend's and other records of each id.
 
-    Ids count from the first of the file; moments are left out. Tensors that are told of together
-    come in the order of their names: in the real server they come out of a hash table.
+    Ids are relative to the file's first id; times are removed. Tensors that are recorded together
+    are sorted by name, because the real server has the order of a hash table.
     """
     elements = [
         element

@@ -1,4 +1,4 @@
-"""Several repositories on both servers: a name that is in two of them is no model."""
+"""Several repositories on both servers: a name in two repositories is not loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm-up, against NVIDIA's server: what it counts, and why models do not load because of it."""
+"""Warm-up, compared with NVIDIA's server: its counters, and its reasons for failed loads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXECUTED = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models; both servers use one folder, so that paths in messages are the same."""
+    """Write the models to one folder for both servers, so that paths in messages are equal."""
     folder = tmp_path_factory.mktemp("warm")
     for name, (probe, files) in WARM_PROBES.items():
         write_probe(folder, name, probe)

@@ -1,8 +1,8 @@
-"""Bytes out, bytes in: a client that sends exactly what it is given and keeps all that comes back.
+"""An HTTP client that sends exactly the given bytes, and keeps all received bytes.
 
-Ordinary HTTP clients repair what they send and tidy what they receive; here both would hide what
-the suite is about. `exchange` makes one connection, sends one case's bytes, and records the replies
-and whether the server would still answer on that connection.
+Ordinary HTTP clients correct requests and normalize responses, which would hide differences.
+`exchange` opens a connection, sends the bytes of a case, and returns the replies and whether the
+connection stayed open.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-# Long enough for the slowest model of the suite on a loaded machine.
+# The time limit in seconds, for the slowest model of the suite on a loaded machine.
 ANSWER_SECONDS = 60
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One HTTP reply as it stood on the wire; a chunked body is joined."""
+    """One HTTP reply as on the wire, except that the chunks of a body are joined."""
 
     status_line: str
     headers: tuple[tuple[str, str], ...]
@@ -31,7 +31,7 @@ class Reply:
         return int(self.status_line.split(" ", 2)[1])
 
     def header(self, name: str) -> str | None:
-        """The value of a header, whatever its letter case."""
+        """Return the value of a header, independent of upper and lower case."""
         return next((v for k, v in self.headers if k.lower() == name.lower()), None)
 
     def without_header(self, *names: str) -> Reply:
@@ -56,13 +56,14 @@ class Exchange:
 
 
 class ConnectionEnded(Exception):
-    """The server closed the connection where a reply, or the rest of one, was due."""
+    """The server closed the connection before a reply was complete."""
 
 
 def exchange(address: str, request: bytes | Sequence[bytes], *, replies: int = 1) -> Exchange:
     """Send a request, in one piece or in several, and read up to that many replies.
 
-    A connection that ends early is part of the record; one that falls silent is `TimeoutError`.
+    A connection that ends early is part of the result. A server that does not answer raises
+    TimeoutError.
     """
     pieces = [request] if isinstance(request, bytes) else request
     received = []
@@ -93,7 +94,7 @@ def connect(address: str) -> socket.socket:
 
 
 def read_reply(stream) -> Reply:
-    """Read one reply; an interim one (100 Continue) counts as a reply of its own."""
+    """Read one reply; an interim reply (100 Continue) counts as a separate reply."""
     status_line = _line(stream)
     headers = []
     while line := _line(stream):
@@ -135,7 +136,7 @@ def _chunks(stream) -> bytes:
 
 
 def said(address: str, method: str, path: str, document: object = None) -> str:
-    """Return the status and the body of a reply to a request with this JSON."""
+    """Send a request with this JSON; return the status and the body of the reply."""
     body = b"" if document is None else json.dumps(document).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     (reply,) = exchange(address, head.encode() + body).replies

@@ -114,7 +114,7 @@ def test_without_metrics_only_queued_requests_count():
 
 
 def test_an_invalid_number_is_named():
-    with pytest.raises(ValueError, match="latency_goal_seconds is 0, expected a number above 0"):
+    with pytest.raises(ValueError, match="latency_goal_seconds: found 0; expected a number"):
         ByWork(1, 1, 0)
 
 
@@ -146,5 +146,5 @@ def test_the_peak_is_the_largest_recent_rate(steps):
         now += seconds
         came.append((now, come))
         lately = [each for at, each in came if now - at <= PEAK_S]
-        assert peak.seen(now, come) == max(lately)
+        assert peak.add(now, come) == max(lately)
         assert len(peak.points) <= len(set(lately))

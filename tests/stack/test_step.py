@@ -32,4 +32,4 @@ def test_of_a_step_that_fails_the_end_is_shown_with_its_exit_code(tmp_path):
     title, *end, told = done.stdout.splitlines()
     assert title.startswith("Models ... failed after ")
     assert end == [str(number) for number in range(69, 99)]
-    assert told.endswith(f"exit code 3; all of it is in {tmp_path / 'log'}")
+    assert told.endswith(f"exit code 3; full output: {tmp_path / 'log'}")

@@ -36,7 +36,7 @@ class Page:
         self.complaints: list[str] = []
 
     def attach(self) -> None:
-        """Begin with an empty page."""
+        """Open an empty page."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -44,7 +44,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **given: Any) -> dict[str, Any]:
-        """Have a command executed, and give its result."""
+        """Execute a command in the browser, and return its result."""
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": given}
         if self._session:
@@ -71,12 +71,12 @@ class Page:
             self.complaints.append(event["params"]["entry"]["text"])
 
     def open(self, url: str) -> None:
-        """Go there, and wait until all of it has come."""
+        """Open a URL, and wait until the page is loaded."""
         self.call("Page.navigate", url=url)
         self.wait_for(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression on the page, awaited if it is a promise."""
+        """Return the value of an expression on the page; await it if it is a promise."""
         told = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -89,7 +89,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """The visible text of the page."""
+        """Return the visible text of the page."""
         return str(self.evaluate("document.body.innerText"))
 
     def press(self, key: str) -> None:
@@ -112,7 +112,7 @@ class Page:
         self.call("DOM.setFileInputFiles", files=[str(file)], nodeId=node)
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
-        """Have a window, or a phone, of that size."""
+        """Set the size of the window, or of an emulated phone."""
         scale = 2 if phone else 1
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -127,7 +127,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
     def screenshot(self, file: Path) -> None:
-        """Write what is seen of it to a PNG file."""
+        """Write the visible part of the page to a PNG file."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
@@ -137,7 +137,7 @@ def open_browser(folder: Path) -> Iterator[Page]:
     assert CHROMIUM is not None
     their_end, send = os.pipe()
     receive, their_other_end = os.pipe()
-    # Away from where they are to be in the browser.
+    # Duplicates whose numbers differ from the browser's descriptor numbers.
     theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, _FREE) for end in (their_end, their_other_end)]
 
     def place() -> None:

@@ -1,8 +1,8 @@
 """The distribution of tests to several processes (pytest-xdist).
 
 A process gets whole files, as with `--dist loadfile`. Files that use the same servers are one unit,
-so that each of these servers starts once. The longest units start first, so that no process has to
-run one of them at the end, and units that wait run beside units that compute.
+so that each of these servers starts once. The longest units start first, so that none of them runs
+at the end, when other processes are idle. Units that wait run beside units that compute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 _CONTRACT = "tests/contract/test_"
-#: The files that use the same servers of tests/contract/conftest.py, by the servers' models.
+#: Files of tests/contract that share servers of conftest.py, by the servers' models.
 SHARING = {
     "the real models": (
         *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
@@ -41,7 +41,7 @@ SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items(
 #: Seconds of a test, and of a test with any of these marks, in files without measured seconds.
 SECONDS_OF_A_TEST, SECONDS_OF_A_MARKED_TEST = 0.04, 2.0
 MARKS = ("slow", "brute_force", "oracle")
-#: The units that take longest, by their seconds with four processes on two cores.
+#: Seconds of the longest units, measured with four processes on two cores.
 _LONGEST = {
     200: ("the real models",),
     60: ("the probes", "contract/test_shutdown", "packaging/test_wheels", "stack/test_ray"),
@@ -52,11 +52,10 @@ _LONGEST = {
         *("runtime/cli/test_probe_device", "runtime/npu/driver/test_om_engine"),
     ),
     25: (
-        *("contract/test_model_api"),
+        "contract/test_model_api",
         *("contract/test_strangers", "contract/test_runtime_features", "stack/test_site"),
         *("factory/test_ocr_pages", "server/backends/test_checklist"),
         *("runtime/npu/engines/test_torch_npu", "runtime/testing/test_conformance"),
-        "simulator/test_real_models",
     ),
     20: (
         *("the traced models", "contract/test_control_cycles", "contract/test_ensembles"),
@@ -91,7 +90,7 @@ SECONDS = {
     for seconds, names in _LONGEST.items()
     for name in names
 }
-#: Files in these folders mostly wait for processes; the others mostly compute.
+#: Files in these folders mostly wait for processes; other files mostly compute.
 WAITING = (
     *("tests/contract/", "tests/stack/", "tests/packaging/", "tests/campaign/"),
     *("tests/runtime/cli/", "tests/runtime/npu/service/", "tests/server/backends/process/"),
@@ -109,9 +108,9 @@ class Distribution(LoadScopeScheduling):
         return unit_of(nodeid)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Return the test that ended the process. It is not run again.
+        """Return the test that crashed the process. It is not run again.
 
-        xdist gives it to the next process, which it ends as well, and so on.
+        xdist would give it to the next process, which would crash, too.
         """
         for unit in self.assigned_work[node].values():
             for nodeid, is_completed in unit.items():
@@ -132,7 +131,8 @@ def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests in the order in which their units start.
 
     The longest units start first. Units that wait and units that compute alternate, so that both
-    kinds run at any time: together the former would leave cores idle, and the latter share them.
+    kinds run at any time: only waiting units would leave cores idle, only computing units would
+    compete for them.
     """
     units = [unit_of(item.nodeid) for item in items]
     seconds: Counter[str] = Counter()

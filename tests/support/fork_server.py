@@ -1,8 +1,8 @@
 """Python programs as forks of a process that has imported their modules.
 
 Imports are most of a short program's start: a model process uses 0.22 s of processor time, its fork
-0.02 s. A program has its own arguments, environment, folder and descriptors, but
-`/proc/self/cmdline` is that of the process that it is a fork of; `sys.orig_argv` is its own.
+0.02 s. A program has its own arguments (also in `sys.orig_argv`), environment, folder and
+descriptors, but `/proc/self/cmdline` has the command line of the forking process.
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ def path_and(imports: str) -> str:
 
 
 class ForkServer:
-    """Starts programs that `python -c` or `python -m` would run. It starts with the first of them.
+    """Starts programs of `python -c` or `python -m`. The server itself starts with the first one.
 
     Args:
         imports: The code that imports the programs' modules, with the first program's environment.
     """
 
-    #: What users of the module `subprocess` find here as well.
+    #: Names of the module `subprocess` that users of this class need.
     DEVNULL = subprocess.DEVNULL
     TimeoutExpired = subprocess.TimeoutExpired
 
@@ -157,7 +157,7 @@ class ForkServer:
         start_new_session: bool = False,
     ) -> Fork | subprocess.Popen[bytes]:
         """Start a program; a program of another Python or of another form starts as usual."""
-        if [*command[:2]] != [sys.executable, "-c"]:  # of an environment of its own
+        if [*command[:2]] != [sys.executable, "-c"]:  # a program of another Python environment
             return subprocess.Popen(
                 command,
                 pass_fds=pass_fds,
@@ -175,7 +175,7 @@ class ForkServer:
     def server(
         self, command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: int
     ) -> Fork:
-        """Start a program in a session of its own, which ends with the tests."""
+        """Start a program in a new session, which ends with the tests."""
         return self._fork(command, [output, output], folder=cwd, environment=env, session=True)
 
     def _fork(
@@ -213,7 +213,7 @@ class ForkServer:
                     self._process = subprocess.Popen(words, pass_fds=[number], env=environment)
 
     def close(self) -> None:
-        """End the process that forks. Programs that still run end with it."""
+        """End the forking process, and the programs that still run."""
         if self._process is not None:
             self._control.close()
             self._process.wait()

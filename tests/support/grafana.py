@@ -1,4 +1,4 @@
-"""A dashboard as TypeScript, to be compared with Grafana's own types by their compiler."""
+"""A dashboard as TypeScript, so that the compiler can check it against Grafana's types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from support.servers import ROOT
 
-#: Where `make clients` has npm put the types and the compiler.
+#: The folder of the types and the compiler, installed by `make clients` with npm.
 MODULES = ROOT / ".cache" / "grafana" / "node_modules"
 COMPILER = MODULES / "typescript" / "bin" / "tsc"
 _RAW = (MODULES / "@grafana" / "schema" / "dist" / "esm" / "raw").as_posix()
@@ -42,7 +42,7 @@ def _parts(dashboard: dict[str, Any]) -> Iterator[tuple[str, object]]:
     for panel in panels:
         if panel["type"] == "row":
             yield "RowPanel", panel
-        else:  # whose own parts Grafana types by the plugin that draws it
+        else:  # Grafana has separate types for the parts of each panel's plugin
             assert panel["type"] == "timeseries"
             yield "Options", panel.pop("options")
             yield "Partial<FieldConfig>", panel["fieldConfig"]["defaults"].pop("custom")

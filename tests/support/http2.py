@@ -32,18 +32,18 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
 
 
 def settings(**values: int) -> bytes:
-    """A SETTINGS frame; `_4=65535` sets the setting of that number."""
+    """Return a SETTINGS frame; e.g. `_4=65535` sets setting number 4."""
     pairs = [struct.pack(">HI", int(name[1:]), value) for name, value in values.items()]
     return frame(SETTINGS, payload=b"".join(pairs))
 
 
 def message(data: bytes, compressed: int = 0) -> bytes:
-    """A gRPC message with its prefix."""
+    """Return a gRPC message with its prefix."""
     return struct.pack(">BI", compressed, len(data)) + data
 
 
 def head(path: str, *more: tuple[str, str], **changed: str | None) -> list[tuple[str, str]]:
-    """The header fields of a good call; `te=None` leaves one out, `method="GET"` changes one."""
+    """Return a valid call's header fields; `te=None` removes a field, `method="GET"` changes it."""
     usual = {
         ":method": "POST",
         ":scheme": "http",
@@ -72,7 +72,7 @@ class Answer:
 
     @property
     def trailers(self) -> dict[str, str]:
-        """All fields of all header blocks."""
+        """Return all fields of all header blocks."""
         return {name: value for block in self.blocks for name, value in block}
 
 
@@ -115,7 +115,7 @@ class RawConnection:
         self.socket.sendall(b"".join(data))
 
     def headers(self, stream: int, fields: Fields, flags: int = END_HEADERS) -> bytes:
-        """A HEADERS frame of these fields."""
+        """Return a HEADERS frame with these fields."""
         return frame(HEADERS, flags, stream, self.encoder.encode(fields))
 
     def request(self, stream: int, path: str, data: bytes, **changed: str | None) -> None:
@@ -132,7 +132,7 @@ class RawConnection:
         return found
 
     def until_goaway(self) -> tuple[int, int, bytes]:
-        """Read until GOAWAY; last stream, error code, debug data. Raises ConnectionEnded."""
+        """Read until GOAWAY; return last stream, error code, debug data. Raises ConnectionEnded."""
         while self.goaway is None:
             self.read()
         return self.goaway
@@ -146,7 +146,7 @@ class RawConnection:
             return
 
     def pinged(self, data: bytes = b"12345678") -> None:
-        """Send a ping and read until its answer: all that was sent before has been taken."""
+        """Send a ping and read until its answer: the server then has read all earlier frames."""
         self.send(frame(PING, 0, 0, data))
         while data not in self.pongs:
             self.read()
@@ -162,12 +162,12 @@ class RawConnection:
         return taken
 
     def _acknowledge(self, data: bytes) -> None:
-        """Send it to a server that may have closed: what it said before is still to be read."""
+        """Send data to a server that may have closed; its earlier frames can still be read."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.send(data)
 
     def read(self) -> tuple[int, int, int, bytes]:
-        """Read one frame, and remember what it says."""
+        """Read one frame, and update the state of its stream."""
         start = self._take(9)
         kind, flags, stream = struct.unpack(">BBI", start[3:])
         payload = self._take(int.from_bytes(start[:3], "big"))

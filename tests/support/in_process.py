@@ -18,7 +18,7 @@ from reference_server.testing.clients import call_on, running_loop
 
 @dataclass(frozen=True)
 class InProcessServer:
-    """The addresses of a server in this process, as `contract.wire.connect` and grpc take them."""
+    """The addresses of a server in this process, in the form for `contract.wire` and grpc."""
 
     http: str
     grpc: str

@@ -1,4 +1,4 @@
-"""MLServer, another server of the Open Inference Protocol, as `make mlserver` installs it.
+"""MLServer, another server of the Open Inference Protocol, installed by `make mlserver`.
 
 with start_mlserver(folder) as (http, grpc):
     ...
@@ -44,7 +44,7 @@ def installed() -> Path:
 
 @contextlib.contextmanager
 def start_mlserver(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve the model `identity`, X [3] FP32 to Y; the addresses of HTTP and gRPC."""
+    """Serve the model `identity` (X and Y, FP32 [3]); yield the addresses for HTTP and gRPC."""
     ports = free_ports(3)
     settings = {
         "host": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""Bytes that are almost good."""
+"""Random changes of valid bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """Change, drop, add or repeat a few bytes, or cut the rest off."""
+    """Change, remove, add or repeat a few bytes, or truncate the data."""
     changed = bytearray(data)
     for _ in range(dice.choice([1, 1, 1, 2, 3])):
         at = dice.randrange(len(changed) + 1)

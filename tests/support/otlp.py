@@ -1,4 +1,4 @@
-"""A collector for spans on loopback: it takes OTLP over HTTP, in the JSON that servers send."""
+"""A collector for spans on loopback, which receives OTLP over HTTP as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAIT_SECONDS = 30
 
 @dataclass
 class Span:
-    """One span: its attributes, and the names of its events, in their order."""
+    """One span with its attributes, and the names of its events in order."""
 
     name: str
     trace_id: str
@@ -36,11 +36,11 @@ class Collector:
     def __init__(self, url: str) -> None:
         self.url = url
         self.status = 200
-        self.refused = threading.Semaphore(0)  # released for each body that is not taken
+        self.refused = threading.Semaphore(0)  # released for each refused body
         self.spans: list[Span] = []
         self.resources: list[dict[str, Any]] = []
         self.scopes: set[str] = set()
-        self.requests: list[tuple[str, str]] = []  # paths and types of contents
+        self.requests: list[tuple[str, str]] = []  # paths and content types
         self._changed = threading.Condition()
 
     def take(self, path: str, content_type: str, body: bytes) -> None:
@@ -54,13 +54,13 @@ class Collector:
             self._changed.notify_all()
 
     def wait(self, done: Callable[[list[Span]], bool]) -> list[Span]:
-        """All spans, once they are `done`."""
+        """Wait until `done` accepts the received spans, and return these."""
         with self._changed:
             assert self._changed.wait_for(lambda: done(self.spans), _WAIT_SECONDS), self.spans
             return list(self.spans)
 
     def trace(self, trace_id: str) -> list[Span]:
-        """The spans of a trace, once that of the whole request is there, which ends last."""
+        """Return the spans of a trace after its last span, that of the whole request."""
 
         def of_trace(spans: list[Span]) -> list[Span]:
             return [span for span in spans if span.trace_id == trace_id]
@@ -96,7 +96,7 @@ def _attributes(of: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def start_collector() -> Iterator[Collector]:
-    """A collector on a free port."""
+    """Run a collector on a free port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

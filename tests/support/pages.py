@@ -1,4 +1,4 @@
-"""The code blocks of the pages that users read, and what the sessions among them show."""
+"""The code blocks of the pages that users read, and the sessions with outputs among them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _TITLE = re.compile(r"^(#+) (.*)$", re.M)
 _SOURCE = re.compile(r"# ((?:\w+/)+\w+\.\w+)\n")
 _PROMPT = "$ "
-# What differs from run to run, and what stands for it.
+# Patterns of texts that differ in each run, and their replacements.
 _UNSTABLE = (
     (re.compile(r'("ns":|"last_inference":)[1-9]\d*'), r"\1N"),
     (re.compile(r'("(?:inference_|execution_)?count":)[1-9]\d*'), r"\1N"),
     (re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ (\w+\.py):\d+", re.M), r"\1"),
-    (re.compile(r"(\d\.\d{4})\d+"), r"\1"),  # the last digits are the processor's
+    (re.compile(r"(\d\.\d{4})\d+"), r"\1"),  # the last digits depend on the processor
     (re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):\d+"), "ADDRESS"),
-    # How many requests other pages sent before.
+    # The number of earlier requests from other pages.
     (re.compile(r"(nv_inference_request_success\{.*\}) [1-9]\d*"), r"\1"),
     (re.compile(r"^\+[-+]+\+$", re.M), ""),  # a table is as wide as its longest name
-    # What is free differs, and which limits there are: containers have one of their own.
+    # Free memory differs, and so do limits, e.g. in containers.
     (re.compile(r"^This machine, in bytes\n(?:.+\n?)+", re.M), ""),
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block; `language` is its info string, `line` that of its first line in the page."""
+    """A code block; `language` is its info string, `line` the number of its first line."""
 
     page: Path
     line: int
@@ -48,13 +48,13 @@ class Block:
 
     @property
     def source(self) -> str:
-        """The file that the block is an excerpt of, if it says so."""
+        """Return the file of which the block declares to be an excerpt, or ""."""
         named = _SOURCE.match(self.text)
         return named[1] if named else ""
 
 
 def blocks(language: str | None = None) -> list[Block]:
-    """All blocks of all pages, or those with this info string, in their order."""
+    """Return the blocks of all pages in order, optionally only those with this info string."""
     found: list[Block] = []
     for page in PAGES:
         text = page.read_text()
@@ -65,7 +65,7 @@ def blocks(language: str | None = None) -> list[Block]:
 
 
 def sessions(block: Block) -> list[tuple[str, str]]:
-    """The commands of a block, and what the page shows behind each."""
+    """Return the commands of a block, each with the output that the page shows after it."""
     found: list[tuple[str, str]] = []
     lines = block.text.splitlines()
     while lines:

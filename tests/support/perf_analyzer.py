@@ -1,8 +1,8 @@
-"""NVIDIA's load generator against a running server, for as short a time as it can.
+"""Run NVIDIA's load generator against a server, for the shortest possible time.
 
     measured(server, "grpc", "-m", "batched", "--concurrency-range", "2")
 
-Needs what `make oracle` installs.
+Needs `make oracle`.
 """
 
 from __future__ import annotations

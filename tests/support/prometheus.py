@@ -1,4 +1,4 @@
-"""A real Prometheus that asks servers for their metrics, and answers queries."""
+"""A real Prometheus server that scrapes servers and answers queries."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Prometheus:
 def start_prometheus(
     folder: Path, jobs: Mapping[str, str], *, rules: str = "groups: []"
 ) -> Iterator[Prometheus]:
-    """Run one that asks these addresses; `jobs` has them by the job that they are of.
+    """Run a Prometheus server that scrapes the addresses in `jobs`, which has them by job.
 
-    `rules` is a file of rules, as text.
+    `rules` is the content of a file of rules.
     """
     assert PROMETHEUS is not None
     configuration = {

@@ -13,12 +13,12 @@ from typing import Any
 
 from support.servers import ROOT
 
-#: Ten processes start, on busy cores.
+#: The time limit for the start of ten processes on busy cores.
 START_SECONDS = 240
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
-    # Otherwise Ray looks for servers on the loopback interface at the machine's address.
+    # Otherwise Ray connects to the machine's address, where servers on loopback do not listen.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Autoscaling metrics; the default interval is 10 s.
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",

@@ -1,4 +1,4 @@
-"""`triton-replay record` in a process of its own, as users run it.
+"""`triton-replay record` in a separate process, as users run it.
 
 with recording(server.http, path) as recorder:
     exchange(recorder.address, request)
@@ -22,18 +22,18 @@ STOP_SECONDS = 30
 
 
 def command(*words: str | Path) -> Sequence[str | Path]:
-    """A command of triton-replay."""
+    """Return a command line of triton-replay."""
     return (sys.executable, "-m", "triton_replay", *words)
 
 
 def environment() -> dict[str, str]:
-    """One in which Python finds triton_replay in the sources."""
+    """Return an environment in which Python finds triton_replay in the sources."""
     return os.environ | {"PYTHONPATH": str(ROOT / "replay")}
 
 
 @dataclass
 class Recorder:
-    """A recorder that runs, and after the block has ended."""
+    """A running recorder; after the block, its results."""
 
     process: subprocess.Popen[str]
     address: str
@@ -47,9 +47,9 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(server: str, capture: Path, *options: str, grpc: str = "") -> Iterator[Recorder]:
-    """Record what is sent to `address` within the block, and end with SIGINT.
+    """Record the traffic at the recorder's `address` until the block ends, then send SIGINT.
 
-    grpc: the address of the server for gRPC, which is recorded as well then.
+    grpc: the server's address for gRPC; "" to record only HTTP.
     """
     if grpc:
         options = (*options, "--grpc-listen=127.0.0.1:0", f"--grpc-server={grpc}")

@@ -40,11 +40,11 @@ Flag = str | int | bool | list[str] | None
 COMPLETE: dict[str, Flag] = {"disable_auto_complete_config": None}
 
 START_SECONDS = 180
-# The servers' time limit for their last requests, and ours for their end before we kill them.
+# Time limits: of the servers for their last requests, and of their end before they are killed.
 EXIT_TIMEOUT_SECONDS = 5
 STOP_SECONDS = 40
 
-# Below the range that the system hands out by itself.
+# Ports below the system's range for outgoing connections.
 PORTS = range(15_000, 31_000)
 
 _TESTS_START_S = time.time()
@@ -57,12 +57,12 @@ class ServerFailed(Exception):
 
 
 class ServerAborted(ServerFailed):
-    """The server ended itself by SIGABRT before it was ready."""
+    """The server aborted (SIGABRT) before it was ready."""
 
 
 @dataclass(eq=False)
 class Server:
-    """A running server. Addresses are `host:port`; one whose front is off is refused there."""
+    """A running server. Addresses are `host:port`; disabled ones refuse connections."""
 
     process: subprocess.Popen[bytes] | Fork
     http: str
@@ -72,21 +72,21 @@ class Server:
 
     @property
     def run(self) -> int:
-        """A number that changes when the server is started again."""
+        """Return a number that changes when the server is started again."""
         return self.process.pid
 
     @property
     def log(self) -> str:
-        """All that the server has written so far, to either stream."""
+        """Return everything that the server has written to standard output and error."""
         return self.log_file.read_text(errors="replace")
 
 
-# Real servers that run now, and how to start each again.
+# Running real servers, each with the function that restarts it.
 _REAL: dict[Server, Callable[[], None]] = {}
 
 
 def revive(*, after_failure: bool) -> bool:
-    """Restart the real servers that have crashed, at their addresses; return whether one had.
+    """Restart crashed real servers at their addresses; return whether one had crashed.
 
     On a busy machine tritonserver rarely crashes, by SIGABRT or SIGSEGV, on requests that it
     answers at other times. After a failure, a server that has closed its port counts as crashed.
@@ -102,7 +102,7 @@ def revive(*, after_failure: bool) -> bool:
 
 
 def _has_ended(server: Server, *, wait: bool) -> bool:
-    """Return whether its process has ended; `wait` for the end if its port is closed."""
+    """Return whether a server's process has ended; `wait` for the end if its port is closed."""
     if wait and server.process.poll() is None and not _listens(server.http):
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(STOP_SECONDS)
@@ -115,8 +115,8 @@ def start_tritonserver(
 ) -> Iterator[Server]:
     """Run NVIDIA's tritonserver as installed by tools/oracle.py.
 
-    It is killed at the end, because its own shutdown takes seconds, mostly asleep. A test of its
-    shutdown calls `stop` first.
+    It is killed at the end, because its shutdown takes seconds. A test of the shutdown calls `stop`
+    first.
     """
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve"]
     # With its own prefix, the shared memory of a killed server is distinct from that of others.
@@ -143,7 +143,8 @@ def start_tritonserver(
 def _remove_environments() -> None:
     """Remove the folders for packages of models that are newer than the tests' start.
 
-    Each real server creates one, whose owner is not visible. While a real server runs, all remain.
+    Each real server creates such a folder, which does not show its owner. While any real server
+    runs, all folders remain.
     """
     for process in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
@@ -210,24 +211,24 @@ def _running(
                     )
                 return subprocess.Popen(
                     command,
-                    # Nothing that model processes could import lies in their working directory.
+                    # The working directory has nothing that model processes could import.
                     cwd=directory,
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # A group of its own, so that killing reaches the model processes as well.
+                    # A separate process group, so that killing includes the model processes.
                     start_new_session=True,
                     preexec_fn=_end_with_parent,
                 )
 
         def wait() -> None:
             _await(server, command, ready_path, lambda: _answers_200(server.http, ready_path))
-            # The real server opens this port last, when it has called itself ready already.
+            # The real server opens this port last, after it reports to be ready.
             if flags.get("allow_metrics", True) and "metrics_port" not in flags:
                 _await(server, command, "its metrics port", lambda: _listens(server.metrics))
 
         def start_again() -> None:
-            for trace in Path(directory).glob("trace.json*"):  # whose numbers begin anew
+            for trace in Path(directory).glob("trace.json*"):  # its numbers begin again
                 trace.unlink()
             server.process = spawn()
             wait()
@@ -251,7 +252,7 @@ with _without_client_library():
 
 
 def _fork_server(environment: Mapping[str, str]) -> ForkServer:
-    """Return the starter of reference servers in such an environment.
+    """Return the fork server of reference servers with this environment.
 
     Imports are three quarters of a start's processor time. tests/stack/test_serve.py and
     tests/packaging start the program itself.
@@ -297,7 +298,7 @@ def free_ports(count: int) -> list[int]:
     while len(ports) < count:
         port = next(_ports_of_this_worker())
         with socket.socket() as candidate, contextlib.suppress(OSError):
-            # Without this the closed connections of an earlier server would refuse its old port.
+            # Otherwise closed connections of an earlier server would block its port.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             candidate.bind(("127.0.0.1", port))
             ports.append(port)
@@ -362,7 +363,7 @@ def stop(server: Server) -> None:
 
 
 def _kill(server: Server) -> None:
-    """Kill the whole group; model processes may outlive a killed server."""
-    if server.process.poll() is None:  # else its number may be another's by now
+    """Kill the process group, because model processes may outlive a killed server."""
+    if server.process.poll() is None:  # otherwise another process may have its number
         os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 60
 """Limit of every wait; far more than a condition needs on a busy machine."""
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.02
 _SHARE = 10
-"""A pause is this part of the time that has passed, so that long waits do not occupy a core."""
+"""A pause is one in this number of the elapsed time, so that long waits do not occupy a core."""
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:

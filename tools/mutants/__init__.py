@@ -1,1 +1,1 @@
-"""Mutants: small wrong changes to the packages, to see which of them the tests notice."""
+"""Mutants: small wrong changes to the packages, to measure which changes the tests detect."""

@@ -1,4 +1,4 @@
-"""Mutants: small wrong changes to the packages, to see which of them the tests notice.
+"""Mutants: small wrong changes to the packages, to measure which changes the tests detect.
 
     python -m tools.mutants choose --room ascend --count 240 --seed 17 > build/mutants.json
     python -m tools.mutants map --room ascend build/map.json
@@ -6,16 +6,16 @@
     python -m tools.mutants table build/played.jsonl
     python -m tools.mutants compare played-before.jsonl played-after.jsonl
 
-`choose` spreads them over the folders of a room, or takes them from the files of `--only`. A mutant
-is identified by the statement that it changes and the function around it, not by its line. So it
-can be played in a tree with other files and names (`--tree`): there it is the most similar
-statement in which the same change can be made. A mutant that is not found is reported.
+`choose` spreads mutants over the folders of a room (a part of the packages), or takes them from the
+files of `--only`. A mutant is identified by the statement that it changes and the function around
+it, not by its line. So it can be played in a tree with other files and names (`--tree`): there, the
+most similar statement that allows the change is changed. A mutant that is not found is reported.
 
 `map` runs the tests of the room once, and stores which tests run which lines (coverage.py). `play`
-applies one mutant at a time to the tree, runs the tests of its lines, the fastest first, until one
-fails, and reverts it. The tree must be a clean checkout with an environment in `.venv`, and must
-not be edited during the run. Each result is written immediately; called again with the same file,
-`play` continues with the missing ones.
+applies one mutant at a time to the tree, runs the tests of its lines, the fastest first, until a
+test fails, and reverts the mutant. The tree must be a clean checkout with an environment in
+`.venv`, and must not be edited during the run. Each result is written immediately; called again
+with the same file, `play` continues with the missing mutants.
 
 `table` counts by folder. Mutants in `equivalent.json` survive without a visible effect and are
 counted separately.
@@ -50,13 +50,13 @@ def _arguments() -> argparse.ArgumentParser:
     mapping.add_argument("map", type=Path)
     for each in (choosing, mapping):
         each.add_argument("--room", choices=ROOMS, required=True)
-    playing = commands.add_parser("play", help="write what becomes of mutants")
+    playing = commands.add_parser("play", help="write the results of mutants")
     playing.add_argument("mutants", type=Path)
     playing.add_argument("played", type=Path)
     playing.add_argument("--map", type=Path, required=True)
     for each in (choosing, mapping, playing):
         each.add_argument("--tree", type=Path, default=ROOT)
-    counting = commands.add_parser("table", help="print what was played, by folder")
+    counting = commands.add_parser("table", help="print the results by folder")
     counting.add_argument("played", type=Path, nargs="+")
     counting.add_argument("--json", action="store_true")
     comparing = commands.add_parser("compare", help="print which kills were lost")

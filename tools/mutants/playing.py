@@ -1,4 +1,4 @@
-"""Play mutants: the tests that may notice each of them, the outcomes, tables and lost kills."""
+"""Play mutants: select the tests of each mutant, store outcomes, print tables and lost kills."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from tools.mutants.session import in_place
 from tools.mutants.sites import PACKAGES, ROOMS, Mutant, Site, find, mutant, package_of
 
-#: Tests that need no other server, and are quick.
+#: Quick tests that need no other server.
 MARKS = "not oracle and not stack and not gpu and not slow"
-#: The time limit in seconds for the tests of one mutant, by their earlier durations.
+#: Largest total duration in seconds, as measured by `map`, of the tests of one mutant.
 MOST_SECONDS = 60.0
 SESSION = Path(__file__).with_name("session.py")
 
 
 def record(tree: Path, room: str, result: Path) -> None:
-    """Run the tests of a room, and note which lines each of them runs.
+    """Run the tests of a room, and store which lines each test runs.
 
-    One folder or file of tests after the other: what is in `result` already is not run again.
+    Folders and files of tests run one after another. Those that `result` has are not run again.
     """
     known = json.loads(result.read_text()) if result.exists() else {}
     packages = {package_of(path) for path in ROOMS[room].files}
@@ -39,7 +39,7 @@ def record(tree: Path, room: str, result: Path) -> None:
             output = _session(tree, "map", order)
             text = part.read()
         if not text:
-            raise SystemExit(f"{path}: its tests did not run to their end: {output[-3000:]}")
+            raise SystemExit(f"{path}: the tests were aborted: {output[-3000:]}")
         known[path] = json.loads(text)
         result.write_text(json.dumps(known))
 
@@ -61,10 +61,10 @@ class Map:
                     known.setdefault(line, []).extend(first + test for test in tests)
 
     def tests(self, site: Site, change: Mutant) -> list[str]:
-        """Return the package's tests that run a statement, the quickest first; then the file's.
+        """Return the package's tests that run a statement, the quickest first.
 
-        The tests of the file are included because other processes may run the statement. A
-        statement that runs at import has all tests of its package.
+        Tests that run other lines of the file follow, because other processes may run the
+        statement. For a statement that runs at import, these are all tests of its package.
         """
         lines = self._lines.get(site.file, {})
         at = {str(line) for line in range(change.first, change.last + 1)}
@@ -82,7 +82,7 @@ class Map:
 
 
 def play(tree: Path, chosen: Iterable[Site], known: Map, played: Path) -> None:
-    """Play each mutant, and write what became of it as soon as it is known."""
+    """Play each mutant, and write each result immediately."""
     jobs = [job for site in chosen if (job := _job(tree, site, known, played))]
     _play(tree, [job for job in jobs if not job["whole"]], played)
     written = [json.loads(line) for line in played.read_text().splitlines()]
@@ -94,7 +94,7 @@ def play(tree: Path, chosen: Iterable[Site], known: Map, played: Path) -> None:
 
 
 def _play_alone(tree: Path, job: dict[str, Any], played: Path) -> None:
-    """In a session of its own: first with the tests that name the module, which load quickly."""
+    """Play a mutant in a separate session, first with the quickly loaded tests of its module."""
     texts = {test.split("::")[0]: "" for test in job["tests"]}
     texts = {path: (tree / path).read_text() for path in texts}
     near = [test for test in job["tests"] if Path(job["file"]).stem in texts[test.split("::")[0]]]
@@ -150,8 +150,8 @@ def _play(tree: Path, jobs: list[dict[str, Any]], played: Path) -> None:
 
 
 def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
-    """Run a session of tests in the tree; what it printed."""
-    # Its compiled files would be of changed sources.
+    """Run a session of tests in the tree; return its output."""
+    # Compiled files of changed sources must not remain.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutants_") as folder:
         environment["TMPDIR"] = folder  # tests that are killed leave temporary folders
@@ -171,7 +171,7 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
                 running.send_signal(signal.SIGINT)
                 try:
                     running.wait(_END_S)
-                except subprocess.TimeoutExpired:  # it ignores the signal
+                except subprocess.TimeoutExpired:  # the session ignores the signal
                     running.kill()
                     running.wait()
                 raise
@@ -179,11 +179,11 @@ def _session(tree: Path, command: str, order: dict[str, Any]) -> str:
             return written.read()
 
 
-#: The seconds in which an interrupted session ends.
+#: Seconds until an interrupted session is killed.
 _END_S = 30
-#: What becomes of a mutant that tests notice.
+#: The outcomes of mutants that tests detect.
 NOTICED = ("killed", "hung")
-#: Mutants without a visible effect, each with the reason, found by reading them.
+#: Mutants that were found by review to have no visible effect, each with the reason.
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 
 
@@ -198,12 +198,12 @@ def read(played: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _key(site: dict[str, Any]) -> tuple[Any, ...]:
-    """Without its line, which moves."""
+    """Return the identity of a site; its line may change."""
     return tuple(site[name] for name in ("file", "function", "statement", "kind", "number"))
 
 
 def table(played: Iterable[Path], equivalent: Path = EQUIVALENT) -> dict[str, Counter[str]]:
-    """By room: how many were played, killed (or hung), survived, and are equivalent."""
+    """Return the numbers of played, killed (or hung), surviving and equivalent mutants by room."""
     excused = {_key(row) for row in json.loads(equivalent.read_text())}
     rooms: dict[str, Counter[str]] = {}
     for line in read(played).values():
@@ -221,7 +221,7 @@ def table(played: Iterable[Path], equivalent: Path = EQUIVALENT) -> dict[str, Co
 
 
 def shown(rooms: dict[str, Counter[str]]) -> str:
-    """The table as pages have it. The rate leaves out what is equivalent."""
+    """Return a Markdown table. The rate excludes equivalent mutants."""
     columns = ("played", "killed", "survived", "equivalent")
     rows = [f"| Room | {' | '.join(columns).title()} | Rate |", f"|{' --- |' * 6}"]
     for room, counts in rooms.items():
@@ -232,7 +232,7 @@ def shown(rooms: dict[str, Counter[str]]) -> str:
 
 
 def survivors(played: Iterable[Path], equivalent: Path = EQUIVALENT) -> list[str]:
-    """Each mutant that no test noticed, in one line."""
+    """Return a line for each mutant that no test detected."""
     excused = {_key(row) for row in json.loads(equivalent.read_text())}
     return [
         f"{site['file']}:{site['line']} {site['kind']} {site['number']}: {site['statement']}"
@@ -242,7 +242,7 @@ def survivors(played: Iterable[Path], equivalent: Path = EQUIVALENT) -> list[str
 
 
 def lost_kills(before: Path, after: Path) -> list[str]:
-    """Each mutant that was noticed before and no longer is, in one line."""
+    """Return a line for each mutant that was detected before, and now is not."""
     first, then = read([before]), read([after])
     lost = [
         (was["mutant"], then[mutant]["outcome"] if mutant in then else "not played")

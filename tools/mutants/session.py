@@ -1,12 +1,12 @@
-"""A session of pytest that plays many mutants, or notes which test runs which lines.
+"""A session of pytest that plays many mutants, or stores which test runs which lines.
 
     python session.py map ORDER.json
     python session.py play ORDER.json
 
-Run in the tree that is tested, with its Python; nothing of the project is imported here. Tests are
-collected once. Each mutant has a child of this process: there the functions of what is imported
-get the changed code, and the file has it too, for processes that tests start. So a mutant costs
-what its tests cost. One in code that runs with an import needs a session of its own: `whole`.
+It runs in the tested tree, with the tree's Python, and imports nothing of the project itself. Tests
+are collected once. Each mutant runs in a forked child: there, the functions of imported modules get
+the changed code. The file is changed, too, for processes that tests start. So the cost of a mutant
+is that of its tests. A mutant in code that runs at import needs a separate session (`whole`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from typing import Any
 import pytest
 from coverage import Coverage, CoverageData
 
-#: A mutant may hang: so long may one test take.
+#: The time limit of one test, because a mutant may hang.
 TEST_SECONDS = 60
-#: The time limit for the ends of fixtures after the first failure.
+#: The time limit for the teardown of fixtures after the first failure.
 END_SECONDS = 5
-#: What a mutant's child ends with.
+#: Exit codes of a mutant's child.
 SURVIVED, KILLED, NOT_PATCHED = 0, 1, 77
 
 
 class Recorder:
-    """Notes which lines each test runs, and how long it takes."""
+    """Stores which lines each test runs, and its duration."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -43,7 +43,7 @@ class Recorder:
         self._failed: set[str] = set()
 
         self._coverage = Coverage(data_file=None, include=order["include"], config_file=False)
-        # Of tests of what is no room's own.
+        # coverage.py would warn about tests that run no measured line.
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
 
     @pytest.hookimpl(wrapper=True)
@@ -85,7 +85,7 @@ class Recorder:
 
 
 class Player:
-    """Plays each mutant of an order in a child of its own."""
+    """Plays each mutant of an order in a separate child process."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -99,7 +99,7 @@ class Player:
             for job in self._order["jobs"]
         ]
         if not jobs[0]["whole"]:
-            # What fails without a change would be taken for a kill.
+            # A test that fails without a mutant would count as a kill.
             firsts = {item: None for job in jobs for item in job["items"][:2]}
             unchanged = {"source": Path(jobs[0]["file"]).read_text(), "items": [*firsts]}
             outcome, test = _play(jobs[0] | unchanged, session, functions)
@@ -135,10 +135,10 @@ def _play(
                 os._exit(KILLED)
         os.close(writer)
         _, status = os.waitpid(child, 0)
-        # What hangs, or stays behind, may be a process of a test's.
+        # Kill the group: processes that tests started may hang or remain.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-    os.set_blocking(reader, False)  # what stays behind may have its other end
+    os.set_blocking(reader, False)  # remaining processes may hold its other end
     try:
         test = os.read(reader, 4000).decode(errors="replace")
     except BlockingIOError:
@@ -146,13 +146,13 @@ def _play(
     os.close(reader)
     code = os.waitstatus_to_exitcode(status)
     if code == KILLED and not test:  # ended by faulthandler
-        return "hung", f"a test had no end after {TEST_SECONDS} s"
+        return "hung", f"a test did not end within {TEST_SECONDS} s"
     return {SURVIVED: "survived", NOT_PATCHED: "not patched"}.get(code, "killed"), test
 
 
 @contextlib.contextmanager
 def in_place(path: Path, source: str, number: int) -> Iterator[None]:
-    """The file with other contents; its time is one that no compiled file was made for."""
+    """Change a file for the context; its time differs from that of all compiled files."""
     before, times = path.read_text(), path.stat()
     try:
         path.write_text(source)
@@ -165,7 +165,7 @@ def in_place(path: Path, source: str, number: int) -> Iterator[None]:
 
 
 def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
-    """All functions that are imported, by file, name and first line."""
+    """Return all functions of imported modules by file, name and first line."""
     gc.unfreeze()  # the project's conftest froze them
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     for each in gc.get_objects():
@@ -178,7 +178,7 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
 
 
 def _patch(job: dict[str, Any], functions: dict[tuple[str, str, int], list[FunctionType]]) -> bool:
-    """Give the functions around the change their new code; False if that is not possible."""
+    """Replace the code of the functions around the change; return False if this is not possible."""
     path = os.path.realpath(job["file"])
     code = compile(job["source"], path, "exec", dont_inherit=True)
     for name, line in job["defs"]:
@@ -194,7 +194,7 @@ def _patch(job: dict[str, Any], functions: dict[tuple[str, str, int], list[Funct
             if function.__code__.co_freevars != code.co_freevars:
                 return False
             function.__code__ = code
-    # Modules that tests import when they run find the change in the file.
+    # Modules that tests import later have the change from the file.
     return True
 
 
@@ -204,7 +204,7 @@ def _run(session: pytest.Session, items: list[pytest.Item], writer: int) -> int:
             if report.failed:
                 lines = str(report.longrepr).splitlines()
                 os.write(writer, f"{report.nodeid}: {lines[-1] if lines else ''}".encode()[:2000])
-                # Fixtures remove their folders; a mutant may prevent it.
+                # The teardown of fixtures removes their folders, unless the mutant prevents it.
                 signal.alarm(END_SECONDS)
                 with contextlib.suppress(Exception):
                     session._setupstate.teardown_exact(None)
@@ -217,7 +217,7 @@ def _run(session: pytest.Session, items: list[pytest.Item], writer: int) -> int:
 
 
 def main(command: str, order_file: str) -> int:
-    """Run one session; the exit code is pytest's."""
+    """Run one session; return pytest's exit code."""
     order = json.loads(Path(order_file).read_text())
     plugin = Recorder(order) if command == "map" else Player(order)
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={order['basetemp']}"]

@@ -1,4 +1,4 @@
-"""The places of small changes to modules, and the rooms they are taken from, with their tests."""
+"""Sites of small changes to modules, and rooms: parts of the packages with their tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-#: A package's own tests: only these count for its mutants.
+#: Tests by package. Only these tests count for mutants of the package.
 PACKAGES = {
     "in_process/tritonfrontend": ("tests/in_process",),
     "in_process/tritonserver": ("tests/in_process",),
@@ -29,7 +29,7 @@ class Room:
     files: tuple[str, ...]
     """Folders, and patterns of files."""
     tests: tuple[str, ...]
-    """The folders of tests that may run its lines."""
+    """Folders of tests that may run the room's lines."""
 
 
 _GE = "plugin/ge_runtime"
@@ -71,7 +71,7 @@ ROOMS = {
 
 
 def files(tree: Path, room: str) -> Iterator[Path]:
-    """All modules of a room."""
+    """Yield all modules of a room."""
     for pattern in ROOMS[room].files:
         found = tree.glob(pattern)
         yield from sorted(
@@ -80,11 +80,11 @@ def files(tree: Path, room: str) -> Iterator[Path]:
 
 
 def package_of(file: str) -> str:
-    """The package that a module is in."""
+    """Return the package of a module."""
     return next(package for package in PACKAGES if file.startswith(package))
 
 
-#: A statement less alike than this is another one.
+#: Least similarity of two statements that count as the same.
 ALIKE = 0.75
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -105,7 +105,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mult: ast.FloorDiv,
     ast.FloorDiv: ast.Mult,
 }
-#: These have changes of their own; any other condition is turned round as a whole.
+#: Conditions that have special changes; any other condition is negated as a whole.
 _COMPOSED = (ast.Compare, ast.BoolOp, ast.UnaryOp)
 _Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Simple = ast.Return | ast.Assign | ast.AugAssign | ast.Expr | ast.AnnAssign | ast.Raise
@@ -113,7 +113,7 @@ _Simple = ast.Return | ast.Assign | ast.AugAssign | ast.Expr | ast.AnnAssign | a
 
 @dataclass(frozen=True)
 class Site:
-    """A place where one change can be made: which expression of which statement, and how."""
+    """A site of one change: the statement, the kind of the change, and its index there."""
 
     file: str
     function: str
@@ -157,7 +157,7 @@ class _Change(ast.NodeTransformer):
         return (kind, number) == self._wanted
 
     def statement(self, node: ast.AST) -> ast.AST:
-        """The statement or condition as a whole, and all that is in it."""
+        """Visit a statement or condition, and everything in it."""
         if isinstance(node, ast.expr):
             if not isinstance(node, _COMPOSED) and self._is_here("condition"):
                 return ast.UnaryOp(ast.Not(), node)
@@ -167,7 +167,7 @@ class _Change(ast.NodeTransformer):
         return changed
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return node  # what a text says is not what is tested
+        return node  # texts are not tested
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
@@ -211,7 +211,7 @@ def _can_be_left_out(node: ast.AST) -> bool:
 
 @cache
 def sites(tree: Path, room: str) -> tuple[Site, ...]:
-    """All places of a room where a change can be made."""
+    """Return all sites of a room."""
     return tuple(_sites(tree, room))
 
 
@@ -228,7 +228,7 @@ def _sites(tree: Path, room: str) -> Iterator[Site]:
 
 
 def places(node: ast.AST, defs: tuple[_Def, ...] = ()) -> Iterator[Place]:
-    """The simple statements and the conditions, each with the definitions around it."""
+    """Yield simple statements and conditions, each with the definitions around it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Def):
             yield from places(child, (*defs, child))
@@ -288,8 +288,7 @@ def find(tree: Path, site: Site) -> Site | None:
         matcher.set_seq1(other.statement)
         if matcher.quick_ratio() < ALIKE or (alike := matcher.ratio()) < ALIKE:
             continue
-        # Of equal statements the one in the function and the file with the most similar names,
-        # and of those the one that is nearest.
+        # Among equal statements, prefer similar names of function and file, then the nearest line.
         names = difflib.SequenceMatcher(None, site.function, other.function, False).ratio()
         paths = difflib.SequenceMatcher(None, site.file, other.file, False).ratio()
         far = min(abs(other.line - site.line), 1000) / 1e6
@@ -308,13 +307,13 @@ class Mutant:
     last: int
     """The lines of the statement before the change."""
     defs: tuple[tuple[str, int], ...]
-    """Name and first line of each definition around it."""
+    """Name and first line of each definition around the statement."""
     in_function: bool
-    """The change is seen when a function runs, not when the module is imported."""
+    """True if the statement runs in a function, not at import."""
 
 
 def mutant(source: str, site: Site) -> Mutant:
-    """The source with the change: the statement is written anew, all else stays as it is."""
+    """Return the source with the change: only the changed statement is written anew."""
     for place in places(ast.parse(source)):
         node = place.node
         if (node.lineno, place.text, place.function) == (site.line, site.statement, site.function):

@@ -74,17 +74,17 @@ class ModelLoadDeviceLimit:
 class Options:
     """The options of a server, with the meaning of tritonserver's options of similar names.
 
-    Options of GPUs, buffers, host policies and repository agents are checked, and have no effect.
-    A level of the log includes the levels above it. The log belongs to the process: the server that
-    started last decides.
+    Options of GPUs, buffers, host policies and repository agents are checked, and have no effect. A
+    log level includes the more severe levels. All servers of the process share the log: the options
+    of the server that started last apply.
 
     Attributes:
-        model_repository: the folder of the models, or several.
+        model_repository: the model repository, or a list of repositories.
         cache_config: settings by cache, such as `{"local": {"size": 1048576}}`.
         exit_timeout: time limit of `Server.stop`, in seconds.
         log_file: the log's file; by default stdout and stderr.
         backend_configuration: settings by backend, such as `{"python": {"host": "process"}}`. The
-            backend "" is for all.
+            backend "" is for all backends.
         metrics_configuration: settings such as `{"": {"summary_latencies": "true"}}`.
         log_callback: receives the log's records instead of file and streams, on any thread and
             without a lock. Its exceptions are printed and suppressed.
@@ -156,7 +156,7 @@ class Options:
             metrics=MetricsOptions(
                 interval_ms=self.metrics_interval,
                 cpu=self.metrics and self.cpu_metrics,
-                page=False,  # of a port that a frontend opens
+                page=False,  # a frontend sets it for its port
                 latencies=values.latency_metrics(
                     [(name, value) for _, name, value in _settings(self.metrics_configuration)]
                 ),
@@ -181,7 +181,7 @@ class Options:
         )
 
     def _log_options(self) -> LogOptions:
-        """Return the log's options. As in Triton's package, a level includes those above it."""
+        """Return the log's options. As in Triton's package, a level includes more severe levels."""
         info = self.log_info or self.log_verbose > 0
         warning = self.log_warn or info
         return LogOptions(
@@ -220,14 +220,14 @@ def _check(name: str, value: Any, hint: Any) -> None:  # noqa: ANN401 - any valu
 
 
 class ModelDictionary(dict[tuple[str, int], Model]):
-    """Models by name and version; by a name alone, the latest version."""
+    """Models by name and version. A name without a version gives the latest version."""
 
     def __init__(self, server: Server, models: list[Model]) -> None:
         super().__init__({(model.name, model.version): model for model in models})
         self._server = server
 
     def __getitem__(self, key: tuple[str, int] | str) -> Model:
-        """Return a model. Raises KeyError if the repository has none of this name and version."""
+        """Return a model. Raises KeyError if the repository has no such model."""
         found = self.get(key) if isinstance(key, tuple) else None
         if found is None and isinstance(key, str) and any(name == key for name, _ in self):
             found = Model(self._server, key)
@@ -280,7 +280,7 @@ class Server:
 
         Raises:
             InvalidArgumentError: the server is started, or an option is invalid.
-            TypeError: an option has another type.
+            TypeError: an option has the wrong type.
             InternalError: the repository cannot be read, or, with `exit_on_error`, a model failed.
             UnavailableError: the server was not ready in time.
         """
@@ -299,7 +299,7 @@ class Server:
         Raises:
             InvalidArgumentError: the server is not started.
             InternalError: requests or models were left after `exit_timeout`. The server has stopped
-                all the same, and their iterators end with an error.
+                nevertheless, and the iterators of these requests end with an error.
             UnavailableError: see `Engine.core`.
         """
         self._engine.running.check()
@@ -349,7 +349,7 @@ class Server:
 
         Args:
             model_name: the model's name.
-            model_version: the version; -1 is the latest one that is loaded.
+            model_version: the version; -1 is the latest loaded version.
         """
         return Model(self, model_name, model_version)
 
@@ -379,14 +379,14 @@ class Server:
         Args:
             model_name: the model's name.
             parameters: `config`, a configuration as JSON, and `file:<path>`, the content of a file.
-                With files, the model consists of them alone.
+                With files, the model consists only of these files.
 
         Returns:
             The model.
 
         Raises:
             TritonError: the model cannot be loaded.
-            TypeError: a name or parameter has another type.
+            TypeError: a name or parameter has the wrong type.
         """
         core = self._engine.core
         check_type("model_name", model_name, str)
@@ -418,7 +418,7 @@ class Server:
             model: the model or its name. A model that is not loaded is no error.
             unload_dependents: also unload the models of an ensemble.
             wait_until_unloaded: wait until all versions are unloaded.
-            polling_interval: seconds between looks at the states.
+            polling_interval: seconds between checks of the states.
             timeout: time limit of this wait in seconds; None: no limit.
 
         Raises:
@@ -466,7 +466,7 @@ class MetricFamily:
 
     Raises:
         InvalidArgumentError: the name is invalid, or belongs to a family of another type.
-        TypeError: an argument has another type.
+        TypeError: an argument has the wrong type.
     """
 
     def __init__(self, kind: MetricKind, name: str, description: str) -> None:

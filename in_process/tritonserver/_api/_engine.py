@@ -33,7 +33,7 @@ class Engine:
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        # Not at exit: threads cannot be started then, and all threads are daemons.
+        # Not called at exit: threads cannot be started then, and all threads are daemons.
         weakref.finalize(self, running.abandon).atexit = False
 
     @property
@@ -106,18 +106,18 @@ class Running:
             )
 
     def on_loop(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, which runs on the event loop. Raises as `check`, too."""
+        """Return the result of `call`, which runs on the event loop. Also raises like `check`."""
         self.check_process()  # before the lock, whose state a forked process has copied
-        with self._lock:  # so that the loop runs this before it ends
+        with self._lock:  # so that the loop runs the call before it ends
             self.check()
             done = run_on(self.loop, call)
         return done.result()
 
     def metrics_page(self) -> str:
-        """Return all metrics as text. Raises as `check`.
+        """Return all metrics as text. Raises like `check`.
 
-        They are collected on the calling thread: with many models this takes long, and the event
-        loop serves requests.
+        The calling thread collects them: with many models this takes long, and the event loop must
+        serve requests.
         """
         self.check()
         with self._collecting:  # one thread at a time

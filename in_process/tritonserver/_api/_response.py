@@ -53,7 +53,7 @@ class Model:
 
     Attributes:
         name: the model's name.
-        version: the version; -1 is the latest one that is loaded.
+        version: the version; -1 is the latest loaded version.
         state: the state when `Server.models` was called, such as READY; otherwise None.
         reason: the reason of that state, or None.
     """
@@ -88,17 +88,16 @@ class Model:
         """Send a request, and return an iterator over its responses.
 
         Args:
-            inference_request: the request; by default one is made of `kwargs`.
+            inference_request: the request; by default it is made from `kwargs`.
             raise_on_error: raise the error of a response, instead of returning the response.
             **kwargs: fields of `InferenceRequest`.
 
         Returns:
-            The iterator. The last response is final. The last one of a decoupled model is mostly
-            empty.
+            The iterator. The last response is final; for a decoupled model, it is mostly empty.
 
         Raises:
             TritonError: the request was refused.
-            TypeError: a field has another type.
+            TypeError: a field has the wrong type.
         """
         request = self.create_request(**kwargs) if inference_request is None else inference_request
         stream = request._send(self, None)
@@ -112,11 +111,11 @@ class Model:
     ) -> AsyncResponseIterator:
         """Send a request, and return an asynchronous iterator over its responses.
 
-        The arguments are those of `infer`. With a `response_queue`, an event loop must be running.
+        It has the arguments of `infer`. With a `response_queue`, an event loop must be running.
 
         Raises:
             TritonError: the request was refused.
-            TypeError: a field has another type.
+            TypeError: a field has the wrong type.
             RuntimeError: there is a queue and no running event loop.
         """
         request = self.create_request(**kwargs) if inference_request is None else inference_request
@@ -315,7 +314,7 @@ class _Stream:
             if self._has_ended:
                 return
             self._has_ended = response.final
-            # Before the iterator has it, so that a reader of the iterator finds it in the queue.
+            # Queued first, so that a reader of the iterator finds the response in the queue.
             self._enqueue(converted)
             self._received.append(converted)
             self._match()

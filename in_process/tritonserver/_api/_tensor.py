@@ -1,8 +1,8 @@
 """Tensors: memory with an address, an element type and a shape.
 
-Memory is shared with other libraries by DLPack, through NumPy; BF16, which NumPy lacks, is not. The
-memory of BYTES tensors is the wire format: each element's length in 4 bytes, little-endian,
-followed by the element.
+Memory is shared with other libraries by DLPack, through NumPy. BF16 tensors cannot be shared,
+because NumPy lacks BF16. The memory of BYTES tensors is the wire format: each element's length in 4
+bytes, little-endian, followed by the element.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class MemoryBuffer:
 
 
 class _View:
-    """Memory of a tensor for NumPy, by the array interface. The array holds the tensor."""
+    """Memory of a tensor for NumPy, by the array interface. The array keeps the tensor alive."""
 
     def __init__(self, tensor: Tensor, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
         self._tensor = tensor
@@ -111,7 +111,7 @@ class Tensor:
     Attributes:
         data_type: the type of the elements.
         shape: the sizes of the dimensions.
-        memory_buffer: the memory; see the module for that of BYTES.
+        memory_buffer: the memory; see the module for the format of BYTES.
     """
 
     data_type: DataType
@@ -160,7 +160,7 @@ class Tensor:
         return DLDeviceType.kDLCUDA if is_gpu else DLDeviceType.kDLCPU, self.memory_type_id
 
     def bytes_view(self) -> Array:
-        """Return the memory as an array of bytes that holds this tensor.
+        """Return the memory as an array of bytes, which keeps this tensor alive.
 
         Raises:
             UnsupportedError: the memory is on a GPU.
@@ -266,7 +266,7 @@ class Tensor:
         if type(value) is list:
             try:
                 array = np.array(value)
-                if array.dtype.kind in "SU":  # whose elements lose trailing zeros
+                if array.dtype.kind in "SU":  # a dtype whose elements lose trailing zeros
                     array = np.array(value, np.object_)
                 return _from_array(array)
             except Exception as error:
@@ -297,7 +297,7 @@ def _from_array(array: Array) -> Tensor:
 
 
 def from_memory(data_type: DataType, shape: Sequence[int], memory: Array) -> Tensor:
-    """Return a tensor whose memory is that of a contiguous array."""
+    """Return a tensor that uses the memory of a contiguous array."""
     buffer = MemoryBuffer(memory.ctypes.data, MemoryType.CPU, 0, memory.nbytes, memory)
     return Tensor(data_type, shape, buffer)
 

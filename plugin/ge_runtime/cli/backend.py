@@ -1,7 +1,7 @@
 """`ge-runtime backend`: installs ge_runtime as a backend of Triton, so that models need no code.
 
 A Python-based backend is a folder with a `model.py` in Triton's backend directory. Models with
-`backend: "ge"` then consist of a config.pbtxt and their artifacts.
+`backend: "ge"` consist of a config.pbtxt and their artifacts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`ge-runtime bench`: times the executions of a model's artifact at each gear.
 
-On a card further rounds time the copies to the card, the computation and the copies back
-separately. These rounds wait after each phase; when serving, an execution is queued as a whole.
+On a card, further rounds time the copies to the card, the computation and the copies back. These
+rounds wait after each phase. When serving, an execution is queued as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ge_runtime.engines.artifact import find_artifacts, for_chip
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Footprint, Gearing, with_compiled_gears, with_fixed_batch
+from ge_runtime.engines.gearing import Footprint, Gearing, with_graph_gears
 from ge_runtime.errors import shown
 from ge_runtime.memory.plan import aligned_columns
 from ge_runtime.npu.driver.card import Cards
@@ -43,7 +43,7 @@ _TO_CARD: Final = "H2D_latency"
 _COMPUTE: Final = "NPU_compute_time"
 _FROM_CARD: Final = "D2H_latency"
 _WHOLE: Final = "latency"
-"""Total time of an execution, as when serving."""
+"""Total time of an execution that is queued as a whole."""
 
 _WAIT_MS: Final = 60_000
 _LOOP, _WARMUP, _SECONDS = 100, 5, 10
@@ -52,11 +52,10 @@ _DESCRIPTION: Final = """\
 Time the executions of a model's artifact at each gear, without a server. Inputs are zeros in memory
 that the device can access, and one execution runs at a time.
 
-`latency` is the total time of an execution, as when serving. On a card H2D_latency,
+`latency` is the total time of an execution, as when serving. On a card, H2D_latency,
 NPU_compute_time and D2H_latency are measured in further rounds that wait after each phase, so their
-sum is larger than `latency`. These names and `throughput`, which is
-1000 * batchsize / NPU_compute_time.mean, are those of ais_bench. `rows_per_second` is computed from
-`latency`.
+sum is larger than `latency`. These names are those of ais_bench, and so is `throughput`: 1000 *
+batchsize / NPU_compute_time.mean. `rows_per_second` is computed from `latency`.
 """
 
 _EPILOG: Final = """\
@@ -83,7 +82,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(whole, least=0),
         default=_WARMUP,
         metavar="N",
-        help=f"executions before them that are not timed (default: {_WARMUP})",
+        help=f"executions before the timed executions (default: {_WARMUP})",
     )
     add(
         "--seconds",
@@ -122,12 +121,12 @@ class Bounds:
     loop: int
     """The largest number of timed executions, at least 1."""
     warmup: int
-    """The largest number of executions before them."""
+    """The largest number of executions before the timed executions."""
     seconds: float
     """No execution starts after this time."""
 
     def rounds(self, most: int, clock: Callable[[], float]) -> Iterator[int]:
-        """Yield numbers from 0, fewer than `most`, until the time is up; 0 in any case."""
+        """Yield at most `most` numbers from 0 until the time is up; 0 even without time."""
         end = clock() + self.seconds
         for number in range(most):
             if number and clock() >= end:
@@ -141,7 +140,7 @@ class GearTimes:
 
     gear: Gear
     times: Mapping[str, Sequence[float]]
-    """Name of a measurement -> seconds of each execution."""
+    """The seconds of each execution, by the name of the measurement."""
 
     def rate(self, name: str) -> float:
         """Return rows per second from the mean of one measurement."""
@@ -203,7 +202,7 @@ _COLUMNS: Final = ("min", "max", "mean", "median", "percentile(90%)", "percentil
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Return statistics in milliseconds of times in seconds; at least one."""
+    """Return statistics in milliseconds of at least one time in seconds."""
     ms = np.asarray(seconds) * 1e3
     figures = (ms.min(), ms.max(), ms.mean(), *np.percentile(ms, (50, 90, 99)))
     return dict(zip(_COLUMNS, map(float, figures), strict=True))
@@ -220,7 +219,7 @@ class PhaseDriver:
         self._clock = clock
         self.timing = False
         self.seconds: dict[str, float] = defaultdict(float)
-        """Sum for each phase since it was cleared."""
+        """Sum of seconds for each phase since the dict was cleared."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._driver, name)
@@ -265,12 +264,8 @@ def bench(
         artifacts = for_chip(artifacts, backend.hardware)
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
-        files = shown(*(artifact.path for artifact in artifacts))
         config = config_for(folder, config, engine.signature)
-        if engine.shapes is not None:
-            config = with_compiled_gears(config, engine.shapes, files)
-        else:
-            config = with_fixed_batch(config, engine.signature)
+        config = with_graph_gears(config, engine, artifacts)
         footprint = Footprint.of(config, Contract.between(config, engine.signature))
         gears = list(Gearing.of(config, version_dir).gears.every())
         shapes = [footprint.shapes(gear) for gear in gears]
@@ -280,18 +275,19 @@ def bench(
             for gear, each in zip(gears, shapes, strict=True)
         ]
         hardware = backend.hardware
+    files = shown(*(artifact.path for artifact in artifacts))
     return Report(config.model, files, config.devices[0], hardware, times)
 
 
 def _open(
     config: RuntimeConfig, engine: str, clock: Callable[[], float]
 ) -> tuple[DeviceBackend, PhaseDriver | None]:
-    """Open the device; with a driver that times phases, if the engine queues them."""
+    """Open the device, with a driver that times phases if the engine queues phases."""
     if engine != "om" or config.unplanned_memory:  # executions with free shapes have no phases
         settings = DeviceSettings.of(config)
         return open_backend(config.devices[0], settings, engine=engine), None
     phases = PhaseDriver(open_driver(), clock)
-    # Not the process's cards, which keep the driver that they were opened with.
+    # New cards, because the process's cards keep the driver that they were opened with.
     cards = Cards(lambda: cast(PyAclDriver, phases))
     number = int(config.devices[0].partition(":")[2])
     return AscendBackend(
@@ -307,7 +303,7 @@ def _times(
     bounds: Bounds,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Time executions with these input shapes; return the seconds of each by measurement."""
+    """Time executions with these input shapes; return the seconds of each, by measurement."""
     with ExitStack() as buffers:
 
         def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

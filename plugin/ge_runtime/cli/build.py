@@ -138,9 +138,10 @@ def build(
     Args:
         folder: the model's folder.
         version_dir: its version folder.
-        chips: chips to compile for; several get their own files, see `chip_file`. () for the chip
-            of the first card.
-        precision: the mode; None for that of config.pbtxt, or the default of the chip.
+        chips: chips to compile for; with several, each chip gets its own files, see `chip_file`.
+            () for the chip of the first card.
+        precision: the precision mode; None for the mode in config.pbtxt, or else the chip's
+            default.
         further: flags of ATC that override those of config.pbtxt; paths are relative to the current
             folder.
 
@@ -245,7 +246,7 @@ def _atc_flag(text: str) -> tuple[str, str]:
 
 
 def _digest(source: Path) -> str:
-    """Return the SHA-256 of the graph and its external weights, which torch's exporter writes."""
+    """Return the SHA-256 of the graph and of its external weights, if it has any."""
     weights = [source.parent / name for name in sorted(OnnxFile.read(source).elsewhere)]
     digests = [sha256_of(path) for path in (source, *weights) if path.is_file()]
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
@@ -312,7 +313,7 @@ class _StageShapes:
         self._parsed: dict[str, OnnxGraph | None] = {}
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Return the shapes of all inputs of the stages, given those of the model's inputs.
+        """Return the shapes of all inputs of the stages, given the shapes of the model's inputs.
 
         Raises ArtifactFault.
         """
@@ -326,7 +327,7 @@ class _StageShapes:
             if missing := [name for name in passed if name not in known]:
                 raise ArtifactFault(
                     f"{self._sources[stage]}: found outputs of unknown size, {', '.join(missing)}, "
-                    "expected sizes that follow from those of the inputs, because the next stage "
+                    "expected sizes that follow from the sizes of inputs, because the next stage "
                     f"is compiled for them: {self._cure(stage)}"
                 )
         return known
@@ -353,7 +354,7 @@ def _sources(version_dir: Path, stages: Sequence[str]) -> dict[str, Path]:
 
 
 def _refuse_inputs_without_rows(config: RuntimeConfig) -> None:
-    """Raise ArtifactFault for inputs whose first dim is not that of the rows."""
+    """Raise ArtifactFault for inputs whose first dim does not count rows."""
     described = [name for entry in config.batch_inputs for name in entry.targets]
     if names := [f"input '{name}'" for name in (*config.offsets, *described)]:
         raise ArtifactFault(f"gears of '{config.model}': ATC does not support {'; '.join(names)}")
@@ -364,7 +365,8 @@ def _target(
 ) -> CompileTarget:
     """Return the stage with its sizes at each gear of the model, ordered by elements.
 
-    `shapes`: of all tensors, at each gear. Gears with equal shapes of the stage are one gear.
+    `shapes` has the shapes of all tensors at each gear. Gears at which the stage has equal shapes
+    are merged.
     """
 
     def elements(pair: tuple[Gear, Mapping[str, Shape]]) -> int:

@@ -53,10 +53,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("--version", type=int, metavar="N", help="version folder (default: the highest)")
 
 
-def add_rewrite(parser: argparse.ArgumentParser, graph: str, kind: str) -> None:
-    """Add the arguments `graph`, with this help, and `output`, by default model.KIND.onnx."""
+def add_rewrite(parser: argparse.ArgumentParser, graph_help: str, kind: str) -> None:
+    """Add the arguments `graph` and `output`; the default of `output` is model.KIND.onnx."""
     add = parser.add_argument
-    add("graph", type=Path, metavar="ONNX_FILE", help=graph)
+    add("graph", type=Path, metavar="ONNX_FILE", help=graph_help)
     add(
         "-o",
         "--output",
@@ -67,9 +67,9 @@ def add_rewrite(parser: argparse.ArgumentParser, graph: str, kind: str) -> None:
 
 
 def rewrite_target(given: argparse.Namespace, kind: str) -> Path:
-    """Return the output file of the arguments of `add_rewrite`, if that is another file.
+    """Return the output file that the arguments of `add_rewrite` select.
 
-    Raises ArtifactFault, also if the graph does not exist.
+    Raises ArtifactFault if the graph does not exist, or is the output file.
     """
     graph: Path = given.graph
     target: Path = given.output or graph.with_suffix(f".{kind}{graph.suffix}")
@@ -90,11 +90,11 @@ def whole(text: str, least: int = 1) -> int:
 
 
 def number(text: str, accepts: Callable[[float], bool], expected: str) -> float:
-    """Parse a number that `accepts`. Raises ArgumentTypeError, with what is `expected`."""
+    """Parse a number for which `accepts` returns true. Raises ArgumentTypeError with `expected`."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan  # which no comparison accepts
+        value = math.nan  # fails every comparison
     if not accepts(value):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return value

@@ -1,6 +1,7 @@
-"""Derives what a partial configuration lacks, in the process that executes the graph.
+"""Derives the missing parts of a configuration, in the process that executes the graph.
 
-`ge_runtime.adapters.completion` starts it: JSON on standard input and output.
+`ge_runtime.adapters.completion` starts this process; both exchange JSON on standard input and
+output.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(_: Sequence[str] = ()) -> int:
 
 
 def derive(file: Path, config: Json) -> Completion:
-    """Derive what a configuration in JSON lacks for a graph in a version's folder, and prove it.
+    """Derive the missing parts of a configuration for the graph `file`, and prove the result.
 
     Raises ArtifactFault if experiments find no configuration, or contradict a written line.
     """
@@ -105,7 +106,7 @@ def _completion(config: Json, found: Configuration, proof: Proof) -> Completion:
 
 
 def _filled(written: Json, derived: Json) -> Json:
-    """Return a written tensor with a type and dims."""
+    """Add the derived type and dims to a written tensor if it lacks them."""
     lacks_dims = not written.get("dims")
     if written.get("data_type", "TYPE_INVALID") == "TYPE_INVALID" and "data_type" in derived:
         written = {**written, "data_type": derived["data_type"]}
@@ -137,14 +138,14 @@ def _proven_parameters(config: Json) -> dict[str, Parameter]:
 class PartialDiscovery(Discovery):
     """A derivation that keeps the written lines of config.pbtxt. For one thread.
 
-    Written sizes are fixed in all experiments, written names of axes replace others, and written
-    parameters replace derived ones.
+    Written sizes are fixed in all experiments. Written names of axes and written parameters replace
+    derived ones.
     """
 
     def __init__(self, graph: Graph, config: Json) -> None:
-        """Compare the written tensors with the graph's, and fix written sizes.
+        """Compare the written tensors with the graph's tensors, and fix written sizes.
 
-        Raises ArtifactFault if a written type or size is not that of the graph.
+        Raises ArtifactFault if a written type or size differs from the graph's.
         """
         self._given = _proven_parameters(config)
         constants = {
@@ -156,7 +157,7 @@ class PartialDiscovery(Discovery):
         super().__init__(graph, self._written_rows or _MAX_BATCH, constants)
         given = any(key in config for key in _SCHEDULERS)
         given = given or bool(config.get("input") or config.get("output"))
-        # Requests send the states of a model whose tensors are written, or that has no sequences.
+        # If config.pbtxt has tensors or another scheduler, requests send the states.
         self.keep_states = not given or "sequence_batching" in config
         self._written_inputs = {own["name"]: own for own in config.get("input") or ()}
         self._written_outputs = {own["name"]: own for own in config.get("output") or ()}
@@ -165,7 +166,7 @@ class PartialDiscovery(Discovery):
         written = {name: own for name, own in self._written_inputs.items() if name in ports}
         firsts = {port.dims[0] for port in graph.inputs if port.dims}
         self._counting_dims = {dim for dim in firsts if isinstance(dim, str)}
-        # Without rows, the dims of a request are those of the graph.
+        # Without rows, a request has all dims of the graph.
         self._whole = not self._written_rows and any(
             len(dims_of(own)) == len(ports[name].dims) and self._row_place(ports[name]) is not None
             for name, own in written.items()
@@ -201,7 +202,7 @@ class PartialDiscovery(Discovery):
         )
 
     def _row_place(self, port: Port) -> int | None:
-        """Return which dim of an input counts rows, before any experiment; None for none."""
+        """Guess which dim of an input counts rows, without experiments; None if no dim does."""
         given = self._given.get(f"batch_axis.{port.name}")
         if given is not None:
             return int(given.value) if given.value.isdecimal() else None
@@ -269,7 +270,7 @@ class PartialDiscovery(Discovery):
             if own.family in ("axes", *MARKS):
                 own = replace(own, value=renamed(own.value))
             known = merged.setdefault(own.key, own)
-            # Two axes with one written name have the smaller limit, and the larger minimum.
+            # If two axes get one name, the smaller limit and the larger minimum apply.
             if known is not own and (int(own.value) < int(known.value)) == (own.family == "limit"):
                 merged[own.key] = own
         found.parameters = list(merged.values())
@@ -324,7 +325,7 @@ class PartialDiscovery(Discovery):
         ]
 
     def _check_parameters(self, found: Configuration) -> None:
-        """Compare the written parameters with measured ones. Raises ArtifactFault."""
+        """Compare the written parameters with measured parameters. Raises ArtifactFault."""
         for own in found.parameters:
             key = own.key
             if own.family == "min" and key not in self._given:
@@ -345,7 +346,7 @@ def _drop(found: Configuration, names: Collection[str], families: Collection[str
 
 
 def _check_names(config: Json, ports: Mapping[str, Port]) -> None:
-    """Check that written inputs are the graph's, unless a parameter uses them otherwise."""
+    """Check that written inputs are inputs of the graph, or that a parameter names them."""
     used = {
         text for key, text in texts(config).items() if key.split(".")[0] in ("axis_length", "pass")
     }

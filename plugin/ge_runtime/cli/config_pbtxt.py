@@ -1,9 +1,9 @@
 """Read config.pbtxt of a model folder without a server, and edit it as text.
 
-protobuf's text format reader does it with Triton's schema, as the reference server does. The schema
-is `model_config.binpb`, a serialized FileDescriptorProto of NVIDIA's `model_config.proto` (release
-2.73, BSD-3-Clause), so that neither tritonclient nor grpcio has to be installed. Edits keep
-comments and formatting.
+protobuf's text format reader reads the file with Triton's schema, as in the reference server. The
+schema is `model_config.binpb`, a serialized FileDescriptorProto of NVIDIA's `model_config.proto`
+(release 2.73, BSD-3-Clause), so that neither tritonclient nor grpcio has to be installed. Edits
+keep comments and formatting.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def ensure_model(folder: Path) -> None:
 def read_model_config(path: Path) -> dict[str, object]:
     """Return the configuration of a model in the form that Triton passes to `initialize`.
 
-    It has the fields that config.pbtxt, or the one in the folder `path`, sets, as `parse` returns
-    them. `name` defaults to the name of the folder; other defaults are not filled in.
+    `path` is config.pbtxt or its folder. The result has the fields that `parse` returns. `name`
+    defaults to the name of the folder; other defaults are not filled in.
 
     Raises:
         ConfigFault: The file is not a Triton model configuration in protobuf's text format.
@@ -89,8 +89,8 @@ def read_model_config(path: Path) -> dict[str, object]:
 def read_graph_config(path: Path) -> dict[str, object]:
     """Return the configuration of a model's graph, as `read_model_config` does.
 
-    It is that of the model, unless the model streams tokens. Raises RuntimeFault if the parameters
-    of such a model are wrong.
+    The graph has the configuration of the model, unless the model streams tokens. Raises
+    RuntimeFault if the model streams tokens and its parameters for this are wrong.
     """
     config = read_model_config(path)
     parameters = config.get("parameters")
@@ -98,7 +98,7 @@ def read_graph_config(path: Path) -> dict[str, object]:
         key.startswith("generate.") for key in parameters
     ):
         return config
-    # Only loaded for such models.
+    # Imported only for models that stream tokens.
     from ge_runtime.adapters.generation import graph_config
 
     return graph_config(config)[0]
@@ -107,8 +107,8 @@ def read_graph_config(path: Path) -> dict[str, object]:
 def read_runtime_config(path: Path) -> RuntimeConfig:
     """Return the runtime's settings in the configuration of the model at `path`.
 
-    The model's code, which may compute further outputs, is not run. Outputs of type BYTES are taken
-    for such outputs, because no graph produces them. Raises ConfigFault.
+    The model's code is not run. It is assumed to compute the outputs of type BYTES, because no
+    graph produces them. Raises ConfigFault.
     """
     config = read_graph_config(path)
     # Read before RuntimeConfig.parse, which needs this list to accept an output of BYTES.
@@ -154,7 +154,7 @@ def _schema() -> DescriptorPool:
     from google.protobuf.descriptor_pool import DescriptorPool
 
     # A pool of its own: the default pool refuses the file's name once tritonclient has registered
-    # its schema, unless both are of one release.
+    # its schema, unless both schemas are of one release.
     pool = DescriptorPool()
     pool.Add(descriptor_pb2.FileDescriptorProto.FromString(_SCHEMA.read_bytes()))
     return pool
@@ -212,7 +212,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """Split a text that `parse` accepts into tokens; the last one is the end."""
+    """Split a text that `parse` accepts into tokens; the last token marks the end."""
     found = [
         Token(str(match.lastgroup), match[0], match.start(), match.end())
         for match in _TOKEN.finditer(text)
@@ -253,10 +253,10 @@ def edit_config(
     keep: Callable[[str], bool],
     more: Mapping[str, str],
 ) -> str:
-    """Return a configuration that `parse` accepts with changed fields and parameters.
+    """Change fields and parameters in the text of a configuration that `parse` accepts.
 
-    `values` are new values of fields as text; `without` chooses the fields to remove, and `keep`
-    the parameters to keep, by key; `more` are parameters to add at the end.
+    `values` has new values of fields, as text. `without` returns whether to remove a field, and
+    `keep` whether to keep the parameter with a key. `more` has parameters to add at the end.
     """
     edits: list[tuple[int, int, str]] = []
     for field in _field_spans(text):
@@ -281,7 +281,7 @@ def edit_config(
 
 
 def edit_message(text: str, name: str, *, without: Collection[str], more: Sequence[str]) -> str:
-    """Return the value of the message field `name` without some fields, and with others added.
+    """Return the value of the message field `name` with some fields removed and others added.
 
     `more` are fields to add at the end, as text. A missing field is an empty message.
     """
@@ -370,7 +370,7 @@ def _removed(field: ConfigField, kept: Sequence[bool]) -> Iterator[tuple[int, in
 
 
 def _line(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span, extended to whole lines if they contain nothing else."""
+    """Extend a span to whole lines if the lines contain nothing else."""
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)
     last = len(text) if last < 0 else last + 1

@@ -47,13 +47,13 @@ _EPILOG: Final = """\
 Limit token ids to the model's vocabulary with --range; otherwise the graph fails.
 
 --padding nan is for graphs that select with their mask (Where, masked_fill). It fails for graphs
-that multiply by their mask, although they are correct, because NaN times 0 is NaN.
+that multiply by their mask, although these graphs are correct, because NaN times 0 is NaN.
 
 examples:
   ge-runtime conformance model_repository/ge_classifier --range image=0:1
   ge-runtime conformance model_repository/text_encoder --range input_ids=0:30522 --rounds 100
 
-Exit codes: 0 all responses are right, 1 one is not, 2 invalid arguments or input.
+Exit codes: 0 all responses are right, 1 a response is wrong, 2 invalid arguments or input.
 """
 
 
@@ -94,7 +94,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=_tolerance,
         metavar="T",
-        help="for all floats, relative to the expected value plus 1 (default: see above)",
+        help="allowed difference of all floats, relative to the expected value plus 1 (default: "
+        "see above)",
     )
     add(
         "--padding",

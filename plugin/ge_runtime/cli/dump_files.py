@@ -1,8 +1,8 @@
 """Read CANN's dump of one execution: the tensors of each operator.
 
 A file contains 8 bytes with the length of a DumpData message (dump_data.proto of CANN), the
-message, and the tensors one after another, inputs first. The message is decoded without protobuf,
-because CANN and onnx need different releases of it.
+message, and the tensors one after another, inputs first. The message is decoded without the package
+protobuf, because CANN and onnx need different releases of that package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES: Final[Mapping[int, Any]] = {
     11: np.bool_,
     12: np.float64,
 }
-"""OutputDataType of dump_data.proto -> NumPy type, if there is one."""
+"""NumPy types by OutputDataType of dump_data.proto, without types that NumPy lacks."""
 _NHWC: Final = 1
 _NC1HWC0: Final = 3
 _FRACTAL_NZ: Final = 29
@@ -57,9 +57,9 @@ class DumpedTensor:
     format: int
     """OutputFormat of dump_data.proto."""
     original: str = ""
-    """Name of the ONNX operator that an output belongs to; "" if the dump names none."""
+    """Name of the ONNX operator that an output belongs to; "" if the dump does not name it."""
     original_index: int = 0
-    """Index of the output in that operator."""
+    """Index of the output among the outputs of that operator."""
 
     def shaped(self, shape: tuple[int, ...]) -> Array | None:
         """Return the tensor in the graph's layout and shape; None if that is not possible."""
@@ -112,7 +112,7 @@ def _read(path: Path) -> DumpedOperator:
             raise ValueError("the file is truncated")
         message = _fields(content[8 : 8 + length])
         data = memoryview(content)[8 + length :]
-        # Fields of DumpData: 3 has the outputs, 4 the inputs, 6 the operator's name.
+        # In DumpData, field 3 is the outputs, field 4 the inputs, and field 6 the operator's name.
         inputs, data = _tensors(message.get(4, ()), data, size=5, inline=4)
         outputs, data = _tensors(message.get(3, ()), data, size=_OUTPUT_SIZE, inline=5)
         (name,) = message.get(6, [b""])
@@ -126,9 +126,10 @@ def _tensors(
 ) -> tuple[list[DumpedTensor], memoryview]:
     """Decode OpInput or OpOutput messages; return the tensors and the remaining data.
 
-    size, inline: field numbers of the tensor's size, and of data inside the message.
+    `size` and `inline` are the field numbers of the tensor's size and of data inside the message.
     """
-    # Other fields: 1 has the type, 2 the format, 3 the dims, and 4 of OpOutput the ONNX operator.
+    # In both messages, field 1 is the type, field 2 the format and field 3 the dims. Field 4 of
+    # OpOutput is the ONNX operator.
     has_original = size == _OUTPUT_SIZE
     found = []
     for each in messages:

@@ -46,8 +46,8 @@ Choose the gears with the least expected padding.
 
 A gear is a size that executions are prepared for: compiled, warmed up and planned in memory. A
 request runs in the smallest gear that holds it, and the rest of the gear is padding, which is
-computed and discarded. With the same number of gears, well-chosen gears often halve the padding of
-evenly spaced ones.
+computed and discarded. With the same number of gears, well-chosen gears often have half the padding
+of evenly spaced gears.
 
 FILE contains the sizes of requests in one of these formats:
   numbers    12 97 33, separated by spaces, commas or lines; with several axes, a line for each
@@ -63,9 +63,9 @@ _EPILOG: Final = """\
 Waste is padding / executed elements, if every request runs alone. Elements are the product of the
 axes. The lower bound is the waste with a gear for each size; gears are multiples of --align.
 
-Along one axis the gears are optimal. Along two (height,width or batch,tokens) they are never worse
-than the best bands, nested boxes or grid. The axis `batch` is the number of rows of an execution;
-its sizes are those of batches, not of requests.
+Along one axis the gears are optimal. Along two axes (height,width or batch,tokens) the gears are
+never worse than the best bands, nested boxes or grid. The axis `batch` is the number of rows of an
+execution; its sizes are those of batches, not of requests.
 
 Gears help engines that prepare executions for certain sizes: .om files on Ascend cards and CUDA
 graphs. ONNX Runtime and torch on the CPU execute any size, so gears only add padding. With a model
@@ -98,8 +98,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_axes,
         metavar="[INPUT=]AXIS,...",
-        help="axes that get gears together (default: all of the file); with INPUT=, the axes of "
-        "that input's dims in perf_analyzer's data, `_` for a dim that is no axis",
+        help="axes that get gears together (default: all axes of the file); with INPUT=, the axes "
+        "of this input's dims in perf_analyzer's data, `_` for a dim that is no axis",
     )
     add(
         "--count",
@@ -116,8 +116,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=axis_sizes,
         metavar="AXIS=SIZE,...",
-        help="largest size, which is always a gear (default: that of the config, otherwise the "
-        "largest observed size); larger sizes are ignored",
+        help="largest size, which is always a gear (default: the limit in the config, otherwise "
+        "the largest observed size); larger sizes are ignored",
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
@@ -161,7 +161,7 @@ def _run(given: argparse.Namespace) -> int:
         bytes_per_element=given.bytes_per_element,
     )
     if config is not None and not plan.is_curve:
-        # Imported here: it loads the runtime, which other uses do not need.
+        # Imported here because the module loads the runtime, which is not needed otherwise.
         from ge_runtime.cli.gears_needed import measure
 
         plan = replace(plan, measured=measure(given.config, demand, plan.gears))
@@ -189,7 +189,7 @@ def _selection(
 ) -> tuple[dict[str, tuple[str | None, ...]], tuple[str, ...]]:
     """Return the axes of each input's dims, and the axes to plan, which are () for all.
 
-    `given`: the input (or "") and the names of each --axes.
+    `given` has the input (or "") and the axes of each --axes.
     """
     planned = tuple(axis for name, axes in given if not name for axis in axes)
     tensors = {
@@ -236,7 +236,7 @@ class GearPlan:
     demand: SizeDemand
     comparisons: Sequence[Comparison]
     limits: Mapping[str, int]
-    """Largest size of all axes, including those of the demand."""
+    """Largest sizes of all axes, including the axes of the demand."""
     config: RuntimeConfig | None
     bytes_per_element: int | None
     measured: GearsMeasured | None = None
@@ -353,7 +353,7 @@ class GearPlan:
             rows = "" if ROWS in self.demand.axes else f" of {self.limits.get(ROWS, 1)} row(s)"
             lines.append(
                 f"memory: {max(memory.values()):,} bytes of inputs and outputs in the largest "
-                f"gear{rows}; the others use the same"
+                f"gear{rows}; other gears share them"
             )
         parts = [f"{len(table)} of {gears_key(axes)}" for axes, table in target.tables.items()]
         lines.append(f"compiled: {target.gear_count} gear(s): {' x '.join(parts)}")
@@ -361,7 +361,7 @@ class GearPlan:
 
 
 def _ascend_lines(options: AscendOptions, *, named: bool) -> list[str]:
-    """Return the flags and options. `named`: the input names are those of the model."""
+    """Return the flags and options. `named` is true if flags have the model's input names."""
     lines = ["ATC:", " \\\n".join(options.atc)] if options.atc else []
     if options.ge:
         lines += ["", "GE options:", *(f'"{key}": "{text}",' for key, text in options.ge.items())]

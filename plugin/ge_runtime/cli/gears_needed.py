@@ -29,26 +29,26 @@ _ROUNDS: Final = 5
 _FASTER: Final = 0.9
 """Ratio of times below which gears are faster beyond doubt."""
 _COST: Final = "launch_us=100, element_ns=1, element2_ns=0"
-"""Replaces the calibration of the load, whose result is not used."""
+"""Replaces the calibration at load, because its result is not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class GearsMeasured:
-    """Mean seconds of an execution of one request."""
+    """Mean times of executions of one request."""
 
     model: str
     engine: str
     own_s: float
-    """At the size of the request."""
+    """Seconds at the size of the request."""
     geared_s: float
-    """At the smallest gear that holds it."""
+    """Seconds at the smallest gear that holds the request."""
     sizes: int
     """Number of measured sizes."""
 
     def lines(self) -> list[str]:
         """Return the answer as text."""
         where = f"{self.model} on the CPU, by {self.engine}"
-        answer = "gears would help" if self.needed else "none needed"
+        answer = "gears would help" if self.needed else "no gears needed"
         return [
             f"{answer}: {where}, which executes any size",
             f"measured with one request per execution, {self.sizes} requests of FILE, mean:",
@@ -90,14 +90,16 @@ def measure(path: Path, demand: SizeDemand, gears: GearTable) -> GearsMeasured |
         version_dir = version_folder(version_dir, None)
         engine = find_artifacts(version_dir, config.engine)[0].engine
         derived = [spec.name for spec in config.derived]
-        parts = assemble(version_dir, _free(path), instance_name=config.model, derived=derived)
+        parts = assemble(
+            version_dir, _without_gears(path), instance_name=config.model, derived=derived
+        )
         with closing(Runtime(config.model, version_dir, parts, SystemClock())):
             pairs = [
                 [_gear(demand.axes, each, parts.gears) for each in pair]
                 for pair in _samples(demand, gears)
             ]
             seconds = np.full((len(pairs), 2), np.inf)
-            # Sizes take turns, so that a disturbance of the machine affects all alike.
+            # Sizes take turns, so that a disturbance of the machine affects all sizes alike.
             for _ in range(_ROUNDS):
                 for at, pair in enumerate(pairs):
                     for which, own in enumerate(pair):
@@ -109,7 +111,7 @@ def measure(path: Path, demand: SizeDemand, gears: GearTable) -> GearsMeasured |
     return GearsMeasured(config.model, engine, own_s, geared_s, len(pairs))
 
 
-def _free(path: Path) -> dict[str, object]:
+def _without_gears(path: Path) -> dict[str, object]:
     """Return the model's configuration without gears, checks and calibration."""
     model_config = read_model_config(path)
     given = model_config.get("parameters")

@@ -33,14 +33,14 @@ folder.
 
 The command executes the graph at different sizes, with and without padding, and derives
 config.pbtxt from the results: rows, axes and their limits, masks and lengths, ranges of ids, and
-the sizes of outputs. A comment above each line has the evidence. Then it loads the model, with the
-load check, and compares its answers to requests, sent alone and together, with those of the engine.
-Nothing is written unless all answers are equal. For decisions that experiments cannot make,
-comments have questions with two choices.
+the sizes of outputs. A comment above each line has the evidence. Then it loads the model, which
+includes the load check, sends requests alone and together, and compares the answers with those of
+the engine. Nothing is written unless all answers are equal. For decisions that experiments cannot
+make, comments have questions with two choices.
 
 For a folder that optimum, transformers or sentence-transformers has exported, with model.onnx and
-tokenizer.json or preprocessor_config.json, it also writes the steps before and after the graph, and
-an ensemble of them.
+tokenizer.json or preprocessor_config.json, the command also writes the steps before and after the
+graph, and an ensemble of these models.
 """
 
 _EPILOG: Final = """\
@@ -56,7 +56,7 @@ Exit codes: 0 written, 1 no configuration was found, 2 invalid arguments or inpu
 
 
 _IN_PROCESS: Final = "--in-process"
-"""Option of the process that executes the graph. It writes to a new folder, without checks."""
+"""Option of the process that executes the graph: it writes to a new folder without checks."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model repository in which to write the folder (default: %(default)s)",
     )
     add(_IN_PROCESS, action="store_true", help=argparse.SUPPRESS)
-    add("--name", metavar="NAME", help="name of the model (default: that of the file or folder)")
+    add("--name", metavar="NAME", help="name of the model (default: name of the file or folder)")
     add_init_options(parser)
 
 
@@ -96,7 +96,7 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
         "--sample",
         type=Path,
         metavar="FILE",
-        help="example values for graphs that fail with invented ones: an .npz file with an array "
+        help="example values for graphs that fail with invented values: an .npz file with an array "
         "for each input, or a JSON inference request",
     )
     add(
@@ -119,12 +119,12 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
         choices=STRATEGIES,
         default="",
         help="latency: no queue delay, and early answers; throughput: batches of max_batch_size, a "
-        "queue delay of 10 ms, and no early answers (default: neither is written)",
+        "queue delay of 10 ms, and no early answers (default: none of these is written)",
     )
 
 
 def init_arguments(given: argparse.Namespace) -> list[str]:
-    """Return the options that `add_init_options` added as arguments of a command line."""
+    """Return the values of the options of `add_init_options` as command-line arguments."""
     sample = [] if given.sample is None else [f"--sample={given.sample}"]
     flags = [*["--no-states"] * given.no_states, *["--int8"] * given.int8]
     constants = [f"--constant={name}={value}" for name, value in given.constant]
@@ -180,11 +180,11 @@ def model_name(source: Path) -> str:
 
 
 def write_model(file: Path, folder: Path, options: Sequence[str]) -> int:
-    """Write the folder of a model and print its configuration, if it is proven; return 0.
+    """Prove the configuration of a graph, print it and write the model; return the exit code.
 
-    Another process executes the graph. The other models of an export are beside `folder`. For
-    `options` see `init_arguments`. Without a proof the exit code is another one, and the reason is
-    printed.
+    Another process executes the graph. The other models of an export are written beside `folder`.
+    For `options` see `init_arguments`. Without a proof nothing is written, the reason is printed,
+    and the exit code is not 0.
     """
     with TemporaryDirectory(prefix="ge_runtime_init_") as scratch:
         arguments = ["init", str(file), _IN_PROCESS, f"--into={scratch}", f"--name={folder.name}"]
@@ -283,7 +283,7 @@ def copy_graph(file: Path, version_dir: Path) -> Path:
         target = version_dir / location
         if ".." in Path(location).parts or Path(location).is_absolute():
             raise RuntimeFault(
-                f"{file}: found external data in {location}, expected a file in its folder"
+                f"{file}: found external data in {location}, expected a file in the graph's folder"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file.parent / location, target)
@@ -291,7 +291,7 @@ def copy_graph(file: Path, version_dir: Path) -> Path:
 
 
 class Progress:
-    """Shows the current step on stderr: one line that is rewritten, on a terminal."""
+    """Shows the current step on stderr; on a terminal, each step replaces the previous step."""
 
     def __init__(self) -> None:
         self._rewrites = sys.stderr.isatty()

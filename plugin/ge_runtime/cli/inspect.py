@@ -33,10 +33,9 @@ from ge_runtime.engines.gearing import (
     adapt_threads,
     answer_slots,
     overlap_lines,
-    with_compiled_gears,
-    with_fixed_batch,
+    with_graph_gears,
 )
-from ge_runtime.errors import ArtifactFault, ConfigFault, shown
+from ge_runtime.errors import ArtifactFault, ConfigFault
 from ge_runtime.memory.machine import (
     MemoryLimit,
     ReadLimits,
@@ -66,7 +65,8 @@ model.pt2, model.om, model.air, or the graphs in the parameter `stages`. The rep
 The graph is opened and analysed, but not executed. Workspace is the memory for the graph's
 intermediate results. Results that are not needed at the same time share bytes; peak/bound is 1.00
 if no way of sharing needs less. Workspace is calculated for the order of operations in the graph.
-An engine that fuses operations needs less, one that copies tensors to other layouts needs more.
+An engine that fuses operations needs less; an engine that copies tensors to other layouts needs
+more.
 """
 
 _EPILOG: Final = """\
@@ -121,20 +121,14 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
     limits = read()  # before the graph is opened, because the plan includes its weights
     with ExitStack() as opened:
         backend = open_backend(
-            config.devices[0],
-            DeviceSettings.of(config),
-            engine=artifacts[0].engine,
+            config.devices[0], DeviceSettings.of(config), engine=artifacts[0].engine
         )
         opened.callback(backend.close)
         artifacts = for_chip(artifacts, backend.hardware)
         engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)
-        if engine.shapes is not None:
-            files = shown(*(artifact.path for artifact in artifacts))
-            config = with_compiled_gears(config, engine.shapes, files)
-        else:
-            config = with_fixed_batch(config, engine.signature)
+        config = with_graph_gears(config, engine, artifacts)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
         padding: Padding | None = None
@@ -149,18 +143,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
             if gearing.histogram is not None and gearing.histogram.total:
                 terms = BatchRules.of(config, contract).terms
-                kept = KeptCosts.of(
-                    config,
-                    artifacts,
-                    terms,
-                    version_dir=version_dir,
-                    hardware=backend.hardware,
-                    cores=cores_of_process(),
-                )
-                costs = kept and kept.load()
-                cost = costs.cost if costs else None
-                if (own := config.cost) is not None:
-                    cost = CostModel(*own[:3], terms, own.growth_s)
+                cost = _cost(config, artifacts, terms, version_dir, backend.hardware)
                 padding = padding_of(config, gearing.gears, gearing.histogram, cost, terms)
         return Inspection(
             version_dir,
@@ -175,6 +158,21 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             tuple(engine.unplanned) if isinstance(engine, Limited) else (),
             padding,
         )
+
+
+def _cost(
+    config: RuntimeConfig,
+    artifacts: Sequence[Artifact],
+    terms: tuple[tuple[str, ...], ...],
+    version_dir: Path,
+    hardware: str,
+) -> CostModel | None:
+    """Return the given cost of executions, or that kept by an earlier start; None if unknown."""
+    if (own := config.cost) is not None:
+        return CostModel(*own[:3], terms, own.growth_s)
+    kept = KeptCosts.of(config, artifacts, terms, version_dir, hardware, cores_of_process())
+    costs = kept and kept.load()
+    return costs.cost if costs else None
 
 
 def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
@@ -193,7 +191,7 @@ def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> Run
 
 
 def version_folder(folder: Path, version: int | None) -> Path:
-    """Return the folder of a version, or of the highest. Raises ArtifactFault."""
+    """Return the folder of a version, by default the highest. Raises ArtifactFault."""
     versions = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
     if version is None and versions:
         version = versions[-1]

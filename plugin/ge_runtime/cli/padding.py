@@ -26,7 +26,7 @@ class Padding(NamedTuple):
     """Elements (tokens) computed for each element of the requests."""
 
     longest: float
-    """Elements in one execution for each batch, padded to its largest size."""
+    """Elements if each batch is one execution, padded to the batch's largest size."""
     planned: float
     """Elements in the planned executions."""
     unpadded: float

@@ -1,4 +1,4 @@
-"""Finds the configuration with the most batching that loads and answers like the graph alone."""
+"""Finds the configuration with the most batching that loads and answers like the graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Unproven(ArtifactFault):
 def proven(discovery: Discovery, model: Path, source: str) -> tuple[Configuration, Proof]:
     """Return the configuration with the most batching that loads and answers like the graph.
 
-    It is written to the model's folder, which has the graph; its first comment names `source`.
+    config.pbtxt is written to the folder `model`, which has the graph. Its first comment names
+    `source`.
 
     Raises:
         Unproven: No configuration loads and answers like the graph.
@@ -103,10 +104,10 @@ def proven_pipeline(
     graph: Graph,
     progress: Callable[[str], None],
 ) -> tuple[str, Proof]:
-    """Write the models of an export: requests may have several rows if that is proven.
+    """Write the models of an export; requests may have several rows if that is proven.
 
-    `folder` is that of the ensemble; those of the other models are beside it. That of the graph is
-    complete except for its config.pbtxt, `found`.
+    `folder` is the folder of the ensemble, and the folders of the other models are beside it. The
+    folder of the graph is complete except for its config.pbtxt, `found`.
 
     Returns the text of all config.pbtxt, with the names of their models, and the proof. Raises
     RuntimeFault if the files do not match the graph, or an answer differs.

@@ -42,7 +42,7 @@ examples:
 
 Requires the reference server: pip install 'ge-runtime[serve]'.
 
-Exit codes: that of the server; 1 no configuration was found, 2 invalid arguments or input,
+Exit codes: the server's code, 1 no configuration was found, 2 invalid arguments or input,
 3 the server is not ready after 120 s, 130 Ctrl-C before the server runs.
 """
 
@@ -54,7 +54,7 @@ _SHOWN_ELEMENTS: Final = 32
 """Inputs with more elements are not written into the curl command."""
 _TEXTS: Final = {"text": "Where is my parcel?", "text_pair": "It was sent on Monday."}
 _SAMPLES: Final = 16000
-"""Samples of the audio that is shown."""
+"""Number of audio samples in the printed request."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
             type=_port,
             default=port,
             metavar="PORT",
-            help="(default: %(default)s)",
+            help="port of the server (default: %(default)s)",
         )
 
 
@@ -116,7 +116,7 @@ COMMAND: Final = Command(
 
 
 def _graphs(path: Path) -> list[Path]:
-    """Return the .onnx files that `path` is or contains, or an export. Raises RuntimeFault."""
+    """Return `path` if it is a graph or an export, else its .onnx files. Raises RuntimeFault."""
     if path.is_file() or (path.is_dir() and Export.read(path)):
         return [path]
     files = sorted(path.glob("*.onnx"))
@@ -127,7 +127,7 @@ def _graphs(path: Path) -> list[Path]:
 
 
 def _check_names(files: Sequence[Path]) -> None:
-    """Raise RuntimeFault if two graphs would be models of one name."""
+    """Raise RuntimeFault if two graphs have the same model name."""
     by_name: dict[str, list[str]] = {}
     for file in files:
         by_name.setdefault(model_name(file), []).append(str(file))
@@ -140,14 +140,14 @@ def _check_names(files: Sequence[Path]) -> None:
 
 
 def _check_free(ports: Mapping[str, int]) -> None:
-    """Raise RuntimeFault unless the server can listen, before seconds are spent on graphs."""
+    """Raise RuntimeFault if the server cannot use a port, before seconds are spent on graphs."""
     with ExitStack() as sockets:
         for kind, port in ports.items():
             try:
                 sockets.enter_context(socket.create_server(("", port)))
             except OSError as error:
                 raise RuntimeFault(
-                    f"port {port}: {os.strerror(error.errno or 0)}; choose another one with "
+                    f"port {port}: {os.strerror(error.errno or 0)}; choose another port with "
                     f"--{kind}-port"
                 ) from error
 
@@ -173,7 +173,7 @@ def _serve(repository: Path, models: Sequence[str], ports: Mapping[str, int]) ->
             print("\n".join(_usage(repository, models, ports)), flush=True)
         return server.wait()
     finally:
-        server.terminate()  # nothing if it has ended
+        server.terminate()  # has no effect if the server has ended
         server.wait()
 
 
@@ -191,29 +191,29 @@ def _is_ready(port: int) -> bool:
 def _usage(repository: Path, models: Sequence[str], ports: Mapping[str, int]) -> list[str]:
     """Return the address of the live page, and a request of the first model."""
     name = models[0]
-    shown = _shown(repository / name)
+    example = _example_request(repository / name)
     return [
         "",
         f"Live page: http://localhost:{ports['metrics']}",
         f"Models: {', '.join(models)}",
         "",
-        *_curl(name, shown, ports["http"]),
+        *_curl(name, example, ports["http"]),
         "",
-        *_python(name, shown, ports["grpc"]),
+        *_python(name, example, ports["grpc"]),
         "",
         "Ctrl-C stops the server.",
     ]
 
 
-class _Shown(NamedTuple):
-    """A small request: name, type and shape of its inputs, and the output that is printed."""
+class _ExampleRequest(NamedTuple):
+    """A small request: name, type and shape of each input, and the output to print."""
 
     inputs: list[tuple[str, DType, list[int]]]
     output: str
     is_sequence: bool
 
 
-def _shown(folder: Path) -> _Shown:
+def _example_request(folder: Path) -> _ExampleRequest:
     model = read_model_config(folder)
     if model.get("platform") == "ensemble":
         inputs: Any = model["input"]
@@ -226,7 +226,7 @@ def _shown(folder: Path) -> _Shown:
             )
             for own in inputs
         ]
-        return _Shown(found, str(outputs[0]["name"]), is_sequence=False)
+        return _ExampleRequest(found, str(outputs[0]["name"]), is_sequence=False)
     config = read_runtime_config(folder)
     sizes = {
         axis: min(limit, config.axis_sizes.executed(axis, max(8, config.axis_sizes.minimums[axis])))
@@ -234,16 +234,16 @@ def _shown(folder: Path) -> _Shown:
     }
     rows = (1,) if config.batched else ()
     shapes = [(spec.name, spec.dtype, [*rows, *spec.shape(sizes)]) for spec in config.inputs]
-    return _Shown(shapes, config.outputs[0].name, is_sequence=bool(config.states.outputs))
+    return _ExampleRequest(shapes, config.outputs[0].name, is_sequence=bool(config.states.outputs))
 
 
-def _curl(name: str, shown: _Shown, port: int) -> list[str]:
+def _curl(name: str, example: _ExampleRequest, port: int) -> list[str]:
     url = f"http://localhost:{port}/v2/models/{name}"
-    if all(input_name in _TEXTS for input_name, _, _ in shown.inputs):
-        texts = {input_name: _TEXTS[input_name] for input_name, _, _ in shown.inputs}
+    if all(input_name in _TEXTS for input_name, _, _ in example.inputs):
+        texts = {input_name: _TEXTS[input_name] for input_name, _, _ in example.inputs}
         return [f"curl -s {url}/generate -d '{json.dumps(texts)}'"]
     inputs = []
-    for input_name, dtype, shape in shown.inputs:
+    for input_name, dtype, shape in example.inputs:
         count = math.prod(shape)
         if count > _SHOWN_ELEMENTS or dtype is DType.BYTES:
             return [f"curl -s {url}   # inputs and outputs"]
@@ -251,13 +251,13 @@ def _curl(name: str, shown: _Shown, port: int) -> list[str]:
         tensor = {"name": input_name, "datatype": dtype.value, "shape": shape, "data": data}
         inputs.append(tensor)
     body: dict[str, object] = {"inputs": inputs}
-    if shown.is_sequence:
+    if example.is_sequence:
         body["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
     return [f"curl -s {url}/infer -d '{json.dumps(body)}'"]
 
 
-def _python(name: str, shown: _Shown, port: int) -> list[str]:
-    """Return a program that sends a request; the server's package installs its gRPC client."""
+def _python(name: str, example: _ExampleRequest, port: int) -> list[str]:
+    """Return a program that sends a request; its gRPC client is installed with the server."""
     lines = [
         "import numpy as np",
         "import tritonclient.grpc as triton",
@@ -265,7 +265,7 @@ def _python(name: str, shown: _Shown, port: int) -> list[str]:
         f'client = triton.InferenceServerClient("localhost:{port}")',
         "inputs = []",
     ]
-    for input_name, dtype, shape in shown.inputs:
+    for input_name, dtype, shape in example.inputs:
         data = f"np.ones({shape}, np.{dtype.numpy})"
         if dtype is DType.BYTES:
             text = _TEXTS.get(input_name)
@@ -276,5 +276,5 @@ def _python(name: str, shown: _Shown, port: int) -> list[str]:
             f"tensor.set_data_from_numpy({data})",
             "inputs.append(tensor)",
         ]
-    flags = ", sequence_id=1, sequence_start=True, sequence_end=True" if shown.is_sequence else ""
-    return [*lines, f'print(client.infer("{name}", inputs{flags}).as_numpy("{shown.output}"))']
+    flags = ", sequence_id=1, sequence_start=True, sequence_end=True" if example.is_sequence else ""
+    return [*lines, f'print(client.infer("{name}", inputs{flags}).as_numpy("{example.output}"))']

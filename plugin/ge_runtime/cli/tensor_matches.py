@@ -63,7 +63,7 @@ def _matched(
 ) -> list[TensorMatch]:
     """Return the graph's tensors with their declarations, then tensors that the graph lacks.
 
-    `otherwise`: the text for a tensor of the graph without a declaration.
+    `otherwise` is the text for a tensor of the graph without a declaration.
     """
     names = {tensor.name for tensor in tensors}
     return [
@@ -113,6 +113,6 @@ def _other_inputs(config: RuntimeConfig) -> dict[str, str]:
 
 
 def _source(config: RuntimeConfig, spec: TensorSpec) -> str:
-    """Return a tensor of a batch, and its source."""
+    """Describe an input of a batch and its source."""
     words = f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
     return f"{words}, {config.ranges[spec.name]}" if spec.name in config.ranges else words

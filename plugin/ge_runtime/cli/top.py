@@ -33,7 +33,7 @@ contains
   - for each client, which is a model instance in another process: its memory, its share of the
     execution time since the last update, and its waiting time.
 
-The command starts no service and keeps none alive.
+The command starts no service and keeps no service alive.
 """
 
 _EPILOG: Final = """\
@@ -46,7 +46,7 @@ Exit codes: 0 success, 1 no service was found (with --once or --json), 2 invalid
 """
 
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-"""Escape sequences that overwrite the screen without clearing it first, which would flicker."""
+"""Escape sequences that overwrite the screen; a screen that is cleared first would flicker."""
 
 _MODEL_COLUMNS: Final = {
     "model": "<", "engine": "<", "content": "<", "weights": ">", "clients": ">",
@@ -108,7 +108,7 @@ COMMAND: Final = Command(
 
 
 def read_services(folder: RuntimeFolder) -> list[dict[str, Any]]:
-    """Return the statistics of each service. Starts none, and keeps none alive.
+    """Return the statistics of each service, without starting a service or keeping it alive.
 
     A service that does not answer within some seconds has only `device` and `fault`. A service that
     ends during the call is omitted.
@@ -174,10 +174,10 @@ def _size_of_terminal() -> tuple[int, int]:
 def table(
     services: Sequence[Stats], before: Mapping[str, Stats], path: Path, columns: int = sys.maxsize
 ) -> list[str]:
-    """Return the table of all services as lines; narrow ones omit columns.
+    """Return the table of all services as lines, which omit columns if `columns` is small.
 
-    Shares are of the time since the statistics `before`, by device, or since the service's start.
-    `path` is the runtime folder.
+    A client's share is its part of the execution time since the statistics `before`, which are by
+    device, or else since the service's start. `path` is the runtime folder.
     """
     if not services:
         return [

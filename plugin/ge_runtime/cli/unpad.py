@@ -40,13 +40,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     # Imported here, because only this command needs it.
-    from ge_runtime.rewriting.at_load import rewritten
+    from ge_runtime.rewriting.at_load import unpad_and_prove
     from ge_runtime.rewriting.graph import replacing
 
     graph: Path = given.graph
     target = rewrite_target(given, "unpadded")
     with replacing(target) as own:  # after the verification
-        found, gain = rewritten(graph, own, given.threads or cores_of_process())
+        found, gain = unpad_and_prove(graph, own, given.threads or cores_of_process())
     print(f"{target}: {found}")
     print("verified: answers are those of the original graph, padded and unpadded")
     print(f"work per CPU second, relative to the original graph: {gain}")

@@ -24,15 +24,33 @@ class GeneratedInputs:
     """The generated graph inputs; each must have a name of its own. For one thread."""
 
     def __init__(self, parameters: Parameters, tensors: ModelTensors, *, batched: bool) -> None:
-        """batched: whether executions have a batch dimension."""
+        """Read the inputs; batched: whether executions have a batch dimension."""
         self._batched = batched
         self._parameters = parameters
         self._tensors = tensors
         self._errors = parameters.errors
         self._labels: dict[str, str] = {}
+        self.masks = self._read_masks()
+        """Graph inputs with the axes of their masks, or one sum of PAST and other axes."""
+        self.lengths = self._read(table.LENGTHS)
+        """Graph inputs with the axis whose row lengths they get."""
+        self.positions = self._read(table.POSITIONS)
+        """Graph inputs with the axis whose positions they get."""
+        self.offsets = self._read_offsets()
+        """Graph inputs with the axis whose accumulated row lengths they get."""
+        self.constants = self._read_constants()
+        """Graph inputs with their elements as text; the graph has their type."""
 
-    def masks(self) -> dict[str, tuple[str | Relation, ...]]:
-        """Return graph inputs with the axes of their masks, or one sum of PAST and other axes."""
+    @property
+    def marked_axes(self) -> set[str]:
+        """The axes along which these inputs give the graph the ends of data."""
+        # A sum with PAST marks where the past begins: nothing is padded behind it.
+        masked = (
+            PAST if isinstance(dim, Relation) else dim for own in self.masks.values() for dim in own
+        )
+        return {*masked, *self.lengths.values(), *self.offsets.values()}
+
+    def _read_masks(self) -> dict[str, tuple[str | Relation, ...]]:
         masks: dict[str, tuple[str | Relation, ...]] = {}
         for field, name, texts in self._parameters.entries(table.MASK):
             dims: tuple[str | Relation, ...] = texts
@@ -54,24 +72,14 @@ class GeneratedInputs:
         self._errors.add(field, f"'{text}'", f"axes, or '{PAST} + ' and the growth of the states")
         return ()
 
-    def lengths(self) -> dict[str, str]:
-        """Return graph inputs with the axis whose row lengths they get."""
-        return self._read(table.LENGTHS)
-
-    def positions(self) -> dict[str, str]:
-        """Return graph inputs with the axis whose positions they get."""
-        return self._read(table.POSITIONS)
-
-    def offsets(self) -> dict[str, str]:
-        """Return graph inputs with the axis whose accumulated row lengths they get."""
+    def _read_offsets(self) -> dict[str, str]:
         offsets = self._read(table.OFFSETS)
         for name in offsets if not self._batched else ():
             expected = "at least 1: without it there is no batch"
             self._errors.add(f"parameter 'offsets.{name}'", "max_batch_size 0", expected)
         return offsets
 
-    def constants(self) -> dict[str, tuple[str, ...]]:
-        """Return graph inputs with their elements as text; the graph has their type."""
+    def _read_constants(self) -> dict[str, tuple[str, ...]]:
         constants = {}
         for field, name, texts in self._parameters.entries(table.CONSTANT):
             for text in texts:

@@ -53,13 +53,11 @@ from ge_runtime.config.tensor_rules import (
     PaddingRule,
     ValueRange,
     read_axis_lengths,
-    read_defaults,
     read_packing,
     read_padding_rules,
-    read_pads,
-    read_ranges,
+    read_values,
 )
-from ge_runtime.specs import PAST, ROWS, Number, Relation, TensorSpec
+from ge_runtime.specs import ROWS, Number, Relation, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +266,7 @@ def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
     # In order of dependence: tensors have axes, axes limits, limits gears.
+    model = str(model_config.get("name", ""))
     max_batch_size = read_max_batch_size(model_config, errors)
     parameters = table.read_parameters(model_config, errors)
     rows = read_rows(parameters, max_batch_size)
@@ -298,29 +297,23 @@ def _read(
     geared = set(chain.from_iterable(gears))
     check_static_model(parameters, tensors.axes, geared, rows=rows)
     generated = GeneratedInputs(parameters, tensors, batched=batched)
-    masks, lengths = generated.masks(), generated.lengths()
-    positions, offsets = generated.positions(), generated.offsets()
-    constants = generated.constants()
     states = SequenceStates.read(
         model_config, parameters, tensors, generated, limits, max_batch_size=max_batch_size
     )
     batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
-    packing = read_packing(parameters, tensors, masks, geared, axis_sizes.steps, batched=batched)
+    packing = read_packing(
+        parameters, tensors, generated.masks, geared, axis_sizes.steps, batched=batched
+    )
     batch_axes = BatchAxes.read(parameters, tensors, batched=batched, packing=packing)
-    defaults = read_defaults(parameters, tensors, axis_lengths.values())
-    pads = read_pads(parameters, tensors, rows=ROWS in geared)
-    # The default of an input of lengths is the size of its axis.
-    constant_defaults = {n: own for n, own in defaults.items() if n not in axis_lengths.values()}
-    ranges = read_ranges(parameters, tensors, {"pad": pads, "default": constant_defaults})
+    defaults, pads, ranges = read_values(
+        parameters, tensors, axis_lengths.values(), rows=ROWS in geared
+    )
     reproducible = parameters.get(table.REPRODUCIBLE)
     if reproducible:
-        counting = (*offsets, *counted_targets(batch_inputs))
+        counting = (*generated.offsets, *counted_targets(batch_inputs))
         check_reproducible(parameters, gears, tensors.axes, counting, rows=rows)
     service_share = read_service_share(parameters)
-    # A sum with PAST marks where the past begins: nothing is padded behind it.
-    marked = {PAST if isinstance(dim, Relation) else dim for own in masks.values() for dim in own}
-    marked |= {*lengths.values(), *offsets.values()}
-    marked |= marked_axes(batch_inputs, tensors)
+    marked = generated.marked_axes | marked_axes(batch_inputs, tensors)
     marked |= {packing} if packing is not None else set()
     padding = read_padding_rules(
         parameters, tensors, limits, masked=marked, axis_lengths=axis_lengths, packing=packing
@@ -330,7 +323,7 @@ def _read(
         errors.add(field, "a model.py with GraphModel", expected)
     check_growing_states(states, padding, devices, parameters, batched=max_batch_size > 0)
     return RuntimeConfig(
-        model=str(model_config.get("name", "")),
+        model=model,
         engine=engine,
         max_batch_size=max_batch_size,
         rows=max(1, rows),
@@ -343,34 +336,30 @@ def _read(
         passthrough=tensors.passthrough,
         axis_sizes=axis_sizes,
         axis_lengths=axis_lengths,
-        masks=masks,
-        lengths=lengths,
-        positions=positions,
-        offsets=offsets,
-        constants=constants,
+        masks=generated.masks,
+        lengths=generated.lengths,
+        positions=generated.positions,
+        offsets=generated.offsets,
+        constants=generated.constants,
         states=states,
         batch_axes=batch_axes,
         batch_inputs=batch_inputs,
         marked_axes=frozenset(marked),
         padding=padding,
         ranges=ranges,
-        pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
+        pads=pads,
         aipp=read_aipp(parameters, tensors, engine=engine),
         jpeg=read_jpeg(parameters, tensors, limits, max_batch_size=max_batch_size),
         gears=gears,
         oversize=oversize,
         packing=packing,
         intra_op_threads=parameters.get(table.THREADS) or max(1, share),
-        adapts_threads=parameters.get(table.THREADS) is None,
+        adapts_threads=parameters.text(table.THREADS) is None,
         devices=devices,
         io_buffers=read_io_buffers(parameters, devices, engine=engine),
         service_share=service_share,
         resident=Resident.read(
-            parameters,
-            tensors,
-            service_share,
-            model=str(model_config.get("name", "")),
-            max_batch_size=max_batch_size,
+            parameters, tensors, service_share, model=model, max_batch_size=max_batch_size
         ),
         workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, engine=engine),

@@ -94,7 +94,23 @@ class ValueRange:
         return f"{self.least} to {self.largest}"
 
 
-def read_ranges(
+def read_values(
+    parameters: Parameters, tensors: ModelTensors, length_inputs: Collection[str], *, rows: bool
+) -> tuple[dict[str, Number], dict[str, Number], dict[str, ValueRange]]:
+    """Return the values of missing inputs, the values of padding, and the value ranges.
+
+    length_inputs: the inputs with rows' lengths; their default is the size of their axis. rows:
+    see `_read_pads`.
+    """
+    defaults = _read_defaults(parameters, tensors, length_inputs)
+    pads = _read_pads(parameters, tensors, rows=rows)
+    constants = {name: own for name, own in defaults.items() if name not in length_inputs}
+    ranges = _read_ranges(parameters, tensors, {"pad": pads, "default": constants})
+    nearest = {name: own.nearest(0) for name, own in ranges.items() if 0 not in own}
+    return defaults, {**nearest, **pads}, ranges
+
+
+def _read_ranges(
     parameters: Parameters, tensors: ModelTensors, fillers: Mapping[str, Mapping[str, Number]]
 ) -> dict[str, ValueRange]:
     """Return the value range of inputs or prepared tensors.
@@ -208,7 +224,7 @@ def read_padding_rules(
     return rules
 
 
-def read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
+def _read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
     """Return the padding value of inputs that give one.
 
     rows: True if batches may have rows of padding: inputs without axes are then padded as well.
@@ -229,7 +245,7 @@ def read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> d
     return pads
 
 
-def read_defaults(
+def _read_defaults(
     parameters: Parameters, tensors: ModelTensors, length_inputs: Collection[str]
 ) -> dict[str, Number]:
     """Return the value of each optional input for requests that lack it; 0 unless given."""

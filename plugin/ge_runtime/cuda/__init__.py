@@ -1,9 +1,9 @@
 """NVIDIA GPUs of this process: the driver through its C interface, and pinned host memory.
 
 ONNX Runtime and torch execute on the GPU, and create their own contexts, streams and memory. Only
-functions of the driver (libcuda.so.1) that they do not provide are called. Each call takes
-microseconds, except the first one and `wait`. Written from NVIDIA's documentation, and never run on
-a GPU: the tests use a fake of the driver's library.
+functions of the driver (libcuda.so.1) that these libraries do not provide are called. Each call
+takes microseconds, except the first call and `wait`. Written from NVIDIA's documentation, and never
+run on a GPU: the tests use a fake of the driver's library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CudaFault(Exception):
 
 
 class Context:
-    """A device's primary context, which libraries that use the CUDA runtime share in a process."""
+    """A device's primary context, which all users of the CUDA runtime in a process share."""
 
     def __init__(self, driver: CudaDriver, index: int) -> None:
         """Retain the context for the lifetime of the process. Raises CudaFault."""
@@ -86,7 +86,7 @@ class Context:
     def wait(self) -> None:
         """Wait for all work on the device.
 
-        Raises CudaFault; after work that broke the context, every later call raises as well.
+        Raises CudaFault if work broke the context; every later call raises it as well.
         """
         with self._current():
             self._driver.call("cuCtxSynchronize")
@@ -144,8 +144,8 @@ class CudaDriver:
 
 
 CAPTURING: Final = Lock()
-"""Held while a stream is captured. Only one may be captured at a time in the process, and waiting
-for the whole GPU during a capture breaks the capture."""
+"""Held while a stream is captured. A process may capture only one stream at a time, and waiting for
+the whole GPU during a capture breaks the capture."""
 
 _CAPTURE_CODES: Final = range(900, 910)
 """Codes of calls that are not allowed during a capture; they do not mean that the GPU is broken."""
@@ -160,23 +160,23 @@ class Gpu:
         self.context: Final = context
         self.hardware: Final = context.hardware
         self.health: Final = DeviceHealth()
-        self._streams: list[int] = []  # unused ones
+        self._unused_streams: list[int] = []
 
     def acquire_stream(self) -> int:
-        """Return the handle of an unused stream, for `release_stream`. Raises CudaFault."""
-        # Not torch's streams: torch shares 32 streams between all callers, and work of one engine
-        # could become part of another engine's capture. Streams are reused and never destroyed,
-        # because libraries keep memory for each stream.
-        return self._streams.pop() if self._streams else self.context.new_stream()
+        """Return the handle of an unused stream, until `release_stream`. Raises CudaFault."""
+        # torch's streams are not used: torch shares 32 streams between all callers, and work of one
+        # engine could become part of another engine's capture. Streams are reused and never
+        # destroyed, because libraries keep memory for each stream.
+        return self._unused_streams.pop() if self._unused_streams else self.context.new_stream()
 
     def release_stream(self, handle: int) -> None:
         """Return a stream on which all work has ended."""
-        self._streams.append(handle)
+        self._unused_streams.append(handle)
 
     def fault(self, text: str, *, no_memory: bool) -> RuntimeFault:
         """See `Accelerator.fault`. Waits for all work on the GPU."""
         # An illegal address or a failed assertion on the device breaks the context permanently.
-        # Libraries report that in different ways or not at all, so the driver is queried.
+        # Libraries report such a context in different ways or not at all: the driver is queried.
         if self.health.lost is None:
             try:
                 with CAPTURING:
@@ -190,7 +190,7 @@ class Gpu:
 
 
 class Gpus:
-    """The GPUs of a process, each opened at its first use. Thread-safe."""
+    """The GPUs of a process. Each GPU is opened at its first use. Thread-safe."""
 
     def __init__(self, load: Callable[[], CudaDriver] = CudaDriver.load) -> None:
         self._load = load
@@ -228,8 +228,8 @@ PROCESS_GPUS: Final = Gpus()
 class PinnedMemory(WatchedHost):
     """Pinned host memory. Buffers are uint8 arrays [nbytes] in whole pages.
 
-    A buffer is pinned until it is freed; views that exist longer refer to unpinned memory. If the
-    system cannot pin memory, copies work as well, but are slower.
+    A buffer is pinned until it is freed; later, its views refer to unpinned memory. If the system
+    cannot pin memory, copies are slower.
     """
 
     kind: ClassVar[str] = "cuda"
@@ -281,7 +281,7 @@ class PinnedMemory(WatchedHost):
             return
         try:
             self._gpu.context.unpin(address)
-        except CudaFault as fault:  # e.g. if the GPU is broken, which was not detected before
+        except CudaFault as fault:  # e.g. a broken GPU that was not detected before
             _log.warning("%s: memory stays pinned: %s", self.name, fault)
         else:
             del self._pinned[address]

@@ -1,7 +1,7 @@
 """Devices: labelled buffers in device memory, the host's memory, and whether a device is lost.
 
-Buffers are allocated at load and counted. The memory of accelerators is in their packages, `npu`
-and `cuda`.
+Buffers are allocated at load and counted. The packages `npu` and `cuda` have the memory of
+accelerators.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Buffer(Generic[Memory]):
 class Device(ABC, Generic[Memory]):
     """The memory of a device, which is allocated at load and never while serving. Thread-safe.
 
-    An allocation after `freeze` is a defect of the memory plan. It still succeeds, so that no
-    request fails because of it, but it is counted and, once per label, logged.
+    An allocation after `freeze` is a defect of the memory plan. The allocation succeeds, so that no
+    request fails, but it is counted and, once per label, logged.
     """
 
     kind: ClassVar[str]
@@ -82,7 +82,7 @@ class Device(ABC, Generic[Memory]):
         self.name = name
         self.capacity_bytes = capacity_bytes
         self._live: set[Buffer[Memory]] = set()
-        self._allocated: dict[str, int] = {}  # label -> bytes of live buffers
+        self._allocated: dict[str, int] = {}  # bytes of live buffers by label
         self._used_bytes = 0
         self._allocations = 0
         self._frozen = False
@@ -112,7 +112,7 @@ class Device(ABC, Generic[Memory]):
         if nbytes < 0:
             raise ValueError(f"'{label}': found {nbytes} bytes, expected 0 or more")
         with self._lock:
-            # Checked first, because a failed allocation would not report the free memory.
+            # The free memory is checked first, because a failed allocation would not report it.
             available = self._available()
             if available is not None and nbytes > available:
                 raise OutOfMemory(
@@ -159,7 +159,7 @@ class Device(ABC, Generic[Memory]):
 
     @property
     def allocated_bytes(self) -> dict[str, int]:
-        """Label: bytes of live buffers (a copy)."""
+        """The bytes of live buffers by label (a copy)."""
         with self._lock:
             return dict(self._allocated)
 
@@ -243,7 +243,7 @@ class HostDevice(Device[NDArray[np.uint8]]):
 class Watch:
     """A counter of device allocations that a library makes while serving. Thread-safe.
 
-    They count as defects of a `Device`.
+    The allocations count as defects of the memory plan.
     """
 
     def __init__(self, name: str, allocations: Callable[[], int]) -> None:
@@ -264,13 +264,13 @@ class Watch:
             self._before = self._allocations()
 
     def late(self) -> int:
-        """Return the number of allocations since `begin`; the first time there are any, log it."""
+        """Return the number of allocations since `begin`; log it when it first exceeds 0."""
         late = 0 if self._before is None else self._allocations() - self._before
         if late and not self._warned:
             self._warned = True
             _log.warning(
                 "%s: torch's allocator allocated memory %d time(s) while serving, although all "
-                "sizes were executed before; more are counted, not logged",
+                "sizes were executed before; further allocations are counted, not logged",
                 self._name,
                 late,
             )
@@ -278,10 +278,10 @@ class Watch:
 
 
 class WatchedHost(HostDevice):
-    """Host memory that counts the allocations of a watched library as its own defects."""
+    """Host memory that counts the allocations of a watched library as defects of the plan."""
 
     def __init__(self, name: str, watch: Watch) -> None:
-        """Initialize the memory for a device with this name, whose library is watched."""
+        """Initialize the memory; `watch` counts the library's allocations on the device `name`."""
         super().__init__(name)
         self._watch = watch
 
@@ -315,7 +315,7 @@ class DeviceHealth:
     def mark_lost(self, text: str) -> EngineLost:
         """Mark the device as lost for the rest of the process.
 
-        Later calls do not change the reason, because later failures follow from the first.
+        Later calls do not change the reason, because later failures follow from the first failure.
 
         Args:
             text: The reason.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ge_runtime.errors import ArtifactFault, RequestFault
 
-# An object of Pillow, which need not be installed.
+# An object of Pillow, which may not be installed.
 Picture: TypeAlias = Any
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -81,7 +81,7 @@ class PillowDecoder:
                 raise _damaged("JPEG", error) from error
         if channels == 1:
             decoded = decoded.getchannel(0)
-        # As the decoders of cards do: an odd last row and column are dropped.
+        # An odd last row or column is dropped, as by the decoders of cards.
         decoded = decoded.crop((0, 0, *(max(side // 2 * 2, 1) for side in decoded.size)))
         resized = decoded.resize((width, height), self._image.Resampling.BILINEAR)
         return np.asarray(resized).reshape(height, width, channels)
@@ -90,7 +90,7 @@ class PillowDecoder:
         """Decode a JPEG or PNG file to a picture of Pillow in red, green, blue.
 
         Raises:
-            RequestFault: The file is neither, is damaged, or is too large.
+            RequestFault: The file has another format, is damaged, or is too large.
         """
         with self._opened(file, "JPEG", "PNG") as picture:
             try:
@@ -117,19 +117,21 @@ class PillowDecoder:
         try:
             picture = self._image.open(io.BytesIO(file), formats=formats)
         except (OSError, SyntaxError, ValueError, self._image.DecompressionBombError) as error:
-            found = f"{len(file):,} bytes that are not a {' or '.join(formats)} file"
-            raise RequestFault(f"found {found} ({error}), expected one") from error
+            expected = f"a {' or '.join(formats)} file"
+            raise RequestFault(
+                f"found {len(file):,} bytes that are not {expected} ({error}), expected such a file"
+            ) from error
         if max(picture.size) > MOST_SIDE:
             width, height = picture.size
             raise RequestFault(
-                f"found a {picture.format} file of {width} x {height} pixels, expected at most "
-                f"{MOST_SIDE} each way"
+                f"found a {picture.format} file of {width} x {height} pixels, expected a width and "
+                f"height of at most {MOST_SIDE}"
             )
         return picture
 
 
 def _damaged(form: str, error: Exception) -> RequestFault:
-    return RequestFault(f"found a damaged {form} file ({error}), expected a whole one")
+    return RequestFault(f"found a damaged {form} file ({error}), expected a complete file")
 
 
 def _pillow() -> ModuleType:

@@ -22,7 +22,7 @@ class Tensor:
 
 
 def written_dims(dims: Sequence[int | str]) -> tuple[int, ...]:
-    """Return dims as in config.pbtxt: -1 for a named one."""
+    """Return dims as in config.pbtxt: -1 for a named dim."""
     return tuple(UNKNOWN if isinstance(dim, str) else dim for dim in dims)
 
 
@@ -47,7 +47,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A decision that experiments cannot make, with two choices, as comments of config.pbtxt."""
+    """A decision that experiments cannot make; comments of config.pbtxt show its two choices."""
 
     text: str
     current: str
@@ -65,7 +65,7 @@ BATCHING_FIELDS: Final = ("preferred_batch_size", "max_queue_delay_microseconds"
 
 
 def batching_fields(strategy: str, max_batch_size: int) -> tuple[str, ...]:
-    """Return the fields of `dynamic_batching` for a strategy; none if it is ""."""
+    """Return the fields of `dynamic_batching` for a strategy; no fields without a strategy."""
     if strategy == "throughput":
         # npu_ge's manual advises 10 ms for high throughput.
         sizes = f"preferred_batch_size: [ {max_batch_size} ]"
@@ -131,7 +131,7 @@ class Configuration:
 MARKS: Final = ("mask", "lengths")
 """Families of parameters that mark the end of the data."""
 _SEQUENCES_LEAST: Final = 16
-"""Maximum number of concurrent sequences, also for a model that executes one request at a time."""
+"""Least `max_candidate_sequences`, also for a model that executes one request at a time."""
 _FAMILIES: Final = (
     *("axes", "limit", "min", "align", "mask", "lengths", "positions", "state", "constant"),
     *("range", "batch_axis", "pad", "padding", "gears", "warmup", "cost"),

@@ -1,7 +1,7 @@
 """Finds the configuration of a decoder with past keys and values, by names and executions.
 
-The free sizes of such a graph are related: a mask has the size of the past and of the new tokens
-together. So its sizes are not found one by one, as those of other graphs.
+The free sizes of such a graph depend on each other: a mask is as long as the past and the new
+tokens together. Therefore, unlike in other graphs, the sizes cannot be found one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ge_runtime.discovery.study import Content, Rows, Study, last_true
 from ge_runtime.specs import PAST, Array, DType
 
 _WORDS: Final = re.compile(r"past|present|key_?values?|kv|cache|new|next|in|out(put)?|input")
-"""Words that distinguish the two names of a state, or that one of them may lack."""
+"""Words in which the names of a state's input and output may differ."""
 _FLOATS: Final = (DType.FP32, DType.FP16)
 _IDS: Final = ("input_ids", "decoder_input_ids")
 _MOST_TOKENS: Final = 2048
@@ -27,7 +27,7 @@ _MOST_TOKENS: Final = 2048
 _MOST_REQUEST: Final = 128
 """Largest number of tokens of a request; longer prompts are sent in parts."""
 _TOLERANCE: Final = 1e-4
-"""Allowed difference of equal logits from several executions, relative to the largest."""
+"""Allowed difference of equal logits from several executions, relative to the largest logit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Decoder:
 
     ids: Port
     states: Mapping[Port, Port]
-    """Input to output."""
+    """The output of each state, by its input."""
     logits: Port
     mask: Port | None
     positions: Port | None
@@ -66,7 +66,7 @@ class _Decoder:
 
 
 def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
-    """Return the configuration of a decoder, and set the study's contents and ids; else None."""
+    """Configure a decoder, and set the study's contents and ids; None for other graphs."""
     decoder = _find(study)
     if decoder is None or not _continues(study, decoder):
         return None
@@ -78,7 +78,7 @@ def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
     vocabulary = decoder.logits.dims[2]
     most_id = int(vocabulary) - 1 if isinstance(vocabulary, int) else 0
     if most_id and works(1, most_id + 1):
-        most_id = 0  # a larger table
+        most_id = 0  # the table is larger than the vocabulary of the logits
     total = _MOST_TOKENS
     if not works(total):
         total = last_true(1, total, works)
@@ -89,7 +89,7 @@ def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
     found = Configuration(rows, keeps_states=True)
     found.inputs.append(Tensor(ids.name, ids.dtype, (-1,), ragged=True))
     found.outputs.append(Tensor(decoder.logits.name, decoder.logits.dtype, (-1, _size(vocabulary))))
-    why = "Decoder: two executions in sequence answer like one of all tokens."
+    why = "Decoder: two executions in sequence answer like one execution of all tokens."
     found.add(f"axes.{ids.name}", "tokens", why)
     found.add(f"axes.{decoder.logits.name}", "tokens", why)
     for own, result in decoder.states.items():
@@ -98,7 +98,7 @@ def decide_decoder(study: Study, max_batch: int) -> Configuration | None:
         found.add(f"mask.{decoder.mask.name}", f"{PAST} + tokens", why)
     if decoder.positions is not None:
         found.add(f"positions.{decoder.positions.name}", "tokens", why)
-    limit = f"The graph executes {total} tokens: those before a request and its own"
+    limit = f"The graph executes {total} tokens: the earlier tokens and those of the request"
     limit += ". Memory is planned for the limits."
     found.add("limit.tokens", str(tokens), limit)
     found.add(f"limit.{PAST}", str(total - tokens), limit)
@@ -139,7 +139,7 @@ def _find(study: Study) -> _Decoder | None:
 
 
 def _continues(study: Study, decoder: _Decoder) -> bool:
-    """Return whether two executions in sequence, of two rows, answer like one of all tokens."""
+    """Return whether two executions in sequence answer like one execution of all tokens."""
     name = decoder.logits.name
     text = np.random.default_rng(0).integers(0, study.integers, (2, 5))
     text = text.astype(decoder.ids.dtype.numpy)
@@ -170,5 +170,5 @@ def _size(dim: int | str) -> int:
 
 
 def _stem(name: str) -> str:
-    """Return a name in lower case without the words in which the two of a state may differ."""
+    """Return a name in lower case without `_WORDS`."""
     return "".join(re.findall(r"[a-z0-9]+", _WORDS.sub("", name.lower())))

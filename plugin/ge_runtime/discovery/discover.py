@@ -37,8 +37,8 @@ _MOST_ELEMENTS: Final = 2**24
 class Discovery:
     """The derivation of a graph's configuration. For one thread.
 
-    `sample` are example values by graph input, in the graph's layout; others are invented. Without
-    `keep_states`, requests send the states, so that no `state.` is derived.
+    `sample` has example values by graph input, in the graph's layout; other values are invented.
+    Without `keep_states`, requests send the states, and no parameter `state.<input>` is derived.
     """
 
     graph: Graph
@@ -51,11 +51,11 @@ class Discovery:
     """The experiments of the last configuration."""
 
     def configuration(self, *, batched: bool = True) -> Configuration:
-        """Return the configuration; unless `batched`, the first dim of the inputs is no row.
+        """Derive the configuration. Without `batched`, the first dim of inputs does not count rows.
 
         Raises:
             Undecided: A decision needs the user; the text has the choices.
-            Unfitted: No relation gives the size of an output. Without rows no relation is needed.
+            Unfitted: No relation gives the size of an output. Not raised without `batched`.
         """
         study = self.study = Study(self.graph, self.sample)
         for port in self.graph.inputs:
@@ -70,7 +70,7 @@ class Discovery:
             return decoder
         found = Configuration(0)
         self.progress("rows")
-        study.sizes, rows = self._first()
+        study.sizes, rows = self._find_first_sizes()
         if not batched:
             rows = Rows(evidence="Rows: none; the first dims of inputs are sizes of a request.")
         self._check_outputs()
@@ -101,7 +101,7 @@ class Discovery:
         self._add_limits(found)
         return found
 
-    def _first(self) -> tuple[dict[str, int], Rows]:
+    def _find_first_sizes(self) -> tuple[dict[str, int], Rows]:
         """Find first sizes, the rows, and values of scalars at which the graph executes."""
         study = self.study
         study.constants |= {name: float(value) for name, value in self.constants.items()}
@@ -156,7 +156,7 @@ class Discovery:
         return axes
 
     def _fit_outputs(self, found: Configuration) -> None:
-        """Store the relations of outputs; -1 for a dim that needs no name. Raises Unfitted."""
+        """Store the relation of each output dim; -1 if it has no relation. Raises Unfitted."""
         study, rows = self.study, self.study.rows
         base = study.output_shapes(study.sizes) or {}
         for port in self.graph.outputs:
@@ -203,7 +203,7 @@ class Discovery:
             if port.name in generated:
                 continue
             dims = [dim for place, dim in enumerate(port.dims) if place != at]
-            dims = [_fixed(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
+            dims = [_dim_of(by_symbol[dim]) if isinstance(dim, str) else dim for dim in dims]
             optional = study.contents[port.name] in (Content.TYPES, Content.INVERTED)
             tensor = Tensor(port.name, port.dtype, written_dims(dims), optional=optional)
             if _add_axes(port.name, dims, "Dims that differ between requests.", found):
@@ -255,7 +255,7 @@ class Discovery:
 
 
 def _axis_name(symbol: str, ports: Sequence[Port], taken: set[str], *, batched: bool) -> str:
-    """Return a name for an axis: its symbol if that is a name, else one for the input's type."""
+    """Return a name for an axis: its symbol if that is a name, else a name by the input's type."""
     name = re.sub(r"\W+", "_", symbol).strip("_").lower()
     generic = "." in symbol or re.match(r"unk__|dynamic_axes|DynamicDimension|p2o|s\d+$", symbol)
     if generic or not name.isidentifier() or keyword.iskeyword(name) or len(name) == 1:
@@ -290,6 +290,6 @@ def _add_axes(name: str, dims: Sequence[int | str], why: str, found: Configurati
     return bool(free)
 
 
-def _fixed(axis: Axis) -> int | str:
-    """Return the name of an axis, or its size if it has only one."""
+def _dim_of(axis: Axis) -> int | str:
+    """Return the name of an axis, or its only size."""
     return axis.name if axis.varies else axis.largest

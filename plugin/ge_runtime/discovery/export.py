@@ -42,14 +42,14 @@ class Export:
     graph: Path
     kind: Kind
     config: Mapping[str, Any]
-    """The fields of config.json; none if the file is missing."""
+    """The fields of config.json; empty if the file is missing."""
 
     @classmethod
     def read(cls, folder: Path) -> Export | None:
         """Return the export in a folder; None for any other folder.
 
         Raises:
-            ArtifactFault: A file is damaged, or describes what is not supported.
+            ArtifactFault: A file is damaged, or describes an unsupported model.
         """
         graph = next((folder / name for name in _GRAPHS if (folder / name).is_file()), None)
         described = [name for name in (TOKENIZER, PREPROCESSOR) if (folder / name).is_file()]
@@ -98,10 +98,10 @@ class Export:
         return any("For" in name and name.endswith(task) for name in names)
 
     def pooling(self) -> tuple[str, bool]:
-        """Return the pooling, "" if no file describes it, and whether vectors are normalized.
+        """Return the pooling ("" if no file describes it), and whether vectors are normalized.
 
         Raises:
-            ArtifactFault: A file of sentence-transformers describes what is not supported.
+            ArtifactFault: A file of sentence-transformers describes an unsupported model.
         """
         listed = self.folder / "modules.json"
         folder, normalize = self.folder / "1_Pooling", False
@@ -139,8 +139,8 @@ class Export:
     def fix_sizes(self, graph: Graph) -> None:
         """Fix the dims of images to the size that the image processor makes.
 
-        Exporters make all dims free, including the channels, and executions of the graph with
-        different sizes cannot find the right ones.
+        Exporters make all dims free, including the channels, and executions of the graph at
+        different sizes cannot show which sizes are right.
 
         Raises:
             ArtifactFault: The graph has other inputs, or an input of another size.

@@ -31,7 +31,7 @@ class Port:
     name: str
     dtype: DType
     dims: tuple[int | str, ...]
-    """Fixed sizes and symbols. A dim without a symbol has `<name>.<index>`."""
+    """Fixed sizes, and symbols of free dims; `<name>.<index>` if the graph has no symbol."""
 
     @property
     def symbols(self) -> tuple[str, ...]:

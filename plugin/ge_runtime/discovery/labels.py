@@ -16,9 +16,9 @@ from ge_runtime.steps.json_files import read_fields
 
 LABEL_FILE: Final = "labels.txt"
 _METADATA: Final = 14
-"""The field of an .onnx file with its metadata properties, encoded like those of external data."""
+"""The field of an .onnx file with metadata properties, encoded like properties of external data."""
 _PROPERTIES: Final = ("id2label", "names", "labels", "classes", "class_names")
-"""Metadata properties that exporters use; `names` is that of Ultralytics."""
+"""Metadata properties that exporters use; Ultralytics uses `names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Labels:
     source: str
 
     def attach(self, found: Configuration) -> bool:
-        """Set the label file of the output that has one value for each name; False without one.
+        """Set the label file of the output with one value for each name; return whether it exists.
 
         A note is added to the configuration.
         """
@@ -72,7 +72,7 @@ def find_labels(folder: Path, graph: Path) -> Labels | None:
             found = ast.literal_eval(metadata.get(name, ""))
         except (SyntaxError, ValueError):
             found = metadata.get(name, "").split(",")
-        # A single name is not a list of classes, but another text.
+        # A single name is some other text, not a list of classes.
         names = _in_order(found)
         if names and len(names) > 1:
             return Labels(names, f"metadata property '{name}'")

@@ -19,28 +19,28 @@ _ELEMENTS_MOST: Final = 2**20
 _TOGETHER_MOST: Final = 2**21
 """Maximum number of elements of one row of the largest input with all axes at their limits."""
 _SIZE_MOST: Final[Mapping[int, int]] = {1: 2**19, 2: 1024}
-"""Number of free axes of an input -> the largest size that is tried. `_TOKENS_MOST` is lower,
+"""The largest size that is tried, by the number of free axes of an input. `_TOKENS_MOST` is lower,
 because attention needs memory in proportion to the square of the size."""
 _TOKENS_MOST: Final = 2048
 _GROWTH_MOST: Final = 128 * 2**20
-"""Increase of the process's peak memory by an execution, in bytes, beyond which no larger size is
-tried."""
+"""No larger size is tried after an execution that increases the process's peak memory by more
+bytes."""
 _SHARE: Final = 4
 """All rows together may need a quarter of the machine's free memory."""
 _SECONDS_MOST: Final = 0.25
-"""CPU seconds of an execution, beyond which no larger size is tried."""
+"""No larger size is tried after an execution that takes more CPU seconds."""
 _TOTAL_MOST: Final = 1.0
-"""CPU seconds of all executions at larger sizes of one axis."""
+"""Limit of the CPU seconds of all executions at larger sizes of one axis."""
 _IDS_MOST: Final = 2**31 - 1
 _SMALLER: Final = 8
-"""Trials of ids have sizes this much smaller than the base: dozens are needed for each input."""
+"""Trials of ids divide the base by this number, because each input needs dozens of trials."""
 
 
 def find_limits(study: Study, axis: Axis, rows: int) -> None:
-    """Find the multiple, the smallest and the largest size of an axis, and store them in it.
+    """Find the multiple, the smallest and the largest size of an axis, and store them in the axis.
 
-    The graph is assumed to execute at all multiples between the two, and executes at `base`. The
-    memory of `rows` rows bounds the size.
+    The graph executes at `base`, and is assumed to execute at all multiples between the smallest
+    and the largest size. The memory that `rows` rows need bounds the largest size.
     """
 
     def works(size: int) -> bool:
@@ -54,7 +54,7 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
     axis.smallest = (fails_below + 1) * step
 
     def reaches(steps: int) -> bool:
-        # Executed again if the size was tried earlier, because the budget measures its cost.
+        # A size that was tried earlier is executed again, because the budget measures its cost.
         sizes = {**study.sizes, **dict.fromkeys(axis.symbols, steps * step)}
         if study.works(sizes, again=True):
             return True
@@ -73,7 +73,7 @@ def find_limits(study: Study, axis: Axis, rows: int) -> None:
 
 
 def fit_together(study: Study) -> None:
-    """Lower the largest sizes until an input that has them all is small enough."""
+    """Lower the largest sizes until inputs with the largest sizes of all axes are small enough."""
     while True:
         elements = study.most_elements(study.at_limits())
         high = max(study.axes, key=lambda axis: axis.largest / axis.base, default=None)
@@ -108,8 +108,8 @@ def _peak_bytes() -> int:
 def _multiple(base: int, works: Callable[[int], bool]) -> int:
     """Return the smallest step, a power of two, by which sizes near `base` may differ.
 
-    Larger sizes are tried unless `base` is the largest: detectors of text execute many small sizes
-    because of rounding, and larger ones at multiples only.
+    Sizes above `base` are tried if the graph executes them: text detectors execute many small sizes
+    because of rounding, but larger sizes only at multiples.
     """
     sign = 1 if works(2 * base) else -1
     for step in _MULTIPLES:
@@ -149,8 +149,8 @@ def find_ids(study: Study) -> None:
 
     An input that accepts all values is not an index into a table and gets no entry. A graph fails
     with ids outside its table, so the largest accepted id is found by bisection, at small sizes. If
-    it differs at a larger size of an axis, the input is an index into another input, stored in
-    `bounded_ids`.
+    this id depends on the size of an axis, the input is an index into another input, and
+    `bounded_ids` gets the axis.
     """
     small = {
         one: max(axis.smallest, axis.base // _SMALLER // axis.multiple * axis.multiple)

@@ -25,7 +25,7 @@ class Unfitted(Exception):
 def fit(axes: Sequence[Axis], measure: SizeOf) -> int | str:
     """Return a dim of config.pbtxt: a fixed size, or the text of a relation between axes.
 
-    Nested floor divisions with fixed strides equal one: (((x + a) // b) + c) // d is
+    Nested floor divisions with fixed strides equal a single division: (((x + a) // b) + c) // d is
     (x + a + b * c) // (b * d). So one division by the period and one offset are enough for a chain
     of convolutions. Two jumps of the size show the period. The result is verified at other sizes.
 
@@ -59,7 +59,7 @@ def _depends(axis: Axis, base: Mapping[str, int], at_base: int, measure: SizeOf)
 
 
 def _fit_one(axis: Axis, base: Mapping[str, int], measure: SizeOf) -> str:
-    """Fit a size to one axis, with the others at their base."""
+    """Fit a size to one axis, with the other axes at their base."""
     step = axis.multiple
 
     def at(size: int) -> int:
@@ -128,7 +128,7 @@ def _combined(
         candidates = [f"{' + '.join(terms)} + {sum(offsets) - total}"]
     else:
         candidates = [f"{' + '.join(f'({part})' for part in parts)} - {total}"]
-    # A product with strides: each factor is its part divided by the others at their base.
+    # A product with strides: the product of all axes, each divided by a stride, times a constant.
     for stride in (1, 2, 4, 8, 14, 16, 32):
         factors = [f"({axis.name} // {stride})" for axis in axes]
         product = 1

@@ -21,14 +21,14 @@ from ge_runtime.verification.distance import compare
 _TOLERANCE: Final = 1e-3
 """Largest relative difference between padded and unpadded answers that is accepted as rounding.
 
-The load check measures the rounding and decides.
+The load check measures the rounding later, and decides.
 """
 _GROWTH: Final = 16
 """The largest size of an experiment, in multiples of the axis's base."""
 
 
 def decide_marks(study: Study, found: Configuration) -> set[str]:
-    """Confirm masks and lengths; return the inputs that are generated."""
+    """Confirm masks and lengths; return the inputs that the runtime generates."""
     generated: set[str] = set()
     for port, content, own in _candidates(study):
         named = study.contents[port.name]
@@ -75,7 +75,8 @@ def decide_neutral(study: Study, found: Configuration) -> None:
     marked = {
         axis for own in found.parameters if own.family in MARKS for axis in own.value.split(", ")
     } | {own.name for own in found.parameters if own.family == "padding"}
-    # No verdict: a rejected input may mark the end of the data, and its values are generated.
+    # A rejected input may still mark the end of the data, and trials invent its values: they prove
+    # nothing.
     if found.max_batch_size < 2 or study.rows.fixed == 1 or study.rejected:
         return
     for axis in study.axes:
@@ -92,7 +93,7 @@ def decide_neutral(study: Study, found: Configuration) -> None:
                     f"this trial, but other padding did: {verdict.evidence}.",
                     "no, or not sure: only requests of equal sizes share an execution; leave "
                     "the file as it is",
-                    "yes: requests of all sizes share; add this line",
+                    "yes: requests of all sizes share an execution; add this line",
                     (Parameter(*line, ""),),
                 )
             )
@@ -100,14 +101,14 @@ def decide_neutral(study: Study, found: Configuration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The result of a test whether an input marks the end of the data."""
+    """The result of testing whether an input marks the end of the data."""
 
     confirmed: bool
     evidence: str
 
 
 def _confirm(study: Study, axes: Sequence[Axis]) -> _Verdict:
-    """Test that values behind a mask, or a length, along `axes` do not change the answer.
+    """Test that values behind the end that a mask or length marks do not change the answer.
 
     The graph executes the same data with two different paddings, and without padding. The two
     padded answers must be equal in every bit; the unpadded answer may differ by rounding.
@@ -168,7 +169,7 @@ def _part(axis: Axis, full: int = 0) -> int:
 def _ends(study: Study, axes: Sequence[Axis]) -> dict[str, tuple[int, int]]:
     """Return for each axis the size of the data and the larger size of the execution.
 
-    If possible, an output that depends on the axis has different sizes for the two.
+    If possible, the outputs that depend on the axis have different sizes at these two sizes.
     """
     found = {}
     texts = {dim for dims in study.relations.values() for dim in dims if isinstance(dim, str)}
@@ -210,7 +211,7 @@ class _Trial:
         """The results of the first padding."""
 
     def difference(self, behinds: tuple[int | float, int | float]) -> str:
-        """Return how padding changes the answer, or why the trial failed; empty if it does not."""
+        """Return how padding changes the answer, or why the trial failed; else empty."""
         study = self._study
         padded, other = (
             study.run(self.sizes, seed=1, true=self._true, behind=behind) for behind in behinds

@@ -44,7 +44,7 @@ BEFORE: Final = "_input"
 GRAPH: Final = "_graph"
 AFTER: Final = "_output"
 SUFFIXES: Final = ("", BEFORE, GRAPH, AFTER)
-"""Endings of the names of models, behind the name of the ensemble."""
+"""Suffixes of the models' names, which begin with the name of the ensemble."""
 _NO_LIMIT: Final = 10**6
 """From this value on, model_max_length is not a limit."""
 
@@ -56,9 +56,9 @@ class Step:
     name: str
     configuration: Configuration
     inputs: dict[str, str] = field(default_factory=dict)
-    """Input of the model to the tensor of the ensemble."""
+    """The ensemble's tensor for each input of the model."""
     outputs: dict[str, str] = field(default_factory=dict)
-    """Output of the model to the tensor of the ensemble."""
+    """The ensemble's tensor for each output of the model."""
     model: tuple[str, str, str, str] | None = None
     """Title, function, module and class of model.py; None for the graph."""
     files: list[Path] = field(default_factory=list)
@@ -187,7 +187,7 @@ class Pipeline:
         return limit, "The graph's limit."
 
     def _cleaning(self) -> list[Parameter]:
-        """Return what sentence-transformers does to texts before it tokenizes them."""
+        """Return the changes that sentence-transformers makes to texts before tokenization."""
         found = []
         prompts = self.export.fields("config_sentence_transformers.json")
         named = prompts.get("default_prompt_name")
@@ -201,7 +201,7 @@ class Pipeline:
         return found
 
     def _is_of_pairs(self) -> bool:
-        """Return whether the model compares two texts, and note a question if that is a guess."""
+        """Return whether the model compares two texts; add a question if this is a guess."""
         if not self.export.is_for("SequenceClassification"):
             return False
         if self.labels and any("entail" in name.lower() for name in self.labels.names):
@@ -242,7 +242,7 @@ class Pipeline:
         self.inputs = [replace(own, ragged=False) for own in step.inputs]
 
     def _answer(self, after: Step) -> Tensor | None:
-        """Add the outputs of the last step; return the graph's output that it reads.
+        """Add the outputs of the last step; return the graph's output that this step reads.
 
         Returns None if the graph's own outputs are the answer.
         """
@@ -324,7 +324,7 @@ class Pipeline:
         self, step: Configuration, whole: Sequence[Tensor], each: Sequence[Tensor]
     ) -> Tensor:
         pooling, normalize = self.export.pooling()
-        # pooler_output is not what sentence-transformers computes.
+        # sentence-transformers does not compute pooler_output.
         pooled = [own for own in whole if own.name != "pooler_output" or not (each or pooling)]
         source = next((own for own in pooled if own.name == "sentence_embedding"), None)
         if source is None and pooled and not (each and pooling):

@@ -1,4 +1,4 @@
-"""Proves the models of an exported folder: their answers equal a plain computation for each row."""
+"""Proves the models of an exported folder: compares their answers with a plain computation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def prove_pipeline(
         instance_name="init",
     )
     try:
-        models = [_opened(step, repository, configs) or runtime.infer for step in pipeline.steps]
+        models = [_open_step(step, repository, configs) or runtime.infer for step in pipeline.steps]
         requests = _requests(pipeline, runtime)
         before = runtime.counts()
         together = _answers(pipeline, models, requests)
@@ -77,8 +77,10 @@ def prove_pipeline(
 Model = Callable[[Sequence[Tensors]], Sequence[Any]]
 
 
-def _opened(step: Step, repository: Path, configs: Mapping[str, Mapping[str, Any]]) -> Model | None:
-    """Return the function of a model without a graph, from a batch to its results."""
+def _open_step(
+    step: Step, repository: Path, configs: Mapping[str, Mapping[str, Any]]
+) -> Model | None:
+    """Return a function from a batch of requests to answers; None for the model with the graph."""
     if step.model is None:
         return None
     args = {
@@ -94,7 +96,7 @@ def _opened(step: Step, repository: Path, configs: Mapping[str, Mapping[str, Any
 
 
 def _requests(pipeline: Pipeline, runtime: Runtime) -> list[dict[str, Array]]:
-    """Return requests of one row and, if the model allows it, of two."""
+    """Return requests of one row and, if the model allows it, of two rows."""
     rng = np.random.default_rng(5)
     kind, count = pipeline.export.kind, min(2, pipeline.rows)
     if kind is Kind.AUDIO:
@@ -139,7 +141,7 @@ def _png(pixels: Array) -> bytes:
 def _answers(
     pipeline: Pipeline, models: Sequence[Model], requests: Sequence[Tensors]
 ) -> list[dict[str, Array]]:
-    """Execute the ensemble as it is written; return all of its tensors. Raises RuntimeFault."""
+    """Execute the written ensemble; return all tensors of each request. Raises RuntimeFault."""
     tensors = [dict(request) for request in requests]
     for step, model in zip(pipeline.steps, models, strict=True):
         given = [{name: own[source] for name, source in step.inputs.items()} for own in tensors]
@@ -151,7 +153,7 @@ def _answers(
 
 
 class _Plain:
-    """The answer for one row, by the package tokenizers, ONNX Runtime and NumPy."""
+    """Computes the answer to one row with the package `tokenizers`, ONNX Runtime and NumPy."""
 
     def __init__(
         self, pipeline: Pipeline, graph: Graph, runtime: Runtime, models: Sequence[Model]
@@ -221,9 +223,9 @@ class _Plain:
         }
         found = self._graph.run(plain_inputs(self._graph.inputs, self._config, given, sizes))
         if found is None:
-            raise RuntimeFault(f"found ONNX Runtime to fail at {sizes}: {self._graph.last_error}")
+            raise RuntimeFault(f"ONNX Runtime fails at {sizes}: {self._graph.last_error}")
         places = {name: self._config.batch_axes.of(name) for name in found}
-        # A graph with a fixed number of rows has copies of the row.
+        # A graph with a fixed number of rows gets copies of the row: the first result is enough.
         return {
             name: own if places[name] is None else np.take(own, 0, places[name])
             for name, own in found.items()

@@ -1,4 +1,4 @@
-"""Proves a configuration: opens the model, and compares its answers with those of its graph."""
+"""Proves a configuration: compares the model's answers with direct executions of its graph."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ge_runtime.verification.distance import TOLERANCES, compare
 
 _REQUESTS: Final = 6
 _EQUAL_REQUESTS: Final = 3
-"""Requests of a model without axes and states: they differ in values only."""
+"""Number of requests to a model without axes and states: the requests differ in values only."""
 _SEQUENCES: Final = 2
 """Sequences that the requests of a model with states belong to."""
 _MARGIN: Final = 10
-"""Allowed relative difference of answers, in multiples of their type's tolerance.
+"""Allowed difference of answers, in multiples of their type's tolerance.
 
-Relative to the largest absolute value of the answer.
+Differences are relative to the largest absolute value of the answer.
 """
 _SMALL: Final = 256
-"""Maximum size of requests along an axis; if twice the axis's minimum is larger, that applies."""
+"""Largest size of requests along an axis, or twice the axis's minimum if that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Proof:
     executions: int
     """Executions of the graph for all requests together."""
     distance: float
-    """The largest relative difference between an answer and that of the graph."""
+    """The largest relative difference between an answer and a result of the graph."""
     engine: str
     """The name of the library that executed the graph."""
 
@@ -67,9 +67,9 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
         requests = [_request(study, config, seed) for seed in range(count)]
         expected = _expected(study.graph, config, requests)
         before = runtime.counts()
-        together = _played(runtime, requests, _SEQUENCES if config.states.outputs else _REQUESTS)
+        together = _answers(runtime, requests, _SEQUENCES if config.states.outputs else _REQUESTS)
         launches = runtime.counts().since(before).launches
-        alone = _played(runtime, requests, 1)
+        alone = _answers(runtime, requests, 1)
         distance = max(
             _distance(config.outputs, answer, truth, study.graph.engine)
             for answers in (alone, together)
@@ -80,10 +80,10 @@ def prove(study: Study, version_dir: Path, model_config: Mapping[str, object]) -
     return Proof(len(requests), launches, distance, study.graph.engine)
 
 
-def _played(
+def _answers(
     runtime: Runtime, requests: Sequence[tuple[Tensors, Mapping[str, int]]], count: int
 ) -> list[object]:
-    """Return the answers to requests, of which `count` are sent at a time.
+    """Send `count` requests at a time, and return the answers to all requests.
 
     With states, request i belongs to sequence i modulo `_SEQUENCES`.
     """
@@ -111,8 +111,8 @@ def _request(
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """Return a request of one row with random sizes, and the sizes of its axes."""
     rng = np.random.default_rng(11 if seed % 2 else (7, seed))
-    # Half of the requests have the same size, so that requests can share an execution along `equal`
-    # axes, too.
+    # Half of the requests have the same size, so that they can share an execution even along
+    # `equal` axes.
     sizes = {}
     for axis, limit in config.limits.items():
         low, step = config.axis_sizes.minimums[axis], config.axis_sizes.steps[axis]
@@ -133,7 +133,7 @@ def _request(
 def _expected(
     graph: Graph, config: RuntimeConfig, requests: Sequence[tuple[Tensors, Mapping[str, int]]]
 ) -> list[dict[str, Array]]:
-    """Execute requests in the graph's engine, with the states of their sequences."""
+    """Execute the graph directly for each request, with the states of its sequence."""
     answers = []
     states: list[dict[str, Array]] = [{} for _ in range(_SEQUENCES)]
     pasts = [0] * _SEQUENCES
@@ -144,14 +144,14 @@ def _expected(
             pasts[place % _SEQUENCES] = growth.size_after.size(sizes)
         found = graph.run(plain_inputs(graph.inputs, config, {**given, **state}, sizes))
         if found is None:
-            raise RuntimeFault(f"found {graph.engine} to fail at {sizes}: {graph.last_error}")
+            raise RuntimeFault(f"{graph.engine} fails at {sizes}: {graph.last_error}")
         state |= {name: found[output] for name, output in config.states.outputs.items()}
         answers.append({name: _row(array, config, name) for name, array in found.items()})
     return answers
 
 
 def _row(output: Array, config: RuntimeConfig, name: str) -> Array:
-    """Return the first row of an output, [1, *dims]; all of it if it has no rows."""
+    """Return the first row of an output, [1, *dims]; the whole output if it has no rows."""
     place = config.batch_axes.of(name) if config.batched else None
     return output if place is None else np.moveaxis(output, place, 0)[:1]
 
@@ -161,8 +161,8 @@ def plain_inputs(
 ) -> dict[str, Array]:
     """Return the inputs of a graph that is executed for one row, without padding.
 
-    `given` are the tensors of a request of one row, and states, which are 0 by default. Raises
-    RuntimeFault if nothing gives the value of an input.
+    `given` has the tensors of a request of one row, and states; missing states are 0. Raises
+    RuntimeFault if the value of an input is in neither `given` nor `config`.
     """
     return {port.name: _plain_input(port, config, given, sizes) for port in ports}
 
@@ -178,7 +178,7 @@ def _plain_input(
         )
     if name in config.states.outputs:
         start = [0 if at and isinstance(dim, str) else 1 for at, dim in enumerate(port.dims)]
-        if config.states.growth is not None:  # the free dim that is not the rows
+        if config.states.growth is not None:  # the past is empty: its free dim has size 0
             fixed = [own * first for own, first in zip(fixed, start, strict=True)]
         return given[name] if name in given else np.zeros(fixed, dtype)
     if name in given:
@@ -208,7 +208,7 @@ def _plain_input(
 
 
 def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors, engine: str) -> float:
-    """Return the largest relative difference. Raises RuntimeFault if it exceeds the allowed one."""
+    """Return the largest relative difference. Raises RuntimeFault if it is not allowed."""
     if isinstance(answer, RuntimeFault):
         raise answer
     assert isinstance(answer, Mapping)
@@ -223,7 +223,8 @@ def _distance(specs: Sequence[TensorSpec], answer: object, truth: Tensors, engin
 def relative_distance(spec: TensorSpec, found: Array, expected: Array, source: str) -> float:
     """Return the largest difference, relative to the largest absolute value.
 
-    Raises RuntimeFault if it exceeds the allowed one; the text says that `expected` is of `source`.
+    Raises RuntimeFault if the difference is not allowed; the text names `source`, the origin of
+    `expected`.
     """
     difference = compare(spec, found, expected)
     if difference is None:

@@ -9,7 +9,7 @@ from ge_runtime.discovery.study import Rows, Study, Undecided, first_sizes
 
 
 def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
-    """Find sizes at which the graph executes, and how it counts rows.
+    """Find sizes at which the graph executes, and the dims that count rows.
 
     Raises:
         Undecided: The graph failed at all sizes that were tried.
@@ -19,7 +19,7 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
         sizes = first_sizes(study, guessed)
         if sizes is None:
             continue
-        rows = _counted(study, sizes, guessed) if guessed else _fixed_rows(study, sizes)
+        rows = _find_row_dims(study, sizes, guessed) if guessed else _fixed_rows(study, sizes)
         # If outputs do not depend on these rows, other symbols are tried first.
         if first is None or (rows.batched and not first[1].batched):
             first = sizes, rows
@@ -41,8 +41,8 @@ def find_rows(study: Study) -> tuple[dict[str, int], Rows]:
 def _row_symbols(study: Study) -> list[tuple[str, ...]]:
     """Return the symbols that may count rows, the likeliest first.
 
-    They are the first dims of the inputs and, for an input that begins with a fixed size, its only
-    symbol. If there are none, they are symbols that several inputs have, at any place.
+    The likeliest are the first dims of the inputs. Next, the only symbols of inputs that begin with
+    a fixed size are added. Then follows each symbol that all inputs have, at any place.
     """
     ports = [port for port in study.graph.inputs if port.symbols]
     firsts = (port.dims[0] for port in ports)
@@ -62,8 +62,8 @@ def _row_symbols(study: Study) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(found)) if likeliest else [()]
 
 
-def _counted(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> Rows:
-    """Determine by executions with more rows which dims of outputs count them."""
+def _find_row_dims(study: Study, sizes: Mapping[str, int], guessed: Sequence[str]) -> Rows:
+    """Find by executions with more rows which dims of the outputs count the rows."""
     inputs = {
         port.name: next((at for at, dim in enumerate(port.dims) if dim in guessed), None)
         for port in study.graph.inputs

@@ -17,8 +17,8 @@ from ge_runtime.specs import Array
 def read_sample(file: Path, ports: Sequence[Port]) -> dict[str, Array]:
     """Return a sample's tensors by graph input, in the graph's types; inputs may be missing.
 
-    The file is an .npz file with an array for each input, or a JSON request as
-    `POST /v2/models/NAME/infer` takes it. Tensors have the shapes that the graph takes.
+    The file is an .npz file with an array for each input, or a JSON request for
+    `POST /v2/models/NAME/infer`. Tensors must have shapes that the graph accepts.
 
     Raises:
         ArtifactFault: The file cannot be read, or a tensor does not fit its input.

@@ -1,4 +1,4 @@
-"""Experiments that confirm which output becomes which input at the next request of a sequence."""
+"""Finds by experiments the outputs that become inputs of the next request of a sequence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS: Final = re.compile(
     "in|out|input|output|new|next|past|present|prev|previous|cur|current|updated|init|initial|final"
     "|last|old"
 )
-"""Words that distinguish the two names of a state."""
+"""Words that distinguish the names of a state's input and output."""
 _STEPS: Final = 4
 """Number of consecutive executions whose answers must be finite."""
 
@@ -29,7 +29,7 @@ class State:
     input: str
     output: str
     named: bool
-    """True if the names of the two belong together."""
+    """True if the names show that input and output belong together."""
 
     @property
     def evidence(self) -> str:
@@ -41,7 +41,7 @@ class State:
 
 
 def decide_states(study: Study, found: Configuration) -> dict[str, str]:
-    """Return the states that are kept between requests: input to output."""
+    """Return the states that are kept between requests: the output of each input."""
     states = _find_states(study)
     named = [state for state in states if state.named]
     for state in named:
@@ -74,7 +74,7 @@ def decide_states(study: Study, found: Configuration) -> dict[str, str]:
 
 
 def named_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return inputs and outputs that look like a state by type, dims and names."""
+    """Return pairs of an input and an output whose types, dims and names suggest a state."""
     return [
         (given.name, result.name)
         for given in graph.inputs
@@ -104,7 +104,7 @@ def _find_states(study: Study) -> list[State]:
         and shapes.get(result.name) == given.shape(study.sizes)
         and named.get(given.name, result.name) == result.name
     ]
-    # If names do not match, each of the two must be the only possible partner of the other.
+    # If names do not match, input and output must be each other's only possible partners.
     chosen = [
         (given, result)
         for given, result in pairs
@@ -120,7 +120,7 @@ def _find_states(study: Study) -> list[State]:
         return []
     if len(results) == len(study.graph.outputs) or len(results) < len(chosen):
         return []
-    # Few data may not change a state.
+    # A small request may not change a state.
     larger = study.sizes | {
         one: min(4 * axis.base, axis.largest) // axis.multiple * axis.multiple
         for axis in study.axes
@@ -144,7 +144,7 @@ def _confirmed(
     inputs: set[str],
     results: set[str],
 ) -> bool:
-    """Return whether no experiment rejects that a pair is a state."""
+    """Return whether the pair behaves as a state in all experiments."""
     values = study.values(sizes, seed=1)
     values |= {name: np.zeros_like(values[name]) for name in inputs}
     first = study.graph.run(values)
@@ -156,11 +156,11 @@ def _confirmed(
         return False
     outputs = [port.name for port in study.graph.outputs if port.name not in results]
     if all(np.array_equal(first[name], changed[name]) for name in outputs):
-        return False  # no answer depends on it
+        return False  # no answer depends on the input
     if np.array_equal(first[result.name], other[result.name]):
-        return False  # it does not remember the data
+        return False  # the output does not depend on the data
     if np.array_equal(first[result.name], changed[result.name]):
-        return False  # it does not depend on what was before
+        return False  # the output does not depend on the input
     state = first
     for seed in range(_STEPS):
         values = {**study.values(sizes, seed=seed), given.name: state[result.name]}
@@ -172,7 +172,7 @@ def _confirmed(
 
 
 def _fits(given: Port, result: Port) -> bool:
-    """Return whether the two may have equal types and dims, of which most are fixed."""
+    """Return whether both ports may have equal types and dims, with at most one free dim."""
     if given.dtype is not result.dtype or given.dtype.is_integer or not given.dims:
         return False
     if len(given.symbols) > 1 or (result.dims and len(result.dims) != len(given.dims)):
@@ -185,7 +185,7 @@ def _fits(given: Port, result: Port) -> bool:
 
 
 def _belong(given: str, result: str) -> bool:
-    """Return whether two names are those of a state, such as `h0` and `hn`."""
+    """Return whether the names are a pair such as `h0` and `hn`."""
     one, other = _stem(given), _stem(result)
     if not re.search("[a-z]", one):
         return False
@@ -195,6 +195,6 @@ def _belong(given: str, result: str) -> bool:
 
 
 def _stem(name: str) -> str:
-    """Return a name in lower case without the words that distinguish the two of a state."""
+    """Return a name in lower case without `_WORDS`."""
     words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     return "".join(word for word in words if not _WORDS.fullmatch(word))

@@ -15,11 +15,11 @@ from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType, Tensors
 
 _LADDER: Final = (64, 32, 128, 16, 8, 224, 256, 512, 1024, 4096, 16000, 4, 2, 1)
-"""Sizes at which a graph is first executed, until one succeeds. All free dims have this size."""
+"""Sizes of all free dims in the first executions of a graph, tried until an execution succeeds."""
 _ELEMENTS_MOST: Final = 2**22
-"""Elements of an input of an experiment, at most."""
+"""Largest number of elements of an input in these executions."""
 _INTEGERS: Final = (10, 2, 1)
-"""Limits (exclusive) of random integers; a smaller one is tried if the graph fails."""
+"""Limits (exclusive) of random integers; the next limit is tried if the graph fails."""
 
 
 class Undecided(ArtifactFault):
@@ -32,9 +32,9 @@ class Content(Enum):
     VALUES = "values"
     """Random values."""
     MASK = "mask"
-    """1 for data, 0 behind it."""
+    """1 for data, 0 for padding behind the data."""
     INVERTED = "inverted mask"
-    """0 for data, 1 behind it."""
+    """0 for data, 1 for padding behind the data."""
     LENGTH = "length"
     """The number of elements with data."""
     POSITIONS = "positions"
@@ -58,7 +58,7 @@ def proposed_content(port: Port) -> Content:
     name = port.name.lower()
     for content, parts in _NAMES.items():
         if any(part in name for part in parts):
-            # A length has one element for each row, a mask more.
+            # A length has one element for each row, and a mask has more.
             if content is Content.LENGTH and (not whole or len(port.symbols) > 1):
                 continue
             if content is Content.MASK and len(port.dims) < 2:
@@ -82,7 +82,7 @@ class Axis:
     multiple: int = 1
     largest: int = 0
     stopped: str = ""
-    """The engine's text for a size above `largest`; empty if no size failed."""
+    """The engine's error at a size above `largest`; empty if no size failed."""
 
     @property
     def varies(self) -> bool:
@@ -115,27 +115,27 @@ class Study:
 
     graph: Graph
     sample: Mapping[str, Array] = field(default_factory=dict)
-    """Input to values given by the user, in the graph's layout; replaces random values."""
+    """The user's values of some inputs, in the graph's layout; they replace random values."""
     contents: dict[str, Content] = field(default_factory=dict)
     integers: int = _INTEGERS[0]
-    """Random integers are below this."""
+    """Random integers are below this number."""
     ids: dict[str, int] = field(default_factory=dict)
-    """Input to the largest value that its elements may have."""
+    """The largest value of an input's elements, by input."""
     bounded_ids: dict[str, str] = field(default_factory=dict)
-    """Input to the axis that determines the largest value of its elements."""
+    """The axis that determines the largest value of an input's elements, by input."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Symbol to a size at which the graph executes."""
+    """The size of each symbol in a successful execution."""
     rows: Rows = field(default_factory=Rows)
     axes: list[Axis] = field(default_factory=list)
-    """Inputs of content LENGTH measure the first one; without axes, all symbols."""
+    """Inputs of content LENGTH measure the first axis; without axes, all symbols."""
     relations: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
-    """Output to its dims without rows: a size, a relation between axes, or -1."""
+    """The dims of each output without rows: a size, a relation between axes, or -1."""
     unnamed: set[str] = field(default_factory=set)
-    """Inputs that may be lengths, though their names do not say so."""
+    """Inputs that may be lengths by their types and dims, but not by their names."""
     rejected: set[str] = field(default_factory=set)
     """Inputs that may mark the end of the data, but did not in an experiment."""
     constants: dict[str, float] = field(default_factory=dict)
-    """Input to the value of all its elements."""
+    """The value of all elements of an input, by input."""
     _shapes: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = field(default_factory=dict)
     """Shapes of outputs; see `output_shapes`."""
 
@@ -162,12 +162,13 @@ class Study:
         true: Mapping[str, int] | None = None,
         behind: int | float = 0,
     ) -> dict[str, Array]:
-        """Return inputs at these sizes of symbols, by default those at which the graph executes.
+        """Return the inputs of an execution.
 
         Args:
-            sizes: Symbol to size.
+            sizes: The size of each symbol. Default: the study's `sizes`.
             seed: Seed of random values.
-            true: Symbol to the number of elements with data; the others are padding. Default: all.
+            true: The number of elements with data along some symbols; other elements are padding.
+                Default: no padding.
             behind: Seed of the random values in the padding; a float is the value of all padding.
         """
         return {
@@ -191,7 +192,7 @@ class Study:
         return max(map(math.prod, shapes), default=0)
 
     def at_limits(self) -> dict[str, int]:
-        """Return the sizes with all axes at their largest."""
+        """Return the sizes with all axes at their largest size."""
         largest = {one: axis.largest for axis in self.axes for one in axis.symbols}
         return {**self.sizes, **largest}
 
@@ -205,7 +206,7 @@ class Study:
         """Return the shapes of outputs at these sizes of symbols; None if the graph fails.
 
         Successful executions are not repeated, unless `again` is true. Once axes are known, each
-        one has other random values, so that a size that depends on values follows no relation.
+        execution has other random values, so that a size that depends on values fits no relation.
         """
         key = (*sizes.items(), self.integers, *self.constants.items())
         if again or key not in self._shapes:
@@ -253,8 +254,9 @@ class Study:
     def random(self, port: Port, shape: Sequence[int], seed: Sequence[int]) -> Array:
         """Return random elements that the input accepts; equal seeds give equal elements.
 
-        With a sample, integers are those of the sample, repeated or cut to the shape, and floats
-        differ from it by at most a tenth. Padding (three seeds) has elements of the sample.
+        With a sample, integers are copied from the sample, which is repeated or cut to the shape,
+        and floats differ from the sample by at most a tenth. Padding (three seeds) consists of
+        random elements of the sample.
         """
         rng = np.random.default_rng(seed)
         if port.name in self.sample:
@@ -322,9 +324,9 @@ def first_sizes(study: Study, rows: Sequence[str]) -> dict[str, int] | None:
 def grouped(study: Study) -> list[tuple[str, ...]]:
     """Group the symbols whose sizes must be equal, by executions in which only some change.
 
-    A symbol is free if it may change alone. Symbols that are not free are tried in pairs, then all
-    together. Names are not used: exporters give one axis several names.
-    Symbols of rows are not grouped.
+    A symbol is free if it may change without others. Symbols that are not free are tried in pairs,
+    then all together. Names are not used: exporters give one axis several names. Symbols of rows
+    are not grouped.
     """
     others = [symbol for symbol in study.symbols() if symbol not in study.rows.symbols]
     bound = [one for one in others if not _changes(study, [one])]
@@ -340,7 +342,7 @@ def grouped(study: Study) -> list[tuple[str, ...]]:
 
 
 def _changes(study: Study, symbols: Sequence[str]) -> bool:
-    """Return whether the graph executes if these symbols have another size, and no others."""
+    """Return whether the graph executes if only these symbols have another size."""
     size = study.sizes[symbols[0]]
     # A multiple of every divisor, a neighbour, and a smaller size.
     tried = dict.fromkeys(own for own in (2 * size, size + 1, size // 2) if own > 1)
@@ -348,7 +350,7 @@ def _changes(study: Study, symbols: Sequence[str]) -> bool:
 
 
 def last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number for which `holds`; it is true for `low`, and false for `high`."""
+    """Return the largest number for which `holds` is true, as for `low`; for `high` it is false."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

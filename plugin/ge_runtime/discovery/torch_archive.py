@@ -13,7 +13,7 @@ def copy_archive(file: Path, copy: Path) -> Path:
     """Copy a .pt2 archive with empty example inputs, and return the copy.
 
     torch.export.load unpickles the example inputs, and weights or constants that are marked as
-    pickled. A pickle can execute any code. A graph needs no example inputs.
+    pickled. A pickle can execute any code. The graph does not need the example inputs.
 
     Raises:
         ArtifactFault: The file is no .pt2 archive, or has pickled weights.

@@ -18,12 +18,12 @@ SCALARS: Final = (1.0, 0.0, 2.0)
 
 
 def decide_constants(study: Study, given: Mapping[str, str], found: Configuration) -> None:
-    """Decide which inputs are the same in all executions; `given` are values of the user.
+    """Decide which inputs are the same in all executions; `given` has the user's values by input.
 
-    The study's `constants` have each input without dims that is not known to be data.
+    Candidates are the inputs in the study's `constants`: inputs without dims, unless known as data.
 
     Raises:
-        Undecided: The graph accepts only some values of such an input.
+        Undecided: The graph accepts only some values of an input that is not constant.
     """
     for name, text in given.items():
         found.add(f"constant.{name}", text, "Given.")
@@ -63,9 +63,8 @@ def decide_constants(study: Study, given: Mapping[str, str], found: Configuratio
             del study.constants[name]
             if not all(study.run(seed=seed) for seed in range(4)):
                 raise Undecided(
-                    f"input '{name}': found one number for the whole execution, and a graph "
-                    f"that accepts {value:g} but not every value; set the number with "
-                    f"--constant {name}=VALUE"
+                    f"input '{name}': found one number for the whole execution, and the graph "
+                    f"accepts {value:g} but not every number; set it with --constant {name}=VALUE"
                 )
             found.questions.append(
                 Question(

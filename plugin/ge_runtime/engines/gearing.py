@@ -22,7 +22,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import AdaptsThreads, Engine, Shapes, Signature, WorkspaceArena
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.growing_states import group_places, pool_bytes
-from ge_runtime.errors import ArtifactFault, ConfigFault, EngineFault, OutOfMemory
+from ge_runtime.errors import ArtifactFault, ConfigFault, EngineFault, OutOfMemory, shown
 from ge_runtime.memory.plan import ANSWER_SLOTS, GearPlan, Need, Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS, UNKNOWN
@@ -108,6 +108,20 @@ def _histogram(config: RuntimeConfig, version_dir: Path, report: list[str]) -> H
         report.append(f"the histogram is not used: found axes {found}, expected {expected}")
         return None
     return histogram
+
+
+def with_graph_gears(
+    config: RuntimeConfig, engine: Engine, artifacts: Sequence[Artifact]
+) -> RuntimeConfig:
+    """Return the configuration with the gears of a compiled file, or of a graph's fixed batch.
+
+    Raises ArtifactFault or ConfigFault, see `with_compiled_gears` and `with_fixed_batch`.
+    """
+    if engine.shapes is None:
+        return with_fixed_batch(config, engine.signature)
+    return with_compiled_gears(
+        config, engine.shapes, shown(*(artifact.path for artifact in artifacts))
+    )
 
 
 def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConfig:

@@ -1,7 +1,7 @@
 """Gears as flags of ATC and options of the graph engine (GE), Ascend's compilers.
 
-Their rules: every variable dimension is -1 in the input shapes. A gear lists a value for each -1,
-in the order of the shapes. Every combination of gears is listed.
+Rules of both compilers: every variable dimension is -1 in the input shapes. A gear lists a value
+for each -1, in the order of the shapes. Every combination of gears is listed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class CompileTarget:
     """The properties of a graph that its gears depend on."""
 
     inputs: tuple[TensorSpec, ...]
-    """The graph's inputs, including generated ones."""
+    """The graph's inputs, including generated inputs."""
     outputs: tuple[TensorSpec, ...]
     batched: bool
-    """Tensors have a batch dimension before their dims."""
+    """True if tensors have a batch dimension before their dims."""
     limits: Mapping[str, int]
     """The largest size of every axis, including ROWS."""
     tables: Mapping[tuple[str, ...], GearTable]
-    """All gears by their axes. Axes without gears are executed at their limit."""
+    """All gears, by the axes that they set. Axes without gears are executed at their limit."""
     unlisted: tuple[str, ...] = ()
     """Inputs without rows, and gears that are chosen at load. ATC cannot list them."""
 
@@ -49,11 +49,11 @@ class CompileTarget:
         axes: Sequence[str],
         gears: GearTable,
     ) -> CompileTarget:
-        """Return the target of a configuration in which `gears` of `axes` replace its own.
+        """Return the target of `config` with `gears` instead of its own gears of `axes`.
 
         The graph is not opened. Generated inputs are assumed to be INT64, and inputs for
-        `axis_lengths` are assumed not to be inputs of the graph. `limits` are those of all axes,
-        including ROWS; they may differ from the configuration's.
+        `axis_lengths` are assumed not to be inputs of the graph. `limits` has the limit of every
+        axis, including ROWS; limits may differ from those of `config`.
         """
         not_fed = {*config.passthrough.values(), *config.axis_lengths.values()}
         inputs = [spec for spec in config.prepared or config.inputs if spec.name not in not_fed]
@@ -86,7 +86,7 @@ class CompileTarget:
         )
 
     def gears(self) -> Iterator[dict[str, int]]:
-        """Yield every combination of gears as axis -> size, including ROWS."""
+        """Yield the size of each axis, including ROWS, for every combination of gears."""
         for combination in product(*self.tables.values()):
             yield {
                 axis: size
@@ -111,7 +111,7 @@ class CompileTarget:
 
 @dataclass(frozen=True, slots=True)
 class AscendOptions:
-    """Gears as options of both compilers; empty if `note` has a reason."""
+    """Gears as options of both compilers; if options are missing, `note` has the reason."""
 
     atc: tuple[str, ...] = ()
     """Flags, quoted for a shell."""
@@ -122,7 +122,7 @@ class AscendOptions:
 def with_options(
     gears: AscendOptions, options: Mapping[str, str], flags: Mapping[str, str]
 ) -> AscendOptions:
-    """Add options of the compiler: `options` by GE's names for both, `flags` for ATC only."""
+    """Add `options`, by GE's names, for both compilers, and `flags` for ATC only."""
     both = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
     own = (f'--{name}="{value}"' for name, value in flags.items())
     return replace(gears, atc=(*gears.atc, *both, *own), ge={**gears.ge, **options})
@@ -132,7 +132,8 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     """Return the options that compile all gears of `target`.
 
     ATC gets `--dynamic_batch_size` if only rows have gears, `--dynamic_image_size` if only the
-    height and width of one image have gears, and otherwise `--dynamic_dims`. GE has one form.
+    height and width of one image have gears, and otherwise `--dynamic_dims`. GE gets the same
+    options in all three cases.
     """
     if target.unlisted:
         return AscendOptions(note=f"not supported: {'; '.join(target.unlisted)}")

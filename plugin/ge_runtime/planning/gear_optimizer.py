@@ -1,14 +1,16 @@
 """Find the gears with the least expected padding.
 
 Along one axis the result is optimal. Along several axes, the best set of boxes is a covering
-problem without a known efficient algorithm. Two families of solutions have one: chains, in which
-each gear contains the one before, and, for two axes, bands along either axis. The better of the two
-is improved by moving one gear at a time while that saves elements. Therefore the result is never
-worse than any chain, any bands or any product grid.
+problem without a known efficient algorithm. Efficient algorithms exist for two families of
+solutions: chains, in which each gear contains the previous gear, and, for two axes, bands along
+either axis. The best solution of both is improved by moving one gear at a time while that saves
+elements. Therefore the result is never worse than any chain, any bands or any product grid.
 
-All observed sizes are candidates, up to DP_CANDIDATES and MOVE_CANDIDATES. If there are more, the
-candidates are a subset that is evenly spaced in the logarithm. A gear is then larger than the best
-one by at most the ratio of two neighbouring candidates.
+All observed sizes are candidates, up to DP_CANDIDATES and MOVE_CANDIDATES. If there are more sizes,
+the candidates are a subset that is evenly spaced in the logarithm. A gear is then larger than the
+best gear by at most the ratio of two neighbouring candidates.
+
+A corner is a combination of candidate sizes, one for each axis. It holds all smaller sizes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ge_runtime.specs import Array
 DP_CANDIDATES: Final = 2304
 """Candidates for dynamic programming: 2304 along one axis, 48 x 48 along two.
 
-Its time grows with their square.
+The time grows with the square of their number.
 """
 
 MOVE_CANDIDATES: Final = 65536
@@ -81,7 +83,7 @@ def _edges(demand: SizeDemand) -> list[Array]:
 
 
 def _thinned(edge: Array, corners: int, axes: int) -> Array:
-    """Return a subset of the ascending sizes of an axis, for at most `corners` of all `axes` axes.
+    """Return a subset of an axis's ascending sizes; `axes` of them have at most `corners` corners.
 
     Logarithmic intervals of equal length keep their largest size, so the last size is kept.
     """
@@ -101,7 +103,7 @@ def _thinned(edge: Array, corners: int, axes: int) -> Array:
 
 
 def _occurring(demand: SizeDemand, edges: list[Array]) -> Array:
-    """Return [*len(edge) of each axis] float64: requests by their smallest corner."""
+    """Return [*len(edge) of each axis] float64: requests by the smallest corner that holds them."""
     occurring = np.zeros([len(edge) for edge in edges])
     places = tuple(
         np.searchsorted(edge, column) for edge, column in zip(edges, demand.sizes.T, strict=True)
@@ -116,7 +118,7 @@ def _used(demand: SizeDemand, gears: GearTable) -> GearTable:
     return tuple(gear for index, gear in enumerate(gears) if index in taken or gear == demand.limit)
 
 
-# -- chains: each gear contains the one before; along one axis every set of gears is a chain -----
+# -- chains: each gear contains the previous; along one axis every set of gears is a chain -------
 
 
 def best_chains(within: Array, edges: list[Array], most: int) -> list[GearTable]:
@@ -175,8 +177,8 @@ def best_chains(within: Array, edges: list[Array], most: int) -> list[GearTable]
 def best_bands(within: Array, edges: list[Array], most: int) -> list[GearTable]:
     """Return the bands along the first axis with the fewest executed elements.
 
-    Time is O(h**2 * w**2 * most + h**2 * most**2), memory O(h**2 * w * most), for h first and w
-    second edges.
+    Time is O(h**2 * w**2 * most + h**2 * most**2), memory O(h**2 * w * most), for h candidates
+    along the first axis and w along the second.
 
     Args:
         within: [h, w] float64: number of requests that each corner holds.
@@ -197,7 +199,7 @@ def best_bands(within: Array, edges: list[Array], most: int) -> list[GearTable]:
     for gears in range(1, most + 1):
         for top in range(1, count + 1):
             band = bands.cost[:gears, :top, top] * heights[top - 1]
-            # Row r: the last band has r + 1 gears, the bands below it the others.
+            # Row r: the last band has r + 1 gears, and the bands below it have the other gears.
             costs = least[gears - 1 :: -1, :top] + band
             best = int(costs.argmin())
             least[gears, top] = costs.flat[best]
@@ -228,7 +230,7 @@ class _BandGears:
     cost: Array
     """[most, heights + 1, heights + 1]: executed widths of a band in 1, 2, ... gears."""
     came_from: Array
-    """[most, heights + 1, heights + 1, widths]: the next narrower gear of the one at a width."""
+    """[most, heights + 1, heights + 1, widths]: the gear before a gear of this width."""
     last: Array
     """[heights + 1, heights + 1]: the widest gear of a band."""
     edges: Array
@@ -239,7 +241,7 @@ class _BandGears:
         below = np.vstack([np.zeros((1, span)), within])
         bottoms, tops = np.triu_indices(count + 1, 1)
         held = below[tops] - below[bottoms]  # [bands, widths]: requests up to each width
-        # The widest gear of a band is its widest size; that of the uppermost band is the limit.
+        # The widest gear of a band is its widest size; in the uppermost band it is the limit.
         last = (held < held[:, -1:]).sum(axis=1)
         last[tops == count] = span - 1
         bands = np.arange(len(held))
@@ -251,7 +253,7 @@ class _BandGears:
         for more in range(1, most):
             longer = np.full_like(executed, np.inf)
             for width in range(1, span):
-                # After a narrower gear, this one executes the sizes that it does not hold.
+                # The gear of this width executes the sizes that the narrower gear does not hold.
                 through = executed[:, :width] - widths[width] * held[:, :width]
                 came = through.argmin(axis=1)
                 longer[:, width] = through[bands, came] + widths[width] * held[:, width]
@@ -283,7 +285,8 @@ def improve(gears: GearTable, count: int, occurring: Array, edges: list[Array]) 
     Args:
         gears: the start, with the limit last.
         count: the largest number of gears.
-        occurring: [*len(edge) of each axis] float64: requests by their smallest corner.
+        occurring: [*len(edge) of each axis] float64: requests by the smallest corner that holds
+            them.
         edges: for each axis the candidate sizes, ascending, including those of `gears`.
     """
     area = _areas(edges)
@@ -358,8 +361,8 @@ def derive_gears(
     """Choose at most `count` gears of `axes`; the largest has the sizes of `limits`.
 
     With a histogram, which may have more axes, the gears have the least expected padding. Without
-    one, or with fewer than MIN_SIZES sizes, they are powers of two that grow together along all
-    axes.
+    a histogram, or with fewer than MIN_SIZES sizes, the gears are powers of two that grow together
+    along all axes.
     """
     if histogram is None:
         return _without_histogram(axes, limits, count, "there is no histogram")
@@ -385,7 +388,7 @@ def _without_histogram(
 
 
 def powers_of_two(limit: tuple[int, ...], count: int) -> GearTable:
-    """Return the limit and the powers of two nearest to its half, its quarter, ..."""
+    """Return the limit and the powers of two nearest to a half, a quarter, ... of the limit."""
     heights = [round(math.log2(size)) for size in limit]
     smaller = (tuple(1 << max(0, height - step) for height in heights) for step in range(1, count))
     return sorted_gears([*smaller, limit])

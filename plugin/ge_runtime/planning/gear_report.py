@@ -58,15 +58,15 @@ class GearUse:
 
     gear: tuple[int, ...]
     share: float
-    """Share of all requests that it executes."""
+    """Share of all requests that the gear executes."""
     elements: float
-    """Share of all executed elements that it executes."""
+    """Share of all executed elements that the gear executes."""
     waste: float
-    """Share of padding in the elements that it executes."""
+    """Share of padding in the elements that the gear executes."""
 
 
 def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
-    """Return the choices for each count, which is at least 1."""
+    """Return a comparison for each of `counts`, which are at least 1."""
     best = optimal_gears_by_count(demand, max(counts))  # one run returns all counts
     comparisons = []
     for count in counts:
@@ -78,7 +78,7 @@ def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
 
 
 def uses(demand: SizeDemand, gears: GearTable) -> list[GearUse]:
-    """Return the use of each gear, in their order. The limit may be unused."""
+    """Return the use of each gear, in the order of `gears`. The limit may be unused."""
     chosen = demand.assign(gears)
     counts = np.bincount(chosen, demand.counts, len(gears))
     useful = np.bincount(chosen, demand.useful, len(gears))
@@ -166,8 +166,8 @@ def _candidate_count(demand: SizeDemand) -> int:
 
 # -- baselines ------------------------------------------------------------------------------------
 #
-# Common ways to choose gears without planning. Each returns at most `count` gears with the limit as
-# the largest; along several axes they grow together. Alignment may make gears equal.
+# Common ways to choose gears without planning. Each returns at most `count` gears, and fewer if
+# alignment makes some equal. The largest is the limit; along several axes, gears grow together.
 
 
 def linear(demand: SizeDemand, count: int) -> GearTable:
@@ -203,7 +203,7 @@ BASELINES: Final[Mapping[str, Callable[[SizeDemand, int], GearTable]]] = {
 }
 
 
-# Okabe and Ito's palette, which is distinguishable with colour blindness; in print, markers are.
+# Okabe and Ito's palette: distinguishable with colour blindness. Markers help in grey prints.
 _DATA: Final = "#0072B2"
 _PADDING: Final = "#E69F00"
 _BASELINE: Final = "#B0B0B0"
@@ -217,10 +217,10 @@ _DOTS: Final = 40
 
 
 def draw(path: Path, demand: SizeDemand, comparisons: Sequence[Comparison]) -> None:
-    """Write a PNG: the gears among the sizes for one count, the waste for several counts.
+    """Write a PNG: for one count, the sizes and the gears; for several counts, the waste.
 
     Raises:
-        RuntimeFault: matplotlib is not installed, or one count has more than two axes.
+        RuntimeFault: matplotlib is not installed, or there is one count and more than two axes.
         OSError: the file cannot be written.
     """
     try:

@@ -22,7 +22,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import ROWS, Array
 
 CAPACITY: Final = 4096
-"""Distinct sizes in a histogram, which take less than 1 MiB."""
+"""Largest number of distinct sizes in a histogram; they take less than 1 MiB."""
 
 
 LARGEST: Final = 2**31 - 1
@@ -37,8 +37,9 @@ class Histogram:
     """Counts of sizes. A size is an integer of at least 1 for each axis.
 
     Memory is bounded. After more than `capacity` distinct sizes, all sizes are rounded up to
-    multiples of a step, along the axis with the most distinct sizes. The step doubles until there
-    are few enough. Sizes are rounded up so that gears chosen from them hold the original sizes.
+    multiples of a step, along the axis with the most distinct sizes. The step doubles until at most
+    `capacity` distinct sizes remain. Gears that are chosen from rounded sizes hold the original
+    sizes.
 
     Thread-safe.
     """
@@ -58,16 +59,16 @@ class Histogram:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The step of each axis: all its sizes are multiples of the step."""
+        """The step of each axis: all sizes along the axis are multiples of the step."""
         with self._lock:
             return self._steps
 
     def counts(self) -> dict[tuple[int, ...], int]:
-        """Return a copy of the counts: size -> number of times that it was added."""
+        """Return a copy of the counts: how often each size was added."""
         return self._snapshot()[0]
 
     def add(self, sizes: tuple[int, ...], count: int = 1) -> None:
-        """Count a size, an integer for each axis from 1 to LARGEST. Takes about a microsecond.
+        """Count a size: for each axis, an integer from 1 to LARGEST. Takes about a microsecond.
 
         Raises ValueError if an argument is out of range.
         """
@@ -158,8 +159,8 @@ class Histogram:
         """
         counts, steps = self._snapshot()
         entries = [[*sizes, count] for sizes, count in sorted(counts.items())]
-        # Unique for each process and thread, because instances of a model may save at the same
-        # time. In the same folder, so that the rename is atomic.
+        # The name is unique for each process and thread, because instances of a model may save at
+        # the same time. The folder is the same, so that the rename is atomic.
         scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             scratch.write_text(
@@ -280,8 +281,8 @@ def read_histogram(
         axes: axes of the result, in this order; () for all axes of the file. If the file has no
             axis names, these are its axes.
         unnamed: axes of a file without axis names, used if `axes` is empty.
-        tensors: for input data of perf_analyzer: input -> axis of each dim, without the batch
-            dimension; None for a dim that is not an axis.
+        tensors: for input data of perf_analyzer: for each input, the axis of each dim without the
+            batch dimension; None for a dim that is not an axis.
 
     Raises:
         HistogramFault: malformed content; the text names the place.
@@ -342,7 +343,7 @@ def _from_numbers(lines: Sequence[str], axes: Sequence[str]) -> Histogram:
 
 
 def _unnamed(axes: Sequence[str]) -> Histogram:
-    """Return a histogram for numbers without names. Raises ValueError without axes."""
+    """Return a histogram for a file without axis names. Raises ValueError without `axes`."""
     if not axes:
         raise ValueError("found sizes without axis names. Use --axes to name them")
     return Histogram(axes, capacity=FILE_CAPACITY)

@@ -21,7 +21,7 @@ class SizeDemand:
     limit: tuple[int, ...]
     """The largest allowed size; always a gear."""
     align: int
-    """Gears are multiples of it along every axis except ROWS; the limit need not be."""
+    """Gears other than the limit are multiples of this number along every axis except ROWS."""
     sizes: Array
     """[distinct, axes] int64: the observed sizes within the limit."""
     counts: Array
@@ -80,7 +80,7 @@ class SizeDemand:
 
     @property
     def bound(self) -> float:
-        """The waste with a gear for each size, which no number of gears can improve."""
+        """The waste with a gear for each size. No other gears have less waste."""
         return self._waste(float(element_counts(self.candidates) @ self.counts))
 
     def waste(self, gears: GearTable) -> float:

@@ -21,8 +21,9 @@ from ge_runtime.scheduling.kept_costs import CacheFile, cache_root, processor
 _VERSION: Final = 2
 """Incremented with each change of a rewrite, so that cached graphs are made again."""
 LEAST_GAIN: Final = {"one row": 0.97, "equal rows": 0.97, "different rows": 1.0}
-"""Least ratios of TIMED; below one of them, the original graph is served. Inputs without padding
-gain nothing, so their ratio may be below 1 by the spread of repeated measurements."""
+"""Least speed of the rewritten graph, relative to the original, for each entry of `proof.TIMED`. If
+one speed is lower, the original graph is served. Inputs without padding gain nothing, so their
+limit is below 1 by the spread of repeated measurements."""
 
 
 def rewrite_graphs(
@@ -36,8 +37,8 @@ def rewrite_graphs(
     Returns the artifacts to open, and a line of the report for each graph and rewrite.
 
     Raises:
-        ArtifactFault: A graph cannot be rewritten in INT8. A graph whose padding cannot be
-            removed, and a stage of several without linear layers, are served unchanged.
+        ArtifactFault: A graph cannot be rewritten in INT8. But a graph is served unchanged if its
+            padding cannot be removed, or if it is one of several and has no linear layers.
     """
     chosen: list[Artifact] = []
     report: list[str] = []
@@ -73,7 +74,7 @@ def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> t
     }
 
     def make(target: Path) -> dict[str, object]:
-        unpadded, text = _made(path, target, config.intra_op_threads)
+        unpadded, text = _unpad_if_faster(path, target, config.intra_op_threads)
         return {"unpadded": unpadded, "text": text}
 
     try:
@@ -82,7 +83,7 @@ def _without_padding(config: RuntimeConfig, artifact: Artifact, cores: int) -> t
                 "found reproducible: true, expected false: kernels are chosen by the number of "
                 "valid tokens in a batch, which depends on other requests"
             )
-        target, known = _kept(config, artifact, subject, make)
+        target, known = _cached(config, artifact, subject, make)
     except ArtifactFault as fault:
         return path, f"padding is kept: {fault}"
     return (target if known["unpadded"] else path), str(known["text"])
@@ -96,13 +97,13 @@ def _in_int8(config: RuntimeConfig, artifact: Artifact) -> tuple[Path, str]:
         return {"text": str(found)}
 
     try:
-        target, known = _kept(config, artifact, {"rewrite": f"int8 rows {_VERSION}"}, make)
+        target, known = _cached(config, artifact, {"rewrite": f"int8 rows {_VERSION}"}, make)
     except ArtifactFault as fault:
         raise type(fault)(f"parameter 'int8': {fault}") from fault
     return target, str(known["text"])
 
 
-def _kept(
+def _cached(
     config: RuntimeConfig,
     artifact: Artifact,
     subject: Mapping[str, str],
@@ -144,19 +145,19 @@ def _kept(
     return target, made
 
 
-def _made(path: Path, target: Path, threads: int) -> tuple[bool, str]:
+def _unpad_if_faster(path: Path, target: Path, threads: int) -> tuple[bool, str]:
     """Rewrite, verify and measure a graph; return whether `target` was written, and the reason."""
     try:
         with replacing(target) as own:
-            found, gain = rewritten(path, own, threads)
+            found, gain = unpad_and_prove(path, own, threads)
             if any(gain.ratios[name] < least for name, least in LEAST_GAIN.items()):
-                raise ArtifactFault(f"the graph is not faster without it: {gain}")
+                raise ArtifactFault(f"the graph is not faster without padding: {gain}")
     except ArtifactFault as fault:
         return False, f"padding is kept: {fault}"
     return True, f"{found}; work per CPU second {gain}"
 
 
-def rewritten(path: Path, target: Path, threads: int) -> tuple[Unpadded, Gain]:
+def unpad_and_prove(path: Path, target: Path, threads: int) -> tuple[Unpadded, Gain]:
     """Write the graph in `path` without padding to `target`, verify and measure it.
 
     Raises ArtifactFault if the graph cannot be rewritten, or its answers changed.

@@ -1,7 +1,7 @@
 """Replaces GELU by its approximation with tanh, for graphs in INT8.
 
-ONNX Runtime computes the approximation in 0.63 of the time. It differs by at most 5e-4, a fraction
-of a step of INT8.
+ONNX Runtime computes the approximation in 0.63 of the time. The results differ by at most 5e-4, a
+fraction of a step of INT8.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class _Matcher:
         for node in model.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        for value in model.graph.output:  # it must stay
+        for value in model.graph.output:  # two entries: outputs never have a single reader
             self._readers.setdefault(value.name, []).extend([value, value])
 
     def match(self, node: NodeProto) -> tuple[str, str]:
-        """Return result and source of the GELU that contains this Erf or Gelu, or empty names."""
+        """Return the result and the input of the GELU with this Erf or Gelu, or empty names."""
         if operator(node) in ("Gelu", f"{CONTRIB}.Gelu"):
             exact = attribute(node, "approximate", b"none") == b"none"
             return (node.output[0], node.input[0]) if exact else ("", "")
@@ -76,7 +76,7 @@ class _Matcher:
         return "", ""
 
     def _reader(self, name: str, kind: str) -> NodeProto | None:
-        """Return the only reader of a value if it is of this operator."""
+        """Return the only reader of a value if that node has this operator."""
         readers = self._readers.get(name, [])
         return readers[0] if len(readers) == 1 and operator(readers[0]) == kind else None
 
@@ -89,7 +89,7 @@ class _Matcher:
         )
 
     def _scaled(self, name: str, factor: float) -> str:
-        """Return the value that a node multiplies by a constant factor, or an empty name."""
+        """Return x if the value `name` is computed as x times `factor`, or else an empty name."""
         node = self._maker.get(name)
         if node is None or operator(node) not in ("Mul", "Div"):
             return ""

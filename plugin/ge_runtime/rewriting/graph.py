@@ -25,7 +25,7 @@ Value: TypeAlias = Any
 CONTRIB: Final = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 PACKED: Final = "unpad/"
-"""The start of the names of packed values, [total, ...]: one row for each valid token."""
+"""Prefix of the names of packed values: [total, ...], one row for each valid token."""
 _STANDARD: Final = ("", "ai.onnx")
 
 
@@ -79,7 +79,7 @@ def constant_tensors(model: ModelProto) -> dict[str, TensorProto]:
     for node in model.graph.node:
         if operator(node) == "Constant" and (value := attribute(node, "value")) is not None:
             found[node.output[0]] = value
-    # A graph input replaces the weight of its name, which is then not constant.
+    # A weight with the name of a graph input is the default of this input, not a constant.
     replaceable = {own.name for own in model.graph.input}
     return {name: tensor for name, tensor in found.items() if name not in replaceable}
 
@@ -179,9 +179,9 @@ def save(model: ModelProto, origin: Path, target: Path) -> None:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a path in a scratch folder; its files replace `target` and the files beside it.
+    """Yield a path in a scratch folder, whose files are moved to the folder of `target` at the end.
 
-    If the block raises, nothing is replaced.
+    If the block raises, no file is moved.
     """
     with TemporaryDirectory(prefix=f".{target.stem}.", dir=target.parent) as scratch:
         own = Path(scratch) / target.name

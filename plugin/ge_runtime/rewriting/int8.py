@@ -45,7 +45,7 @@ _OLDEST: Final = 11
 _SMALLEST: Final = 4096
 """Least number of weights: in smaller layers INT8 costs more than it saves."""
 _SMALLEST_TABLE: Final = 2**18
-"""Least number of weights of an embedding: smaller ones save too little for three more nodes."""
+"""Least number of weights of an embedding: INT8 adds three nodes, which cost more in small ones."""
 _TINY: Final = 1e-12
 """The least scale, for rows of zeros."""
 MIDDLE: Final = 128
@@ -73,7 +73,7 @@ class Layer:
     result: str
     """The name of the layer's output."""
     weight: Array
-    """FP32 [K, N]; of an embedding [rows, width]."""
+    """FP32 [K, N]; [rows, width] for an embedding."""
     bias: str = ""
 
     @property
@@ -99,7 +99,7 @@ class Layer:
 
 
 def quantized_weight(weight: Array, axis: int = 0) -> tuple[Array, Array]:
-    """Return INT8 weights q and FP32 scales, one for all of `axis`: q * scale is near `weight`."""
+    """Return INT8 weights and FP32 scales, one along `axis`; the product is about `weight`."""
     scale = np.abs(weight).max(axis, keepdims=True) / np.float32(127)
     scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
     return np.rint(weight / scale).astype(np.int8), scale
@@ -131,7 +131,7 @@ def computed(layer: Layer, rows: Array, form: Form) -> Array:
 
 
 def read_model(path: Path) -> ModelProto:
-    """Return the graph in `path` with its weights, in FP32 where it was quantized dynamically.
+    """Read the graph in `path` with its weights; dynamically quantized layers become FP32.
 
     Raises:
         ArtifactFault: The file is not an ONNX graph, is already in INT8 with a scale per row, or
@@ -197,7 +197,7 @@ def _layer(node: NodeProto, known: Mapping[str, Array]) -> Layer | None:
 def quantize(model: ModelProto, layers: list[Layer], forms: Mapping[str, Form]) -> None:
     """Compute all these layers in INT8, in place.
 
-    `forms` are those of the sources of linear layers; `Form()` applies to other sources.
+    `forms` has the forms of sources of linear layers, by source; other sources have `Form()`.
     """
     _Quantizing(model, layers, forms).quantize()
 
@@ -233,7 +233,7 @@ class _Quantizing:
         onnx.helper.set_model_props(
             model, {**{one.key: one.value for one in model.metadata_props}, METADATA: "rows"}
         )
-        # ONNX Runtime plans memory by shapes; the package onnx infers none for its own operators.
+        # ONNX Runtime plans memory by shapes. onnx infers no shapes for ONNX Runtime's operators.
         for name, like, data_type in self._typed:
             if like in shaped:
                 value = model.graph.value_info.add()
@@ -288,13 +288,13 @@ class _Quantizing:
             rows = build.add("Mul", [rows, build.weight(1 / form.divisors)])
         width = layer.weight.shape[0] // form.blocks
         lead = self._lead(layer)
-        # Rows without further dims need no other shape: fewer nodes for small executions.
+        # A source [rows, K] needs no Reshape: fewer nodes make small executions faster.
         is_flat = form.blocks == 1 and self._rank(layer) == 2
         flat = rows if is_flat else build.add("Reshape", [rows, build.integers(-1, width)])
         whole = rows if form.blocks == 1 else flat
         factors = np.float32(1 / (255 - form.zero)), np.float32(-1 / form.zero)
         bounds = [
-            build.add("Mul", [self._last(reduce, whole), build.weight(np.array(factor))])
+            build.add("Mul", [self._reduce_last(reduce, whole), build.weight(np.array(factor))])
             for reduce, factor in zip(("ReduceMax", "ReduceMin"), factors, strict=True)
         ]
         scale = build.add("Max", [*bounds, build.weight(np.array(_TINY, np.float32))])
@@ -304,7 +304,7 @@ class _Quantizing:
             (lead, form.blocks, form.zero),
             lambda: build.add("ConstantOfShape", [build.add("Shape", [scales])], value=zero),
         )
-        # The standard operator has scales along an axis from opset 13.
+        # Before opset 13, the standard operator has no scales along an axis.
         domain = "" if self._opset >= 13 else CONTRIB
         q = build.add("QuantizeLinear", [flat, scales, zeros], axis=0, domain=domain)
         if not is_flat:
@@ -326,7 +326,7 @@ class _Quantizing:
     def _lead(self, layer: Layer) -> tuple[str | int, ...]:
         """Return the dims of a source except the last; empty if one has neither name nor size."""
         if layer.source.startswith(PACKED):
-            return (PACKED,)  # all of them have a row for each valid token
+            return (PACKED,)  # all packed values have a row for each valid token
         value = self._shaped.get(layer.source)
         if value is None or layer.is_convolution:
             return ()
@@ -354,8 +354,8 @@ class _Quantizing:
         self._build.nodes.append(make_node("Split", [value], names, axis=-1, **count))
         return names
 
-    def _last(self, op_type: str, value: str) -> str:
-        """Reduce the last dim; it stays, with size 1."""
+    def _reduce_last(self, op_type: str, value: str) -> str:
+        """Reduce the last dim to size 1."""
         if self._opset >= 18:
             return self._build.add(op_type, [value, self._build.integers(-1)], keepdims=1)
         return self._build.add(op_type, [value], axes=[-1], keepdims=1)

@@ -49,7 +49,8 @@ _IDS: Final = (10, 2)
 """Exclusive limits of random integers, tried after the size of the largest embedding."""
 _ATTEMPTS: Final = 8
 _SMALLEST_STEP: Final = 0.97
-"""Factor between the allowed sums of errors of two attempts: a layer or two stay FP32 each time."""
+"""Each attempt allows at most this share of the previous sum of errors: one or two more layers stay
+FP32."""
 
 
 class NoLayers(ArtifactFault):
@@ -83,11 +84,11 @@ class Quantized:
 def quantized(
     path: Path, sample: Tensors | None = None, least_cosine: float | None = None, threads: int = 0
 ) -> Quantized:
-    """Return the graph in `path`, in FP32 or an output of `quantize_dynamic`, in INT8.
+    """Convert the graph in `path` to INT8.
 
     Args:
-        path: The graph.
-        sample: Inputs of the graph by name; default: random ones.
+        path: A graph in FP32, or an output of `quantize_dynamic`.
+        sample: Inputs of the graph by name; default: random inputs.
         least_cosine: Least allowed mean cosine between the outputs of both graphs. Default:
             LEAST_COSINE with a sample, LEAST_GENERATED without.
         threads: Threads of an execution; 0: all cores.
@@ -151,7 +152,7 @@ def write_int8(
 
 
 def _within(layers: Sequence[Layer], effects: Mapping[str, float], allowed: float) -> list[Layer]:
-    """Return layers whose summed effect is allowed; layers with little effect per weight first."""
+    """Choose layers whose effects sum to at most `allowed`, by their effect per weight."""
     chosen: list[Layer] = []
     total = 0.0
     tables = _TABLE_SHARE * allowed
@@ -188,7 +189,7 @@ class _Trial:
         probe.CopyFrom(model)
         self._no_errors = {_error_name(layer): np.zeros((), np.float32) for layer in layers}
         _add_errors(probe, layers)
-        self._session = self._opened(probe, "probe.onnx")
+        self._session = self._open(probe, "probe.onnx")
         given = [own for own in self._session.get_inputs() if own.name not in self._no_errors]
         tables = [len(layer.weight) for layer in layers if layer.is_table]
         generated = (
@@ -203,7 +204,7 @@ class _Trial:
         for feeds in [[dict(sample)]] if sample else generated:
             self._feeds = feeds
             try:
-                self._expected = [self._probed(feed) for feed in feeds]
+                self._expected = [self._run(feed) for feed in feeds]
                 return
             except Exception as error:  # onnxruntime raises classes that are not public
                 failure = failure or " ".join(str(error).split())[:200]
@@ -243,7 +244,7 @@ class _Trial:
         return best
 
     def effect(self, layer: Layer, forms: Mapping[str, Form]) -> float:
-        """Return the error of the outputs if this layer alone is INT8."""
+        """Return the error of the outputs if only this layer is INT8."""
         errors = []
         for feed, source, expected in zip(
             self._feeds, self._sources(layer), self._expected, strict=True
@@ -258,24 +259,24 @@ class _Trial:
                 outer = source.swapaxes(1, 2) if layer.is_convolution else source
                 delta = delta.reshape(*outer.shape[:-1], -1)
                 delta = delta.swapaxes(1, 2) if layer.is_convolution else delta
-            found = self._probed({**feed, _error_name(layer): delta.astype(np.float32)})
+            found = self._run({**feed, _error_name(layer): delta.astype(np.float32)})
             errors.append(_distance(found, expected))
         return float(np.mean(errors))
 
     def error_of(self, model: ModelProto) -> float:
         """Return the error of another graph's outputs."""
-        session = self._opened(model, "int8.onnx")
+        session = self._open(model, "int8.onnx")
         errors = [
             _distance(session.run(self._results, feed), expected)
             for feed, expected in zip(self._feeds, self._expected, strict=True)
         ]
         return float(np.mean(errors))
 
-    def _opened(self, model: ModelProto, name: str) -> Session:
+    def _open(self, model: ModelProto, name: str) -> Session:
         save(model, self._origin, self._scratch / name)
         return open_session(self._scratch / name, self._threads, ["CPUExecutionProvider"])
 
-    def _probed(self, feed: Tensors, results: Sequence[str] = ()) -> list[Array]:
+    def _run(self, feed: Tensors, results: Sequence[str] = ()) -> list[Array]:
         """Execute the graph with the given errors; return its outputs, or other results."""
         feeds = {**self._no_errors, **feed}
         found: list[Array] = self._session.run(list(results or self._results), feeds)
@@ -287,7 +288,7 @@ class _Trial:
         for feed in self._feeds:
             # Sources that are inputs of the graph need no execution.
             own = feed.get(layer.source)
-            found.append(self._probed(feed, [layer.source])[0] if own is None else own)
+            found.append(self._run(feed, [layer.source])[0] if own is None else own)
         return found
 
 
@@ -321,7 +322,7 @@ def _add_errors(model: ModelProto, layers: Sequence[Layer]) -> None:
 def _random_inputs(inputs: Sequence[Any], ids: int, size: int, rows: int) -> dict[str, Array]:
     """Return random inputs: a mask of ones, ids below `ids`, and normally distributed floats.
 
-    Free dims have `size`, the first dims of free size `rows`.
+    Free dims have `size`; a free first dim has `rows`.
     """
     rng = np.random.default_rng(0)
     feed: dict[str, Array] = {}

@@ -28,15 +28,15 @@ TIMED: Final = {
     "different rows": (8, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64),
 }
 """The valid tokens of the rows in timed executions."""
-_TURNS: Final = 7
+_REPETITIONS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The time of an execution of the original graph, relative to the rewritten one."""
+    """The time of an execution of the original graph, relative to the rewritten graph."""
 
     ratios: Mapping[str, float]
-    """Name in TIMED -> ratio of the least CPU times of alternating executions.
+    """For each name in TIMED, the ratio of the least CPU times of alternating executions.
 
     Other processes disturb CPU time less than the wall clock.
     """
@@ -88,8 +88,10 @@ class Proof:
         for name, lengths in TIMED.items():
             feed = self._feed(lengths)
             sessions = (self._original, self._rewritten)
-            turns = [[_cpu_seconds(session, feed) for session in sessions] for _ in range(_TURNS)]
-            before, after = map(min, zip(*turns, strict=True))
+            seconds = [
+                [_cpu_seconds(session, feed) for session in sessions] for _ in range(_REPETITIONS)
+            ]
+            before, after = map(min, zip(*seconds, strict=True))
             ratios[name] = before / after
         return Gain(ratios)
 

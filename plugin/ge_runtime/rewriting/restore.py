@@ -38,7 +38,7 @@ class _Restoring:
     def restore(self) -> None:
         nodes, build = self._model.graph.node, Builder(self._model, "fp32")
         products = [node for node in nodes if node.op_type in _DYNAMIC_PRODUCTS]
-        scaled = {node.output[0]: self._scaled(node) for node in products}
+        scaled = {node.output[0]: self._scaling_of(node) for node in products}
         ends = {own.output[0] for own, _ in scaled.values()}
         for node in nodes:
             if node.output and node.output[0] in scaled:
@@ -52,7 +52,7 @@ class _Restoring:
         if products:
             build.finish()
 
-    def _scaled(self, node: NodeProto) -> tuple[NodeProto, Array]:
+    def _scaling_of(self, node: NodeProto) -> tuple[NodeProto, Array]:
         """Return the node that scales a product, and the FP32 weights."""
         source = self._maker.get(node.input[0])
         (cast,) = self._readers.get(node.output[0], [None])[:1]
@@ -66,7 +66,7 @@ class _Restoring:
                 weight = self._known.get(node.input[1])
                 if scale is not None and weight is not None:
                     zero = self._known.get(node.input[3]) if len(node.input) > 3 else None
-                    return end, _restored(node, weight, scale, zero)
+                    return end, _dequantized(node, weight, scale, zero)
         raise ArtifactFault(
             f"{node.op_type} '{node.name or node.output[0]}': found a product that "
             "`quantize_dynamic` does not write, expected DynamicQuantizeLinear, Cast and Mul "
@@ -77,7 +77,7 @@ class _Restoring:
 _DYNAMIC_PRODUCTS: Final = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
-def _restored(node: NodeProto, weight: Array, scale: Array, zero: Array | None) -> Array:
+def _dequantized(node: NodeProto, weight: Array, scale: Array, zero: Array | None) -> Array:
     """Return the FP32 weights of a product, from scales and zero points per channel or tensor."""
     shape = (-1,) if node.op_type == "MatMulInteger" else (-1, *(1,) * (weight.ndim - 1))
     values = weight.astype(np.float32)

@@ -53,7 +53,7 @@ class TokenAnalysis:
     """Analyses a graph by the shapes of its values at two sets of sizes."""
 
     def __init__(self, model: ModelProto, graph: OnnxGraph) -> None:
-        """Infer the shapes; `graph` is that of the model."""
+        """Infer the shapes; `graph` is the analysis of `model`."""
         self._model = model
         weights = {tensor.name for tensor in model.graph.initializer}
         self._inputs = [value for value in model.graph.input if value.name not in weights]
@@ -65,7 +65,7 @@ class TokenAnalysis:
         self._sizes: list[Shape] = []  # rows and tokens of the mask, once it is found
 
     def _shapes_at(self, graph: OnnxGraph, place: int) -> dict[str, Shape]:
-        """Return the shapes of all values at sizes of `_ROWS` and `_TOKENS`."""
+        """Return the shapes of all values at the sizes `_ROWS[place]` and `_TOKENS[place]`."""
         floating = import_onnx().TensorProto.FLOAT
         # Audio: one token is made of hundreds of samples.
         samples = all(

@@ -7,8 +7,8 @@ other operator, such as the core of attention, keeps its padded operands.
 - A token-wise node is packed if it reads a packed value. Linear layers and embeddings of all
   tokens, and nodes that join the heads of attention, are also packed if they read padded values.
   Shapes at two sets of sizes show which values have tokens.
-- A node that reads both a packed value and one that depends on the mask stays padded: it may write
-  the padding on purpose, e.g. zeros before a sum over the tokens.
+- A node that reads both a packed value and a value that depends on the mask stays padded: it may
+  write the padding on purpose, e.g. zeros before a sum over the tokens.
 - Padded places of an unpacked value repeat the last valid token of their row. They are therefore
   finite, and rows stay independent. The first place of a row counts as valid, so that no row is
   empty.
@@ -79,7 +79,7 @@ class Unpadded:
     tokens: frozenset[str]
     """The outputs that are [rows, tokens, ...]; their padded places have no meaning."""
     limits: Mapping[str, int]
-    """Input of token ids -> number of rows of the smallest table that it indexes."""
+    """For each input of token ids, the number of rows of the smallest table that it indexes."""
     samples: int
     """Input elements for each token; 1 unless the inputs are audio samples."""
 
@@ -178,7 +178,7 @@ class _Rewrite(TokenAnalysis):
         shape = add("Shape", [self._mask])
         valid = add("Cast", [self._mask], to=proto.BOOL)
         counted = add("Cast", [valid], to=proto.INT64)
-        # The first place counts as valid: no row is empty, or repeats a token of another row.
+        # The first place counts as valid, so that padding never repeats a token of another row.
         most = np.iinfo(np.int64).max
         axis = build.integers(1)
         rest = add("Slice", [counted, build.integers(1), build.integers(most), axis])
@@ -426,7 +426,7 @@ class _Rewrite(TokenAnalysis):
         return self._emit(node, [self._pack(node.input[0]), *node.input[1:]], axis=axis)
 
     def _feature_axis(self, axis: int, layout: Layout) -> int | None:
-        """Return an axis counted from the end; None if it is that of the rows or tokens."""
+        """Return an axis counted from the end; None for the axis of the rows or tokens."""
         negative = axis - layout.rank if axis >= 0 else axis
         return negative if -len(layout.rest) <= negative < 0 else None
 

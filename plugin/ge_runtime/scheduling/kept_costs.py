@@ -34,7 +34,6 @@ class KeptCosts:
         config: RuntimeConfig,
         artifacts: Sequence[Artifact],
         terms: tuple[tuple[str, ...], ...],
-        *,
         version_dir: Path,
         hardware: str,
         cores: int,

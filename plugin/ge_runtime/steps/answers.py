@@ -41,7 +41,7 @@ POOLINGS: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
     "max": lambda vectors, mask: np.where(mask, vectors, -np.inf).max(1),
     "lasttoken": _last,
 }
-"""Name to a function of vectors [n, tokens, size] and a mask [n, tokens, 1]."""
+"""Functions of vectors [n, tokens, size] and a mask [n, tokens, 1], by name."""
 
 
 def _softmax(values: Array) -> Array:
@@ -60,9 +60,10 @@ SCORES: Final[Mapping[str, Callable[[Array], Array]]] = {
 class AnswerStep:
     """Computes the outputs that config.pbtxt declares. Thread-safe.
 
-    `embedding` is [n, size]. For rows, `score` is [n, labels] and `label` [n, 1] is the name of the
-    highest score. For tokens, both are [n, tokens]: `label` is the name of the highest score, and
-    `score` is this score. `text` is [n, 1], made of the most probable character of each frame.
+    `embedding` is [n, size]. If the graph classifies rows, `score` is [n, labels] and `label`,
+    [n, 1], is the name of the highest score. If it classifies tokens, both are [n, tokens]: `label`
+    is the name of the highest score, and `score` is this score. `text` is [n, 1], made of the most
+    probable character of each frame.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class AnswerStep:
         """Store the rules.
 
         The parameters are `pooling` and `normalize` of embeddings; `scores` of scores; `blank`,
-        `delimiter` and `clean` of texts. `labels` are the names of the values, `characters` their
-        places. Raises ArtifactFault if a parameter has an unknown value.
+        `delimiter` and `clean` of texts. `labels` are the names of a row's values, `characters` the
+        index of each character. Raises ArtifactFault if a parameter has an unknown value.
         """
         self._outputs, self._labels = tuple(outputs), _objects([name.encode() for name in labels])
         self._pooling = _choice(parameters, "pooling", {"none": None, **POOLINGS})

@@ -22,7 +22,7 @@ def read_json(file: Path) -> Any:  # noqa: ANN401 - of a file
 
 
 def read_fields(file: Path) -> dict[str, Any]:
-    """Return the object of a JSON file. Raises ArtifactFault if it has none."""
+    """Return the object in a JSON file. Raises ArtifactFault if the content is no object."""
     found = read_json(file)
     if not isinstance(found, dict):
         raise ArtifactFault(f"{file}: found {type(found).__name__}, expected a JSON object")
@@ -39,10 +39,10 @@ def check_fields(
     """Refuse fields that would change a preprocessor in an unknown way.
 
     A field with null or false switches a step off, so it needs no support. `ignored` fields have
-    no effect; `expected` has the only supported value of a field.
+    no effect. A field in `expected` must have the value given there.
 
     Raises:
-        ArtifactFault: A field has an unknown name, or another value.
+        ArtifactFault: A field has an unknown name or an unsupported value.
     """
     for name, value in fields.items():
         known = name in supported or name in ignored or value in (None, False)

@@ -1,7 +1,7 @@
 """`backend: "onnxruntime"`: an ONNX graph of any shapes, completed and checked as in Triton.
 
-Sessions run without a memory plan: a plan needs a limit for each size, and these configurations
-have none. Models of equal content share one session, and all sessions share one arena.
+Sessions run without a memory plan, because a plan needs a limit for each size and config.pbtxt has
+no limits here. Models of equal content share one session, and all sessions share one arena.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ge_runtime.engines.onnx_session import PROCESS_SESSIONS, GraphExecution, SharedSession
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.specs import Array, Tensors
-from ge_runtime.steps.step_config import StepConfig, StepTensor, shown, unknown_tensor
+from ge_runtime.steps.step_config import StepConfig, StepTensor, format_dims, unknown_tensor
 
 FILENAME: Final = "model.onnx"
 
@@ -51,7 +51,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "do_copy_in_default_stream": _NO_GPU,
 }
 _REPORTED: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
-"""The form in which the Python package reports a code and a text."""
+"""The form in which the Python package reports the code and the text of an error."""
 _NO_MEMORY: Final = re.compile(r"Failed to allocate memory|bad_?\s?alloc", re.IGNORECASE)
 
 _Info = tuple[str, tuple[int, ...]]
@@ -104,7 +104,7 @@ class OnnxStep:
 
     @property
     def notes(self) -> list[str]:
-        """The settings of the configuration without effect here, a line each."""
+        """One line for each setting of the configuration that has no effect here."""
         lines = self._config.without_effect(WITHOUT_EFFECT)
         return lines + [
             f"model '{self._config.model}': execution accelerator '{name}' has no effect here: the "
@@ -204,7 +204,7 @@ class OnnxStep:
         where = f"unable to load model '{self._config.model}', sequence control '{control.name}'"
         if found != (1,):
             raise ArtifactFault(
-                f"{where} in model has dims {shown(found)} but dims [1] is expected"
+                f"{where} in model has dims {format_dims(found)} but dims [1] is expected"
             )
         if info[0] != control.data_type:
             raise ArtifactFault(
@@ -228,7 +228,7 @@ class OnnxStep:
         elif info[1] != (-1,):
             raise ArtifactFault(
                 f"{where}, configuration expects model provides input with shape [-1]  for ragged "
-                f"input '{tensor.name}', model provides {shown(info[1])}"
+                f"input '{tensor.name}', model provides {format_dims(info[1])}"
             )
 
     def _check_dims(self, tensor: StepTensor, dims: tuple[int, ...], *, exact: bool) -> None:
@@ -237,14 +237,14 @@ class OnnxStep:
                 raise ArtifactFault(
                     f"unable to load model '{self._config.model}', scalar tensor '{tensor.name}', "
                     "should only provide 1 in the model configuration when the model doesn't "
-                    f"support batching. Model configuration provided: {shown(tensor.dims)}."
+                    f"support batching. Model configuration provided: {format_dims(tensor.dims)}."
                 )
             return
         if self._config.batches and dims[0] != -1:
             raise ArtifactFault(
                 f"model '{self._config.model}', tensor '{tensor.name}': for the model to support "
                 "batching the shape should have at least 1 dimension and the first dimension must "
-                f"be -1; but shape expected by the model is {shown(dims)}"
+                f"be -1; but shape expected by the model is {format_dims(dims)}"
             )
         self._config.check_dims(
             tensor, dims, lambda size, dim: size == dim or (size == -1 and not exact)

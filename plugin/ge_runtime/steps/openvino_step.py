@@ -38,10 +38,10 @@ _NUMBERS: Final = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 _HINTS: Final = ("LATENCY", "THROUGHPUT")
 _OLD: Final = "a name of OpenVINO before 2022, which the backend no longer supports"
 WITHOUT_EFFECT: Final = {
-    "CPU_THREADS_NUM": f"{_OLD}: INFERENCE_NUM_THREADS",
-    "CPU_THROUGHPUT_STREAMS": f"{_OLD}: NUM_STREAMS",
+    "CPU_THREADS_NUM": f"{_OLD}; use INFERENCE_NUM_THREADS",
+    "CPU_THROUGHPUT_STREAMS": f"{_OLD}; use NUM_STREAMS",
     "CPU_BIND_THREAD": _OLD,
-    "ENFORCE_BF16": f"{_OLD}: HINT_BF16",
+    "ENFORCE_BF16": f"{_OLD}; use HINT_BF16",
     "TARGET_DEVICE": "graphs run on the CPU",
 }
 _NO_MEMORY: Final = ("bad_alloc", "Failed to allocate", "bad allocation")
@@ -60,8 +60,8 @@ class OpenVinoStep:
         self._config = config
         self._openvino = openvino
         self._path = path
-        self._pads = self._yes("ENABLE_BATCH_PADDING")
-        self._keeps_batch = self._yes("SKIP_OV_DYNAMIC_BATCHSIZE")
+        self._pads = self._is_yes("ENABLE_BATCH_PADDING")
+        self._keeps_batch = self._is_yes("SKIP_OV_DYNAMIC_BATCHSIZE")
         self._core = openvino.Core()
         extension = config.parameters.get("CPU_EXTENSION_PATH")
         self._files = _files_of(path, extension)
@@ -69,7 +69,7 @@ class OpenVinoStep:
         if extension:
             self._try("loading custom CPU extensions", self._core.add_extension, extension)
         self._graph = self._try("reading network", self._core.read_model, str(path))
-        self._model: Any = None  # compiled; held so that other instances can find it
+        self._model: Any = None  # compiled; `_COMPILED` has only a weak reference
         self._request: Any = None
         self._batch: int | None = None
         """The only batch size that the graph accepts, or None."""
@@ -91,7 +91,7 @@ class OpenVinoStep:
 
     @property
     def notes(self) -> list[str]:
-        """The settings of the configuration without effect here, a line each."""
+        """One line for each setting of the configuration that has no effect here."""
         return self._config.without_effect(WITHOUT_EFFECT)
 
     def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
@@ -122,7 +122,7 @@ class OpenVinoStep:
             self._check_tensor("input", tensor)
         for tensor in config.results:
             self._check_tensor("output", tensor)
-        self._model = self._compiled()
+        self._model = self._compile()
         self._request = self._try("creating infer request object", self._model.create_infer_request)
 
     def run(self, inputs: Tensors) -> dict[str, Array]:
@@ -171,7 +171,7 @@ class OpenVinoStep:
         config, dims = self._config, {}
         for tensor in tensors:
             own = _dims(ports[tensor.name])
-            if self._yes("RESHAPE_IO_LAYERS"):
+            if self._is_yes("RESHAPE_IO_LAYERS"):
                 own = [*own[: config.batches], *tensor.dims]
             if config.batches and not own:
                 raise ArtifactFault(
@@ -199,7 +199,7 @@ class OpenVinoStep:
             tensor, _dims(port), lambda size, dim: size == dim or -1 in (size, dim)
         )
 
-    def _compiled(self) -> Any:  # noqa: ANN401 - openvino.CompiledModel
+    def _compile(self) -> Any:  # noqa: ANN401 - openvino.CompiledModel
         settings = self._settings()
         shapes = tuple(str(port.get_partial_shape()) for port in self._graph.inputs)
         key = (str(self._path), self._content, shapes, *sorted(settings.items()))
@@ -243,7 +243,7 @@ class OpenVinoStep:
         found = self._config.parameters[name]
         return ArtifactFault(f"expected the parameter '{name}' to be {expected}, got {found}")
 
-    def _yes(self, name: str) -> bool:
+    def _is_yes(self, name: str) -> bool:
         return self._config.parameters.get(name, "").lower() == "yes"
 
     def _try(self, doing: str, function: Any, *arguments: Any) -> Any:  # noqa: ANN401 - OpenVINO's
@@ -255,7 +255,7 @@ class OpenVinoStep:
 
 def _files_of(path: Path, extension: str | None) -> list[Path]:
     """Return the files that OpenVINO reads: the graph, weights beside it, and an extension."""
-    if path.is_dir():  # of TensorFlow
+    if path.is_dir():  # a SavedModel of TensorFlow
         files = sorted(file for file in path.rglob("*") if file.is_file())
     else:
         files = [path, *filter(Path.is_file, (path.with_suffix(".bin"),))]

@@ -1,6 +1,6 @@
-"""Converts image files to pixels, as preprocessor_config.json of transformers describes it.
+"""Converts image files to pixels by the settings in preprocessor_config.json of transformers.
 
-The algorithms are those of the image processors that use Pillow, not of the `Fast` ones.
+The algorithms are those of the image processors that use Pillow, not of the `Fast` processors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Size: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessor:
-    """The settings in preprocessor_config.json; None for a step that it switches off."""
+    """The settings in preprocessor_config.json; None for a step that is switched off."""
 
     resize: Size | int
     """Height and width, or the length of the shortest edge."""
@@ -56,7 +56,7 @@ class ImageProcessor:
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     flip: bool
-    """True for blue, green, red."""
+    """True if the graph expects the channels blue, green, red."""
 
     @classmethod
     def read(cls, file: Path) -> ImageProcessor:
@@ -78,7 +78,7 @@ class ImageProcessor:
         except (KeyError, TypeError, ValueError) as error:
             found = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise ArtifactFault(
-                f"{file}: found {found}, expected a {kind}ImageProcessor"
+                f"{file}: found {found}, expected the settings of a {kind}ImageProcessor"
             ) from error
 
     @classmethod

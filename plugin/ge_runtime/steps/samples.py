@@ -1,4 +1,4 @@
-"""Converts PCM samples for a graph, as preprocessor_config.json of transformers describes it."""
+"""Converts PCM samples for a graph by the settings in preprocessor_config.json of transformers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reads_normalization(file: Path) -> bool:
 
 
 class SampleStep:
-    """Converts PCM samples to a graph's input: [n, samples], INT16, or FP32 from -1 to 1."""
+    """Converts PCM samples, INT16 [n, samples] or FP32 from -1 to 1, to a graph's input."""
 
     def __init__(self, output: str, dtype: DType, *, normalize: bool) -> None:
         """Set the output and its type. With `normalize`, each row gets mean 0 and variance 1."""

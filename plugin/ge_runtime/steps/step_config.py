@@ -1,8 +1,8 @@
-"""The configuration of a model of Triton's `onnxruntime`, `openvino` or `pytorch`, and batches.
+"""Configuration and batches of models of Triton's `onnxruntime`, `openvino` and `pytorch`.
 
-Requests are joined to a batch, and its results are split, by concatenation, as Triton's backends
-do. Requests of one batch have equal shapes except for the batch dimension, which the server
-ensures. Inputs with `allow_ragged_batch` may differ; the graph gets all their elements in one
+As in Triton's backends, the requests of a batch are concatenated, and the results are split. The
+server ensures that requests of one batch have equal shapes except for the batch dimension. Inputs
+with `allow_ragged_batch` may have different shapes; the graph gets all their elements in one
 dimension.
 """
 
@@ -69,7 +69,7 @@ class StepConfig:
     states: tuple[StepState, ...]
     batch_inputs: tuple[BatchInput, ...]
     scattered: Mapping[str, str]
-    """Outputs of `batch_output` to the input whose shapes they have."""
+    """For each output of `batch_output`, the input whose shapes it has."""
     parameters: Mapping[str, str]
     optimization_level: int
     accelerators: tuple[str, ...]
@@ -151,7 +151,7 @@ class StepConfig:
         return text.lower() in _TRUE if text else default
 
     def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
-        """Return a line for each parameter without effect here; `reasons` are by parameter."""
+        """Return a line for each configured parameter in `reasons`, which say why it is ignored."""
         return [
             f"model '{self.model}': parameter '{name}' has no effect here: {reasons[name]}"
             for name in self.parameters
@@ -176,7 +176,7 @@ class StepConfig:
     def check_type(
         self, kind: str, tensor: StepTensor, supported: Collection[str], provided: str = ""
     ) -> None:
-        """Check that the backend supports a type, and that the graph has it if it declares one."""
+        """Check that the backend supports a tensor's type; it must equal `provided` if given."""
         if tensor.data_type not in supported:
             raise ArtifactFault(
                 f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
@@ -192,18 +192,18 @@ class StepConfig:
     def check_dims(
         self, tensor: StepTensor, dims: Sequence[int], agree: Callable[[int, int], bool]
     ) -> None:
-        """Check the graph's dims; `agree` compares one of them with the configured size."""
-        expected, extra = tensor.dims, f"dimensions (shape {shown(tensor.dims)})"
+        """Check the graph's dims; `agree` compares one dim with its configured size."""
+        expected, extra = tensor.dims, f"dimensions (shape {format_dims(tensor.dims)})"
         if self.batches:
             expected = (-1, *expected)
             extra = (
                 "dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
-                f"explicit tensor shape, making complete shape {shown(expected)})"
+                f"explicit tensor shape, making complete shape {format_dims(expected)})"
             )
         if len(dims) != len(expected) or not all(map(agree, dims, expected)):
             raise ArtifactFault(
                 f"model '{self.model}', tensor '{tensor.name}': the model expects {len(dims)} "
-                f"dimensions (shape {shown(dims)}) but the model configuration specifies "
+                f"dimensions (shape {format_dims(dims)}) but the model configuration specifies "
                 f"{len(expected)} {extra}"
             )
 
@@ -214,7 +214,7 @@ def unknown_tensor(kind: str, name: str, known: Iterable[str]) -> ArtifactFault:
     return ArtifactFault(f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}")
 
 
-def shown(dims: Sequence[int]) -> str:
+def format_dims(dims: Sequence[int]) -> str:
     """Format dims as Triton's texts do: [-1,3]."""
     return f"[{','.join(map(str, dims))}]"
 
@@ -232,7 +232,7 @@ def _tensor(entry: Mapping[str, Any]) -> StepTensor:
 
 
 def _control_type(control: Mapping[str, Any]) -> str:
-    """Return the type of a control: given for a correlation id, else implied by its values."""
+    """Return the type of a control: declared for a correlation ID, else implied by its values."""
     (kind,) = control["control"]
     if kind["kind"] == _CORRELATION_ID:
         return str(kind["data_type"])
@@ -261,10 +261,9 @@ def _batch_input(entry: Mapping[str, Any]) -> BatchInput:
 
 
 def join(config: StepConfig, requests: Sequence[Tensors]) -> dict[str, Array]:
-    """Return the inputs of one execution, in the order of the first request's.
+    """Return the inputs of one execution, in the order of the first request's inputs.
 
-    The arrays of a single request are used as they are; of several requests each byte is copied
-    once.
+    The arrays of a single request are not copied. With several requests each byte is copied once.
     """
     ragged = {tensor.name for tensor in config.inputs if tensor.ragged}
     joined = {
@@ -275,10 +274,10 @@ def join(config: StepConfig, requests: Sequence[Tensors]) -> dict[str, Array]:
         else np.concatenate([request[name] for request in requests])
         for name, array in requests[0].items()
     }
-    for made in config.batch_inputs:
-        array = _MAKERS[made.kind]([request[made.source].shape for request in requests])
-        for target in made.targets:
-            joined[target] = array.astype(DType.of_config(made.data_type).numpy)
+    for entry in config.batch_inputs:
+        array = _MAKERS[entry.kind]([request[entry.source].shape for request in requests])
+        for target in entry.targets:
+            joined[target] = array.astype(DType.of_config(entry.data_type).numpy)
     return joined
 
 
@@ -331,4 +330,4 @@ _MAKERS: Final[Mapping[str, Callable[[_Shapes], Array]]] = {
     "BATCH_ITEM_SHAPE": _item_shapes,
     "BATCH_ITEM_SHAPE_FLATTEN": lambda shapes: _item_shapes(shapes).ravel(),
 }
-"""Kind of `batch_input` to a function of the source's shapes, with the batch dimension."""
+"""For each kind of `batch_input`, a function of the source's shapes with the batch dimension."""

@@ -13,7 +13,7 @@ import numpy as np
 from ge_runtime.errors import ArtifactFault, ConfigFault, RequestFault
 from ge_runtime.specs import Array, DType, Tensors
 
-# Objects of the package tokenizers, which has no type stubs.
+# Objects of the package `tokenizers`, which has no type stubs.
 Tokenizer: TypeAlias = Any
 Encoding: TypeAlias = Any
 
@@ -25,7 +25,7 @@ _ATTRIBUTES: Final = {
     "token_type_ids": "type_ids",
     "token": "tokens",
 }
-"""Output to the attribute of an encoding."""
+"""For each output, the attribute of an encoding."""
 _OUTPUTS: Final[Mapping[str, DType]] = MappingProxyType(
     {"input_ids": DType.INT64, "lengths": DType.INT32}
 )
@@ -35,7 +35,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
     """Return the tokenizer of a file, without its truncation and padding.
 
     Raises:
-        ArtifactFault: The file or the package tokenizers is missing, or the file is damaged.
+        ArtifactFault: The file or the package `tokenizers` is missing, or the file is damaged.
     """
     try:
         from tokenizers import Tokenizer as Class
@@ -132,7 +132,7 @@ class TextStep:
         ]
 
     def _texts(self, inputs: Tensors) -> list[Any] | RequestFault:
-        """Return the texts of a request, or pairs of them."""
+        """Return the texts of a request, or its pairs of texts."""
         columns = []
         for name in self._inputs:
             texts = _decode(name, inputs[name].reshape(-1))
@@ -151,9 +151,9 @@ class TextStep:
     def _pairs(self, texts: Sequence[tuple[str, str]]) -> list[Encoding]:
         """Return the encodings of pairs.
 
-        The package tokenizers also returns the parts that it cuts off, for a pair in all
-        combinations: long pairs take minutes and gigabytes. Here each text is truncated before the
-        two are joined.
+        `encode_batch` also returns the parts that it cuts off. For pairs it returns all
+        combinations of such parts, which takes minutes and gigabytes for long texts. Here each text
+        is truncated before the two texts are joined.
         """
         both = [
             self.tokenizer.encode_batch(list(column), add_special_tokens=False)
@@ -164,7 +164,7 @@ class TextStep:
             most, direction = self._truncation
             room = max(most - self.tokenizer.num_special_tokens_to_add(True), 0)
             for pair in pairs:
-                # Tokens of the longer text are dropped until both are equally long.
+                # Tokens of the longer text are dropped until both texts are equally long.
                 shorter, longer = sorted(pair, key=len)
                 shorter.truncate(min(len(shorter), room // 2), direction=direction)
                 longer.truncate(min(len(longer), room - len(shorter)), direction=direction)

@@ -38,7 +38,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 """The types that the backend supports, without BF16 and unsigned integers above UINT8."""
 _NO_GPU: Final = "it is for GPUs, and this is the CPU"
-_NO_SWITCH: Final = "it is a switch of libtorch, which keeps torch's default here"
+_NO_SWITCH: Final = "it sets a switch of libtorch, and that switch keeps torch's default here"
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "ENABLE_CACHE_CLEANING": _NO_GPU,
     "DISABLE_CUDNN": _NO_GPU,
@@ -99,7 +99,7 @@ class TorchStep:
 
     @property
     def notes(self) -> list[str]:
-        """The settings of the configuration without effect here, a line each."""
+        """One line for each setting of the configuration that has no effect here."""
         return self._config.without_effect(WITHOUT_EFFECT)
 
     def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
@@ -113,7 +113,7 @@ class TorchStep:
                 raise ArtifactFault(
                     f"model configuration must contain at least one {kind}, none were specified."
                 )
-        made = [name for entry in config.batch_inputs for name in entry.targets]
+        generated = [name for entry in config.batch_inputs for name in entry.targets]
         states = [state.input.name for state in config.states]
         expected = (
             len(config.inputs) + len(config.batch_inputs) + len(config.controls) + len(states)
@@ -122,11 +122,11 @@ class TorchStep:
         if not self._graph.takes_dict and allowed:
             config.check_count(expected, len(allowed))
         names = [tensor.name for tensor in config.inputs]
-        self._input_places = self._placed("input", names, allowed, made)
+        self._input_places = self._find_places(names, allowed, generated)
         for name in (*states, *(control.name for control in config.controls)):
             self._input_places[name] = self._index_of(name)
         outputs = [tensor.name for tensor in config.outputs]
-        self._output_places = self._placed("output", outputs, (), ())
+        self._output_places = self._find_places(outputs)
         for state in config.states:
             self._output_places[state.output.name] = self._index_of(state.output.name)
         for tensor in (*config.inputs, *(state.input for state in config.states)):
@@ -151,7 +151,7 @@ class TorchStep:
             text = f"PyTorch execute failure: {error}"
             raise (OutOfMemory if short else EngineFault)(text) from error
         values = _values(results)
-        return {tensor.name: self._delivered(tensor, values) for tensor in self._config.results}
+        return {tensor.name: self._result(tensor, values) for tensor in self._config.results}
 
     def close(self) -> None:
         """Do nothing: the graph is freed with its last reference."""
@@ -172,7 +172,7 @@ class TorchStep:
         # A request's memory must not be written to, and torch warns about read-only memory.
         return self._torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    def _delivered(self, tensor: StepTensor, values: Sequence[Value]) -> Array:
+    def _result(self, tensor: StepTensor, values: Sequence[Value]) -> Array:
         place = self._output_places[tensor.name]
         if not 0 <= place < len(values):
             raise EngineFault(
@@ -195,19 +195,22 @@ class TorchStep:
         array: Array = value.detach().contiguous().numpy()
         return array
 
-    def _placed(
-        self, kind: str, names: Sequence[str], arguments: Sequence[str], made: Sequence[str]
+    def _find_places(
+        self, names: Sequence[str], arguments: Sequence[str] = (), generated: Sequence[str] = ()
     ) -> dict[str, int]:
-        """Return the place of each tensor among arguments or results, by the naming rules."""
+        """Return the index of each tensor among arguments or results, by the naming rules.
+
+        `generated` are the targets of `batch_input`.
+        """
         if arguments and all(name in arguments for name in names):
             if self._config.states:
                 raise self._no_index_for_states()
-            return {name: arguments.index(name) for name in (*names, *made)}
+            return {name: arguments.index(name) for name in (*names, *generated)}
         if all(_index(name) is not None for name in names):
-            return {name: self._index_of(name) for name in (*names, *made)}
+            return {name: self._index_of(name) for name in (*names, *generated)}
         if self._config.states:
             raise self._no_index_for_states()
-        return {name: place for place, name in enumerate((*names, *made))}
+        return {name: place for place, name in enumerate((*names, *generated))}
 
     def _no_index_for_states(self) -> ArtifactFault:
         return ArtifactFault(
@@ -299,7 +302,7 @@ def _open(torch: Torch, path: Path, model: str) -> _Graph:
 
 def _values(results: Value) -> list[Value]:
     """Return the results in order: tensors and lists of strings. Raises EngineFault."""
-    if isinstance(results, dict):  # of a program; the backend uses this order too
+    if isinstance(results, dict):  # the results of a program; the backend uses this order too
         results = tuple(results.values())
     values = list(results) if isinstance(results, tuple) else [results]
     for place, value in enumerate(values):

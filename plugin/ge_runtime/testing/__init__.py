@@ -9,7 +9,7 @@ __all__ = ["ManualClock"]
 
 
 _GUARD_S: Final = 30.0
-"""Real seconds. A thread that does not wait by then never will."""
+"""Real seconds until `until_waiting` fails: a thread that does not wait by then never will."""
 
 
 class ManualClock:
@@ -22,7 +22,7 @@ class ManualClock:
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
         self._waits: list[tuple[threading.Condition, float]] = []  # (condition, until)
-        self._changed = threading.Condition()  # guards both
+        self._changed = threading.Condition()  # guards `_now` and `_waits`
 
     def now(self) -> float:
         """Return the seconds set by the test."""
@@ -48,8 +48,8 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Advance time and wake every wait whose deadline has passed.
 
-        Blocks until the locks of the conditions of those waits have been free; the caller must
-        hold none of them.
+        Blocks until it has acquired the lock of each of these waits once; the caller must hold none
+        of these locks.
 
         Args:
             seconds: The time to advance by.

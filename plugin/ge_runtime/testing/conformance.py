@@ -7,22 +7,23 @@
         assert report.passed, str(report)
 
 Random requests are drawn from the model's own configuration. The runtime answers them alone, in
-random groups, and in the groups that it forms itself. Every answer is compared with that of
+random groups, and in the groups that it forms itself. Every answer is compared with the answer of
 `Reference`, a plain second implementation that executes the graph on one request alone. Rounding
-may cause a difference, so it is measured. Leakage depends on the values of other requests, and
-rounding does not: so the random groups are executed again, at the same shapes, with other values in
-all requests but one of each group, whose answers must not change by a bit.
+may cause a difference, so it is measured. But rounding does not depend on the values of other
+requests. Therefore the random groups are executed again at the same shapes: one request of each
+group keeps its values, and all others get new values. The answer to the unchanged request must keep
+every bit.
 
-Everything that must not affect an answer is filled with poison: the request tensors past the ends
-of their rows, the runtime's memory before each execution and, when the model is opened a second
-time, the padding itself. The suite works with any model and engine.
+Everything that must not affect an answer is filled with poison: the elements past the end of a row
+that is shorter than its tensor, the runtime's memory before each execution and, when the model is
+opened a second time, the padding. The suite works with any model and engine.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +54,7 @@ from ge_runtime.verification.distance import Rounding, Variants
 DEFAULT_ROUNDS: Final = 20
 
 _BYTES: Final = (0xFF, 0x7F)
-"""Bytes that memory is filled with: floats become NaN, or integers become very large."""
+"""Bytes that fill the memory: 0xFF turns floats into NaN, 0x7F makes integers very large."""
 
 
 def check(
@@ -98,15 +99,8 @@ def check(
         ConfigFault: The model cannot be opened. All other errors of `Runtime.open` are possible.
     """
     with ExitStack() as opened:
-
-        def opened_with(parameters: Mapping[str, str]) -> ModelUnderTest:
-            return opened.enter_context(
-                ModelUnderTest.opened(
-                    version_dir, model_config, derived=derived, parameters=parameters
-                )
-            )
-
-        model = opened_with({})
+        open_model = partial(ModelUnderTest.opened, version_dir, model_config, derived=derived)
+        model = opened.enter_context(open_model())
         config = model.parts.config
         generator = RequestGenerator(config, model.parts.gears, ranges or {})
         reference, checker = Reference(model.parts), AnswerChecker(config, tolerance)
@@ -120,7 +114,8 @@ def check(
         ]
         pads = poisoned_pads(model.parts, generator.ranges, padding)
         if pads:
-            padded = opened_with({f"pad.{name}": value for name, value in pads.items()})
+            poisoned = {f"pad.{name}": value for name, value in pads.items()}
+            padded = opened.enter_context(open_model(parameters=poisoned))
             how = "in random groups, padding poisoned"
             trials.append(trial(how, padded, choice=at_random, data_only=True))
         ends = time.monotonic() + seconds
@@ -131,15 +126,10 @@ def check(
             rng = np.random.default_rng((seed, started))
             batch = generator.request_batch(rng)
             expected = [_expected(reference, request) for request in batch]
+            groups, failure = _run_round(trials, batch, expected, rng, started)
             requests += len(batch)
-            for place, way in enumerate(trials):
-                # Each way of executing alternates between both bytes.
-                examined = ExpectedBatch(batch, expected, _BYTES[(started + place) % len(_BYTES)])
-                groups, failure = way.run(examined, rng, started)
-                executions += len(groups)
-                shared += sum(len(group) > 1 for group in groups)
-                if failure is not None:
-                    break
+            executions += len(groups)
+            shared += sum(len(group) > 1 for group in groups)
             started += 1
         return Report(
             model=config.model,
@@ -164,11 +154,11 @@ class _Trial:
     reference: Reference
     checker: AnswerChecker
     measures: bool
-    """True to measure how far rounding moves an answer that differs."""
+    """True to measure how far rounding changes an answer that differs."""
     choice: Callable[[np.random.Generator], GroupChooser | None]
     """Groups a request batch; see `ModelUnderTest.run`."""
     data_only: bool = False
-    """Ignore what lies past the ends of rows."""
+    """True to ignore the elements past the ends of rows."""
 
     def run(
         self, batch: ExpectedBatch, rng: np.random.Generator, number: int
@@ -187,7 +177,7 @@ class _Trial:
         return outcome.groups, self._first_mismatch(batch, outcome)
 
     def _again(self, batch: ExpectedBatch, groups: Groups) -> Mismatch | None:
-        """Execute only these groups, and return what is wrong; requests keep their numbers."""
+        """Execute only these groups; return the mismatch with the request's index in `batch`."""
         members = sorted(chain.from_iterable(groups))
         renumbered = [[members.index(member) for member in group] for group in groups]
         _, mismatch = self._examine(batch.select(members), exactly(renumbered))
@@ -223,11 +213,30 @@ class _Trial:
         return Rounding(self.model.parts.config.outputs, expected, variants)
 
 
+def _run_round(
+    trials: Sequence[_Trial | Leakage],
+    batch: Sequence[RandomRequest],
+    expected: Sequence[Mapping[str, Array]],
+    rng: np.random.Generator,
+    number: int,
+) -> tuple[Groups, Failure | None]:
+    """Run trials until the first failure; return all executions, and the failure."""
+    executed: list[Sequence[int]] = []
+    for place, trial in enumerate(trials):
+        # Each way of executing alternates between both bytes.
+        examined = ExpectedBatch(batch, expected, _BYTES[(number + place) % len(_BYTES)])
+        groups, failure = trial.run(examined, rng, number)
+        executed += groups
+        if failure is not None:
+            return executed, failure
+    return executed, None
+
+
 def _expected(reference: Reference, request: RandomRequest) -> Mapping[str, Array]:
     try:
         return reference.answer(request)
     except EngineFault as fault:
         raise RuntimeFault(
-            f"a random request of {request}: found that the graph fails on it alone, expected "
-            f"ranges of values that it accepts, e.g. token ids of its vocabulary: {fault}"
+            f"graph: found that it fails on a single random request of {request}; expected values "
+            f"that it accepts. Set the ranges of its inputs, e.g. of token ids: {fault}"
         ) from fault

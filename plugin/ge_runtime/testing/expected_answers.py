@@ -1,8 +1,8 @@
 """Expected answers from a second implementation, and their comparison with the runtime's answers.
 
 The graph is executed on one request alone, at the gear that the request has alone. Its inputs are
-laid out row by row, straight from the configuration, and its results are cut the same way. None of
-the runtime's code for this is used.
+laid out row by row, straight from the configuration, and its results are cut the same way. The
+runtime's code for batches is not used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GearBatch:
     ends: tuple[Mapping[str, int], ...]
     """Each row's end of data along every axis."""
     requests: tuple[range, ...]
-    """The rows of each request: the request itself, and each row that fills the gear."""
+    """The rows of each request. Each row that fills the gear counts as one more request."""
 
 
 class Reference:
@@ -70,8 +70,10 @@ class Reference:
         results = self._engine.run(
             inputs, {spec.name: self._planned(spec, batch) for spec in outputs}
         )
-        answers = {spec.name: self._own(spec, results[spec.name], request) for spec in outputs}
-        return {name: self._bare(answer) for name, answer in answers.items()}
+        answers = {
+            spec.name: self._request_part(spec, results[spec.name], request) for spec in outputs
+        }
+        return {name: self._without_rows(answer) for name, answer in answers.items()}
 
     def _batch(self, request: RandomRequest) -> tuple[GearBatch, dict[str, Array]]:
         """Return the request's batch and tensors; copies of its last row fill the gear.
@@ -104,7 +106,7 @@ class Reference:
             rows = self._input(spec, complete, batch)
         at = config.batch_axes.of(name)
         if name not in config.batch_axes.given:
-            return self._bare(rows)
+            return self._without_rows(rows)
         return rows[0] if at is None else np.ascontiguousarray(np.moveaxis(rows, 0, at))
 
     def _constant(self, spec: TensorSpec) -> Array:
@@ -124,7 +126,7 @@ class Reference:
             if aipp is not None and spec != self._sources[name]:
                 source = self._sources[name]
                 filled = self._filled(source, complete[name], batch, np.uint8(pad))
-                return _of_images(aipp, filled).astype(dtype)
+                return _apply_aipp(aipp, filled).astype(dtype)
             return self._filled(spec, complete[name], batch, spec.dtype.scalar(pad))
         if name in config.masks:
             ones = np.ones((len(ends), *spec.shape({**batch.gear.extents, PAST: 0})), dtype)
@@ -181,9 +183,9 @@ class Reference:
             at = self._config.batch_axes.of(spec.name)
             shape = tuple(others if at is None else [*others[:at], rows, *others[at:]])
             return np.zeros(shape, spec.dtype.numpy)
-        return self._bare(np.zeros(shape, spec.dtype.numpy))
+        return self._without_rows(np.zeros(shape, spec.dtype.numpy))
 
-    def _own(self, spec: TensorSpec, result: Array, request: RandomRequest) -> Array:
+    def _request_part(self, spec: TensorSpec, result: Array, request: RandomRequest) -> Array:
         """Return the request's part of a result: [rows, *dims] at its own sizes."""
         extent = request.extent
         shape = spec.shape(extent.sizes)
@@ -206,23 +208,23 @@ class Reference:
     def _packs(self, spec: TensorSpec) -> bool:
         return self._config.packing is not None and spec.dims[:1] == (self._config.packing,)
 
-    def _bare(self, array: Array) -> Array:
+    def _without_rows(self, array: Array) -> Array:
         """Remove the dimension for rows if the graph has no batch dimension."""
         return array if self._config.batched else array[0]
 
 
 class AnswerChecker:
-    """Compares answers of one model with the expected ones. For one thread."""
+    """Compares answers of one model with expected answers. For one thread."""
 
     def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
         """`tolerance` of floats is relative to the expected value plus 1; None: `TOLERANCES`."""
         self._config = config
         self._tolerance = tolerance
         self.moved = 0.0
-        """The largest difference of an accepted output of the graph from the expected one."""
+        """The largest difference between an accepted output and the expected output."""
         self._specs = {spec.name: spec for spec in config.outputs}
         inputs = {spec.name: spec for spec in config.inputs}
-        self._passed = {
+        self._passthrough = {
             name: replace(inputs[source], name=name) for name, source in config.passthrough.items()
         }
 
@@ -235,14 +237,14 @@ class AnswerChecker:
         data_only: bool,
         rounding: Rounding | None = None,
     ) -> str | None:
-        """Return what is wrong with the answer to `request`, or None.
+        """Return the first fault of the answer to `request`, or None.
 
         With `data_only`, elements past the ends of rows are ignored. Differences that `rounding`
         explains are accepted.
         """
         if isinstance(answer, Exception):
             kind = type(answer).__name__
-            return f"found {kind} '{answer}', expected an answer, which the request gets alone"
+            return f"found {kind} '{answer}', expected an answer, as to the request alone"
         passed = {name: request.originals[own] for name, own in self._config.passthrough.items()}
         wanted = {**expected, **passed}
         if sorted(answer) != sorted(wanted):
@@ -255,22 +257,22 @@ class AnswerChecker:
                     f"{own.dtype}{list(own.shape)}"
                 )
             if name not in expected:
-                if (difference := compare(self._passed[name], found, own)) is not None:
+                if (difference := compare(self._passthrough[name], found, own)) is not None:
                     return str(difference)
                 continue
             spec, inside = self._specs[name], self._inside(name, request)
-            if text := self._unlike(spec, inside, found, own, data_only, rounding):
+            if text := self._difference_text(spec, inside, found, own, data_only, rounding):
                 return text
             moved = compare(spec, found, own, where=inside)
             self.moved = max(self.moved, moved.distance if moved is not None else 0.0)
         return None
 
     def _inside(self, output: str, request: RandomRequest) -> NDArray[np.bool_]:
-        """Return where the output holds data, as a mask that broadcasts with it."""
+        """Return a mask of the output's elements that hold data; it broadcasts with the output."""
         inside = request.extent.inside(self._specs[output])
         return inside if self._config.batched else inside[0]
 
-    def _unlike(
+    def _difference_text(
         self,
         spec: TensorSpec,
         inside: NDArray[np.bool_],
@@ -279,7 +281,7 @@ class AnswerChecker:
         data_only: bool,
         rounding: Rounding | None,
     ) -> str:
-        """Return how an output of the graph differs from the expected one; empty if it agrees."""
+        """Describe the difference between an output and the expected output; empty if equal."""
         tolerance = self._tolerance
         tolerance = TOLERANCES.get(spec.dtype, 0.0) if tolerance is None else tolerance
         within, overall = (
@@ -291,10 +293,10 @@ class AnswerChecker:
             return ""
         if rounding is not None and difference.distance <= rounding.allowed(spec.name):
             return ""
-        return str(within or f"{overall}; all of them past the ends of rows")
+        return str(within or f"{overall}; all differences are past the ends of rows")
 
 
-def _of_images(aipp: Aipp, images: Array) -> Array:
+def _apply_aipp(aipp: Aipp, images: Array) -> Array:
     """Apply AIPP's steps in order to images [rows, height, width, channels]."""
     if aipp.swaps:
         images = images[..., ::-1]
@@ -302,6 +304,6 @@ def _of_images(aipp: Aipp, images: Array) -> Array:
         left, top, width, height = aipp.crop
         images = images[:, top : top + height, left : left + width]
     pixels = images.astype(np.float64) - np.array(aipp.mean) - np.array(aipp.minimum)
-    made = np.moveaxis(pixels * np.array(aipp.factor), 3, 1).astype(np.float16)
+    scaled = np.moveaxis(pixels * np.array(aipp.factor), 3, 1).astype(np.float16)
     left, right, top, bottom = aipp.border
-    return np.pad(made, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    return np.pad(scaled, ((0, 0), (0, 0), (top, bottom), (left, right)))

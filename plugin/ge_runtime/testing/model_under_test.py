@@ -1,4 +1,4 @@
-"""A model opened by a test that decides which requests share an execution."""
+"""An open model for tests: the test decides which requests share an execution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ge_runtime.specs import DType, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
 
 _SETTINGS: Final = {
-    # Executions are so expensive that all requests that can share one do, regardless of timing.
+    # The cost of an execution is so high that all requests that can share an execution do so.
     "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
     "warmup": "none",
     # The conformance suite reports what the load check would refuse.
@@ -39,7 +39,7 @@ class BatchOutcome:
     answers: Sequence[Answer]
     """Answers to all requests in order; empty if the runtime raised."""
     groups: Groups
-    """The requests of each execution, in order; refused requests are in none."""
+    """The requests of each execution, in order; refused requests are in no execution."""
     failures: int
     """Executions that failed and were repeated in parts."""
     raised: Exception | None = None
@@ -86,7 +86,7 @@ class ModelUnderTest:
             parts.config.equal_axes,
             own_gears=parts.config.reproducible,
         )
-        # Only now, as gears may be derived from the histogram, which must not get random sizes.
+        # The gears may come from the histogram; now it is removed, as it must not get random sizes.
         parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
         runtime = Runtime(name, version_dir, parts, SystemClock())
         try:
@@ -118,7 +118,8 @@ class ModelUnderTest:
         ]
         planned = self._forced.groups
         groups = [[sound[place] for place in group] for group in planned]
-        # The answers are still held, so memory that is reused too early shows in them.
+        # One more execution while the answers are held: memory that is reused too early changes
+        # them.
         self._forced.choice = None
         self._infer(batch[:1])
         return BatchOutcome(answers, groups, failures)
@@ -130,10 +131,11 @@ class ModelUnderTest:
 
 
 Groups: TypeAlias = Sequence[Sequence[int]]
-"""The places of requests in a request batch, by execution; each place occurs once."""
+"""For each execution, the indexes of its requests in the batch; each index occurs once."""
 
 GroupChooser: TypeAlias = "Callable[[int, Callable[[Sequence[int]], bool]], Groups]"
-"""Returns the groups of a batch, given its size and a function that says which may share."""
+"""Returns the groups of a batch of this size. The function that it receives returns whether
+requests may share an execution."""
 
 MAX_GROUP: Final = 8
 """Largest number of requests in a randomly chosen execution."""
@@ -153,8 +155,8 @@ class ForcedPartitioner:
     ) -> None:
         """Wrap the model's own partitioner, for executions of at most `capacity` rows.
 
-        Along the axes in `equal` only equal sizes share an execution; with `own_gears`, only
-        requests with the same gear do.
+        Along the axes in `equal` only equal sizes share an execution. With `own_gears`, only
+        requests with the same gear share an execution.
         """
         self._partitioner = partitioner
         self._equal = tuple(equal)
@@ -239,10 +241,10 @@ PADDINGS: Final[tuple[Padding, ...]] = get_args(Padding)
 def poisoned_pads(
     parts: Assembly, ranges: Mapping[str, tuple[float, float]], padding: Padding
 ) -> dict[str, str]:
-    """Return the values, in config.pbtxt syntax, with which to replace the padding of inputs.
+    """Return poison as the padding value of inputs, by input, in config.pbtxt syntax.
 
-    Only inputs whose axes are all masked are included; the graph treats the padding of others as
-    data. `ranges` are those of the inputs' elements.
+    Only inputs whose axes are all masked are included: the graph reads the padding of other inputs
+    as data. `ranges` has the range of each input's elements.
     """
     config = parts.config
     if padding == "keep":
@@ -272,7 +274,7 @@ def _pad_value(
 def smallest_failing(groups: Groups, fails: Callable[[Groups], bool]) -> Groups | None:
     """Remove groups and members while the rest still fails, and return the rest.
 
-    Returns None if `groups` do not fail, because the earlier failure had another cause.
+    Returns None if `groups` do not fail: then the earlier failure had another cause.
     """
     if not fails(groups):
         return None
@@ -287,7 +289,7 @@ def smallest_failing(groups: Groups, fails: Callable[[Groups], bool]) -> Groups 
 
 
 def _one_less(groups: Groups) -> Iterator[Groups]:
-    """Yield the groups without one of them, then without one member."""
+    """Yield `groups` without one group, then without one member of a group."""
     for place in range(len(groups) if len(groups) > 1 else 0):
         yield [*groups[:place], *groups[place + 1 :]]
     for place, group in enumerate(groups):

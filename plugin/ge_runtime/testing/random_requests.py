@@ -37,10 +37,10 @@ already have more."""
 _BOUND: Final = 0.3
 """Probability that a size is one of the bounds."""
 _ALIKE: Final = 0.6
-"""Probability that a request has the sizes of the previous one along axes that are never padded."""
+"""Probability that a request repeats the previous sizes along axes that are never padded."""
 _TRIES: Final = 20
-"""Attempts to draw a shape that the model accepts. Then one row at the limits is used, which every
-model accepts."""
+"""Attempts to draw a shape that the model accepts. If all fail, one row at the limits is used,
+which every model accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RequestExtent:
         return {axis: ends[row] for axis, ends in self.ends.items()}
 
     def inside(self, spec: TensorSpec) -> NDArray[np.bool_]:
-        """Return where a tensor holds data, as a mask that broadcasts with its [rows, *dims]."""
+        """Return a mask of the elements that hold data; it broadcasts with [rows, *dims]."""
         result = np.ones((self.rows, *[1] * len(spec.dims)), np.bool_)
         for at, dim in enumerate(spec.dims, start=1):
             if not isinstance(dim, int):
@@ -110,10 +110,10 @@ class RequestGenerator:
     def __init__(
         self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, ElementRange]
     ) -> None:
-        """Prepare for one model; `ranges` are those of the elements of inputs.
+        """Prepare for one model; `ranges` has the range of elements of some inputs.
 
         Raises:
-            RuntimeFault: A range of an unknown input, or one that its type cannot represent.
+            RuntimeFault: A range is for an unknown input, or the input's type cannot represent it.
         """
         self._config = config
         self._gears = gears
@@ -167,14 +167,14 @@ class RequestGenerator:
     ) -> tuple[int, dict[str, int]]:
         """Draw the rows and sizes of one request with at most half of a batch's elements.
 
-        The sizes of the axes in `equal` are not drawn: they are the sizes in `equal`.
+        Axes in `equal` get the sizes in `equal`.
         """
         limits = self._config.limits
         for _ in range(_TRIES):
             sizes = {axis: self._size(rng, axis, limit) for axis, limit in limits.items()}
             sizes.update(equal)
             rows = 1 if rng.random() < 0.5 else self._size(rng, ROWS, self._config.rows)
-            if 2 * rows * self._elements(sizes) <= self._most and self._takes(rows, sizes):
+            if 2 * rows * self._elements(sizes) <= self._most and self._accepts(rows, sizes):
                 return rows, sizes
         return 1, dict(limits)
 
@@ -190,7 +190,7 @@ class RequestGenerator:
         step = self._steps[axis]
         return -(-max(size, self._config.axis_sizes.minimums[axis]) // step) * step
 
-    def _takes(self, rows: int, sizes: Mapping[str, int]) -> bool:
+    def _accepts(self, rows: int, sizes: Mapping[str, int]) -> bool:
         """Return whether the model accepts requests of this shape."""
         config = self._config
         relations = (dim for out in config.outputs for dim in out.dims if isinstance(dim, Relation))
@@ -209,8 +209,8 @@ class RequestGenerator:
     def with_other_values(self, rng: np.random.Generator, request: RandomRequest) -> RandomRequest:
         """Draw a request of the same sizes, lengths and missing inputs, with other values.
 
-        Inputs with one value for the whole execution stay: requests with different values of them
-        would not share an execution.
+        Inputs with one value for the whole execution keep it: requests with different values of
+        such an input would not share an execution.
         """
         missing = {*request.complete} - {*request.given}
         without = self._config.batch_axes.without & request.complete.keys()
@@ -224,7 +224,7 @@ class RequestGenerator:
         missing: Collection[str],
         kept: Tensors | None = None,
     ) -> RandomRequest:
-        """Draw the tensors of a request; `kept` are complete tensors that it must have."""
+        """Draw the tensors of a request, except those in `kept`."""
         config, rows, sizes = self._config, extent.rows, extent.sizes
         axis_of = {name: axis for axis, name in config.axis_lengths.items()}
         given: dict[str, Array] = {}
@@ -281,7 +281,7 @@ def _bounds(limit: int, gears: Iterable[int]) -> list[int]:
 
 
 def _random_end(rng: np.random.Generator, size: int) -> int:
-    """Draw where a row's data ends: usually at an edge of the tensor."""
+    """Draw where a row's data ends: mostly after its first or its last element."""
     choice = rng.random()
     return size if choice < 0.4 else 1 if choice < 0.6 else int(rng.integers(1, size + 1))
 

@@ -1,10 +1,10 @@
 """The trial of the conformance suite that detects leakage, and the report of the suite.
 
 Leakage: answers depend on the values of other requests. Groups are executed twice at the same
-shapes. The second time all values change, except those of one request in each group, the subject,
-whose answer must stay the same to the bit. Rounding depends on shapes only, so it cannot cause a
-difference. Engines that sum in no fixed order differ from execution to execution: what equal
-executions differ by is allowed.
+shapes. The second time all values change except those of one request in each group, the subject.
+Its answer must stay the same to the bit. Rounding depends on shapes only, so it cannot cause a
+difference. Engines that sum in no fixed order differ from execution to execution, so the distance
+between equal executions is allowed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Failure:
     ) -> Failure:
         """Reduce the groups of a failed round to the fewest requests that still fail.
 
-        `again` executes only some of the groups, and returns what is wrong.
+        `again` executes only some of the groups, and returns the mismatch.
         """
         smallest = smallest_failing(groups, lambda less: again(less) is not None)
         left = None if smallest is None else again(smallest)
@@ -115,11 +115,11 @@ class Report:
     shared: int
     """Executions of more than one request."""
     pads: Mapping[str, str]
-    """Input to the value of its padding when the model was opened a second time."""
+    """The padding value of each input when the model was opened a second time."""
     changed: int
     """Answers that stayed the same to the bit after the values of all other requests changed."""
     moved: float
-    """The largest distance between an answer and that of the request alone, caused by rounding."""
+    """The largest distance by rounding between an answer and the answer to the request alone."""
     failure: Failure | None
 
     @property
@@ -214,9 +214,9 @@ class Leakage:
         groups: Groups,
         one: Mapping[int, Answer] | None = None,
     ) -> Mismatch | None:
-        """Return the first change in a subject's answer; requests keep their numbers.
+        """Return the first change in a subject's answer, with the request's index in `batch`.
 
-        `one` are the answers of the batch in these groups, if they are known.
+        `one` has the answers of the batch in these groups, if they are known.
         """
         members = sorted(chain.from_iterable(groups))
         left = [member for member in members if member in subjects]

@@ -1,8 +1,8 @@
-"""Separates rounding from changes of an answer by padding, by a second arithmetic.
+"""Distinguishes changes of an answer that padding causes from rounding.
 
-A request has one answer alone and another one in a padded execution. If they differ, both are
-computed again by engines of the same graph with other roundings: see `Perturbable`. A change that
-rounding causes is another one in each arithmetic. A change that padding causes is the same in all.
+A request is executed alone and in a padded execution. If the two answers differ, engines of the
+same graph with other roundings ("arithmetics", see `Perturbable`) compute both again. A change by
+rounding differs between arithmetics. A change by padding is the same in all arithmetics.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ge_runtime.verification.distance import TOLERANCES, Difference, compare
 from ge_runtime.verification.elements import readable
 
 MARGIN: Final = 32
-"""A change is no rounding if all arithmetics have it, and it is this many times as large as the
-largest difference between two arithmetics. Kernels for other shapes may round each element in the
-same direction, and answers may sum this up."""
+"""A change that occurs in all arithmetics is not rounding if it is this many times as large as the
+largest difference between two arithmetics. The factor is large because kernels for other shapes may
+round all elements in one direction, and a graph may add these errors up."""
 
-_MOST_ELEMENTS: Final = 0.9
-"""The share of elements that determines how far arithmetics differ. The others may be discontinuous
-at the request's values, e.g. a box that enters a list."""
+_NOISE_QUANTILE: Final = 0.9
+"""The noise of each element is at least this quantile of the noise of all elements. Elements above
+it may lie at a discontinuity of the graph, e.g. a score at the threshold of a detector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Pair:
     padded: Array
 
 
-def exceeds_promise(spec: TensorSpec, pair: Pair) -> bool:
+def exceeds_tolerance(spec: TensorSpec, pair: Pair) -> bool:
     """Return whether the answers differ by more than the tolerance of the output's type.
 
     The tolerance is relative to each element plus the median of all elements.
@@ -52,13 +52,17 @@ def exceeds_promise(spec: TensorSpec, pair: Pair) -> bool:
 def persistent_change(
     spec: TensorSpec, served: Pair, others: Sequence[Pair], alone: Sequence[Array] = ()
 ) -> tuple[Difference, float] | None:
-    """Find a change between alone and padded that rounding does not explain.
+    """Find a change between `alone` and `padded` that rounding does not explain.
 
-    `served` are the answers of the engine that serves, `others` those in other arithmetics, at
-    least one, and `alone` further answers alone that differ from the served one by rounding.
+    Args:
+        spec: The output.
+        served: The answers of the engine that serves.
+        others: The answers in other arithmetics, at least one pair.
+        alone: More answers to the request alone, which differ from `served.alone` by rounding.
 
-    Returns the difference between the served answers at the place of the largest such change, and
-    the largest distance by rounding there; None if rounding explains all.
+    Returns:
+        The difference of `served` at the element with the largest change, and the largest rounding
+        of this element; None if rounding explains all changes.
     """
     shapes = {pair.alone.shape for pair in (served, *others)}
     if served.padded.shape != served.alone.shape or len(shapes) > 1:
@@ -83,7 +87,7 @@ def persistent_change(
             noise = np.maximum(noise, _change(_numbers(spec, array), first))
     with np.errstate(invalid="ignore"):
         scaled = noise / unit
-        most = np.quantile(scaled, _MOST_ELEMENTS, method="higher") if scaled.size else 0.0
+        most = np.quantile(scaled, _NOISE_QUANTILE, method="higher") if scaled.size else 0.0
         allowed = np.maximum(TOLERANCES[spec.dtype], MARGIN * np.maximum(scaled, most))
         found = common / unit > allowed
     if not found.any():
@@ -97,7 +101,7 @@ def persistent_change(
 def _persistent_labels(
     spec: TensorSpec, served: Pair, others: Sequence[Pair], alone: Sequence[Array]
 ) -> tuple[Difference, float] | None:
-    """Find a change of an element without distances (a label) that is equal in all arithmetics."""
+    """Find a label, or other element without distances, that changes alike in all arithmetics."""
     stable = np.ones(served.alone.shape, np.bool_)
     for pair in others:
         stable &= np.asarray(pair.alone == served.alone) & np.asarray(pair.padded == served.padded)
@@ -112,14 +116,14 @@ def _numbers(spec: TensorSpec, array: Array) -> NDArray[np.float64]:
 
 
 def _unit(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the size of each element plus a typical size of all."""
+    """Return the absolute value of each element plus the median of those that are not 0."""
     sizes = np.abs(np.where(np.isfinite(numbers), numbers, 0))
     some = sizes[sizes > 0]
     return sizes + (float(np.median(some)) if some.size else 1.0)
 
 
 def _signed(found: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the differences; 0 for equal infinities and for NaN twice, infinity for one NaN."""
+    """Return `found - expected`: 0 for equal infinities and two NaN, infinity for one NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         difference = found - expected
     equal = (found == expected) | (np.isnan(found) & np.isnan(expected))

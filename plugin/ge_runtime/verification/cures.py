@@ -15,17 +15,17 @@ REPRODUCIBLE: Parameters = {"reproducible": "false"}
 
 
 class Refused(Exception):
-    """Answers depend on more than the request."""
+    """A model is refused: its answers depend on more than their request."""
 
     def __init__(self, text: str, cures: Sequence[Parameters]) -> None:
         super().__init__(text)
         self.text = text
         self.cures = cures
-        """Parameters that may cure it, the smallest change first."""
+        """Parameters that may cure the model, the smallest change first."""
 
 
 def cures_of_padding(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
-    """Return cures of answers that padding changes, seen in a trial."""
+    """Return possible cures after a trial in which padding changed an answer."""
     equal = [
         {f"padding.{axis}": "equal"}
         for axis, rule in config.padding.items()
@@ -42,29 +42,33 @@ def cures_of_padding(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
 
 
 def cures_of_rows(config: RuntimeConfig, trial: Trial) -> list[Parameters]:
-    """Return cures of answers that other requests change, seen in a trial."""
+    """Return possible cures after a trial in which other requests changed an answer."""
     one = one_row_cure(config)
     return [one, *({**one, **cure} for cure in cures_of_padding(config, trial) if cure != one)]
 
 
 def one_row_cure(config: RuntimeConfig) -> Parameters:
-    """Return the parameters with which each execution has one row; empty if it has."""
+    """Return the parameters that give executions one row; empty if executions have one already."""
     return {"gears.batch": "1"} if config.batched and config.rows > 1 else {}
 
 
 def advice(cures: Sequence[Parameters], passes: Callable[[Parameters], bool] | None) -> str:
-    """Return the sentence with the first cure that passes; without `passes`, with the first."""
+    """Return a sentence that names the first cure that passes or, without `passes`, the first."""
     cures = [cure for at, cure in enumerate(cures) if cure and cure not in cures[:at]]
     if passes is None:
-        return f"Possible cure: {_shown(cures[0])}" if cures else "There is no cure by parameters"
+        return (
+            f"Possible cure: {_parameters_text(cures[0])}"
+            if cures
+            else "There is no cure by parameters"
+        )
     for cure in cures:
         if passes(cure):
-            return f"Cure, tried: with {_shown(cure)} it loads"
+            return f"Cure, tried: with {_parameters_text(cure)} it loads"
     return (
         "No parameter cures it: export the graph so that a request's answer depends on the "
         "request alone"
     )
 
 
-def _shown(parameters: Parameters) -> str:
+def _parameters_text(parameters: Parameters) -> str:
     return " and ".join(f"'{key}: {value}'" for key, value in parameters.items())

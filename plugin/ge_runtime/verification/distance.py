@@ -17,20 +17,20 @@ from ge_runtime.verification.elements import readable
 TOLERANCES: Final = {DType.FP64: 1e-5, DType.FP32: 1e-5, DType.FP16: 4e-3, DType.BF16: 3e-2}
 """Allowed difference of floats, relative to the expected value plus 1.
 
-1e-5 is the promise. Where a type's own rounding is coarser, it is four times that rounding:
-2**-10 for FP16, 2**-7 for BF16. All other types agree in every bit.
+1e-5 is promised. A type with coarser rounding has four times its rounding, which is 2**-10 for FP16
+and 2**-7 for BF16. Elements of other types must be equal.
 """
 
 NUDGE_MARGIN: Final = 64
-"""Another shape may move answers this many times as far as nudged inputs move them: the last bits
-of the inputs are one rounding, and a graph has many."""
+"""Another shape may change an answer by this many times the change that nudged inputs cause. Nudged
+inputs change one rounding, that of the inputs, and a graph has many."""
 
 ROWS_MARGIN: Final = 4
-"""Another shape may move answers this many times as far as more rows do, which change all roundings
-of a graph."""
+"""Another shape may change an answer by this many times the change that more rows cause. More rows
+change all roundings of a graph."""
 
 _ROUNDING_MOST: Final = 100
-"""A change by more rows beyond this many times the promise is not rounding."""
+"""A change that more rows cause is not rounding beyond this many times the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Difference:
     place: tuple[int, ...]
     """The index of the element with the largest distance; empty if the shapes differ."""
     found: object
-    """The element there; the shape if the shapes differ."""
+    """The element at `place`; the shape if the shapes differ."""
     expected: object
     distance: float
     """Absolute distance. Infinite if the shapes differ, for BYTES, or if one element is a number
@@ -90,7 +90,7 @@ def compare(
         return None
     distances = _distances(spec.dtype, found, expected)
     if spec.dtype in TOLERANCES:
-        # The distance to or from NaN and infinity is infinite, which no tolerance allows.
+        # Distances to NaN and infinity are infinite, so no tolerance allows them.
         allowed = tolerance * (1 + np.abs(np.where(np.isfinite(expected), expected, 0)))
         differ &= distances > allowed
         if not differ.any():
@@ -109,7 +109,7 @@ def compare(
 
 
 def compare_all(specs: Sequence[TensorSpec], found: Tensors, expected: Tensors) -> list[Difference]:
-    """Return the difference of every output that is not equal; not for BYTES."""
+    """Return the difference of every output that is not equal."""
     each = (compare(spec, found[spec.name], expected[spec.name]) for spec in specs)
     return [difference for difference in each if difference is not None]
 
@@ -127,7 +127,7 @@ def beyond_chance(
     differences: Sequence[Difference],
     repeated: Callable[[], Sequence[Tensors]],
 ) -> tuple[Difference, float] | None:
-    """Find a difference that is more than twice what equal executions differ by.
+    """Find a difference of more than twice the distance between equal executions.
 
     Engines that sum in no fixed order differ from execution to execution. `repeated` executes the
     same requests at the same shapes several times; it is called only if there is a difference.
@@ -151,21 +151,21 @@ def beyond_chance(
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Answers to one request that differ by arithmetic alone."""
+    """Answers to one request that differ only by rounding."""
 
     nudged: Sequence[Tensors]
     """Answers to the request with the floats of its inputs moved to their neighbours."""
     more_rows: Sequence[Tensors]
-    """Answers to the request in the same place of an execution with more rows of the same size."""
+    """Answers to the request in the same row of an execution with more rows of the same size."""
 
 
 class Rounding:
-    """Bounds on how far arithmetic alone moves the answer to one request. Measured at first use."""
+    """Bounds on how far rounding changes the answer to one request, measured at first use."""
 
     def __init__(
         self, specs: Sequence[TensorSpec], answer: Tensors, variants: Callable[[], Variants]
     ) -> None:
-        """Bound the rounding of `answer`, to a request alone, which `variants` executes again."""
+        """Bound the rounding of `answer`, the answer to a request that is executed alone."""
         self._specs = {spec.name: spec for spec in specs}
         self._answer = answer
         self._measure = variants
@@ -175,18 +175,17 @@ class Rounding:
         return max(self._nudged(output), self._more_rows(output))
 
     def allowed(self, output: str) -> float:
-        """Return the distance by which another shape may move the output.
+        """Return the distance by which another shape may change the output.
 
-        It is the measured distance times its margin, and at least the tolerance of the output's
-        type, relative to the largest number in it.
+        It is the measured distance times its margin, but at least the tolerance.
         """
-        promise = self.promise(output)
+        tolerance = self.tolerance(output)
         rows = self._more_rows(output)
-        rows = rows if rows <= _ROUNDING_MOST * promise else 0.0
-        return max(promise, NUDGE_MARGIN * self._nudged(output), ROWS_MARGIN * rows)
+        rows = rows if rows <= _ROUNDING_MOST * tolerance else 0.0
+        return max(tolerance, NUDGE_MARGIN * self._nudged(output), ROWS_MARGIN * rows)
 
-    def promise(self, output: str) -> float:
-        """Return the tolerance of the output's type, relative to its largest number."""
+    def tolerance(self, output: str) -> float:
+        """Return the tolerance of the output's type times the largest number of the output."""
         dtype = self._specs[output].dtype
         if dtype not in TOLERANCES:
             return 0.0

@@ -35,10 +35,10 @@ def element_ranges(
     """Return the element range of each tensor, by name.
 
     Ranges in `given` take precedence over the parameters `range.<input>`. `integers` is the range
-    of integer and BOOL tensors that have no other.
+    of integer and BOOL tensors that have no other range.
 
     Raises:
-        RuntimeFault: A range that its tensor's type cannot represent.
+        RuntimeFault: The type of a tensor cannot represent its range.
     """
     ranges: dict[str, ElementRange] = {}
     for spec in specs:
@@ -95,7 +95,7 @@ def random_elements(
 def nudged(
     rng: np.random.Generator, specs: Iterable[TensorSpec], tensors: Tensors
 ) -> dict[str, Array] | None:
-    """Return `tensors` with every float moved to the next one up or down.
+    """Return `tensors` with every float moved to the next larger or smaller float.
 
     Returns None if no tensor of `specs` holds floats.
     """
@@ -116,14 +116,14 @@ def _neighbours(rng: np.random.Generator, dtype: DType, data: Array) -> Array | 
 
 
 def poison_of(dtype: DType) -> np.generic:
-    """Return the value that no answer may show: NaN, or the largest integer. Not for BYTES."""
+    """Return a value that no answer may contain: NaN, the largest integer, or True. Not BYTES."""
     if dtype is DType.BOOL:
         return dtype.scalar(True)
     return dtype.scalar(dtype.largest if dtype.is_integer else math.nan)
 
 
 def readable(dtype: DType, array: Array) -> Array:
-    """Return an array that NumPy can compute with: BF16 bits become FP32, others stay."""
+    """Return an array that NumPy can compute with: BF16 bits become FP32, other arrays stay."""
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype is DType.BF16 else array
 
 

@@ -23,13 +23,13 @@ _EQUAL_EXECUTIONS: Final = 3
 def check_bits(
     executions: Executions, config: RuntimeConfig, gears: Gears, executors: Sequence[Executor]
 ) -> int:
-    """Check every gear, however long it takes: equal bits are a promise. Return their number.
+    """Check all gears, however long it takes, and return the number of gears.
 
-    Requests of several sizes are executed alone and beside each other, at every place of every
-    gear, on each executor.
+    Requests of several sizes are executed alone and beside each other, in every row of every gear,
+    on each executor.
 
     Raises:
-        Refused: Bits of an answer depend on its place, on other requests or on chance.
+        Refused: Bits of an answer depend on its row, on other requests or on chance.
     """
     every = gears.every()
     for gear in every:
@@ -42,7 +42,7 @@ def check_bits(
             _check_places(executions, config, gear, [*sizes[:2], gear.extents], executors)
         except (EngineFault, OutOfMemory) as fault:
             raise Refused(
-                f"{_PARAMETER}: found an execution of {gear} to fail: {fault}; "
+                f"{_PARAMETER}: found a failed execution of {gear}: {fault}; "
                 "expected gears that the graph executes, for values within 'range.<input>'",
                 [one_row_cure(config)],
             ) from fault
@@ -56,7 +56,7 @@ def _check_places(
     sizes: Sequence[Mapping[str, int]],
     executors: Sequence[Executor],
 ) -> None:
-    """Execute requests of these sizes alone, then together, each at all places in turn."""
+    """Execute requests of these sizes alone, then together, each in all rows in turn."""
     probes = [executions.values.block(own, (5, at)) for at, own in enumerate(sizes)]
     alone = [executions.execute([probe], gear)[0] for probe in probes]
     room = min(gear.rows, config.rows)

@@ -25,7 +25,7 @@ _REPEATED: Final = 3
 _ARITHMETICS: Final = 2
 """Engines with other roundings."""
 _MOST_KEPT_BYTES: Final = 2**26
-"""Answers of requests alone that are kept."""
+"""Limit of the kept answers to requests alone."""
 
 
 class Executions:
@@ -49,14 +49,14 @@ class Executions:
     ) -> None:
         """Prepare for one configuration.
 
-        `states` are kept between the requests of a sequence, by graph input. `like` are executions
-        of the model with other parameters, whose engines with other roundings are used.
+        `states` are the states of sequences, named by graph input. `like` executes the same model
+        with other parameters; its engines with other roundings are used here too.
         """
         self._executor = executor
         self._config = config
         self._gears = gears
         self._like = like
-        self._arithmetics: list[tuple[Engine, Executor]] | None = None  # before their first use
+        self._arithmetics: list[tuple[Engine, Executor]] | None = None  # None: not needed yet
         self._answers: dict[tuple[str, str], Tensors] = {}  # alone, by size and content
         self._kept_bytes = 0
         self.values = Values(config, states)
@@ -89,9 +89,10 @@ class Executions:
         *,
         refilled: bool = False,
     ) -> list[Tensors]:
-        """Execute the probes beside others with values of `part`; return the probes' answers.
+        """Execute the probes beside the trial's other requests; return the probes' answers.
 
-        With `refilled`, another padding value is used, if there is one.
+        The other requests have values of `part`. With `refilled`, the padding has another value if
+        `refills` is true.
         """
         company = [
             self.values.block(sizes, (1, at), part) for at, sizes in enumerate(trial.company)
@@ -101,7 +102,7 @@ class Executions:
         return answers[len(company[:1]) :][: len(probes)]
 
     def alone(self, probe: Block) -> tuple[Gear, Tensors]:
-        """Return size and answer of the probe alone: its own size, or its gear if that fails."""
+        """Execute the probe alone, at its own size or else at its gear; return size and answer."""
         own = Gear(1, probe.needs)
         fitted = self._gears.fit(1, probe.needs) or own
         if self.any_size and fitted != own:
@@ -121,7 +122,7 @@ class Executions:
     def copies(self, probe: Block, own: Gear) -> list[Tensors]:
         """Execute several copies of the probe together, without padding.
 
-        Returns the answer of the first; empty if no execution has several rows of this size.
+        Returns the answer to the first copy; empty if no execution has several rows of this size.
         """
         more = min(_REPEATED, self._config.rows)
         gear = Gear(more, own.extents) if self.any_size else self._gears.fit(more, own.extents)
@@ -130,7 +131,7 @@ class Executions:
         return [self.execute([probe] * more, gear)[0]]
 
     def arithmetics(self) -> list[Executor]:
-        """Return executors on the same graph with other roundings; none if there are none."""
+        """Return executors of the same graph with other roundings; empty if it has none."""
         if self._like is not None:
             return self._like.arithmetics()
         if self._arithmetics is None:
@@ -155,14 +156,13 @@ class Executions:
     def execute(
         self, blocks: Sequence[Block], gear: Gear, executor: Executor | None = None
     ) -> list[Tensors]:
-        """Execute on `executor`, by default the first, and return copies of the answers."""
+        """Execute on `executor`, by default that of the constructor; return copied answers."""
         executor = executor or self._executor
         blocks = [_with_own_state(block) for block in blocks]
         answers, _ = executor.execute(blocks, gear)
         executor.end_batch()
         self.count += 1
-        # Copies, as several answers are held at once and there are only as many slots as serving
-        # needs.
+        # Several answers are held at once, and there are only the slots that serving needs.
         return [
             {name: array.copy() for name, array in answer.items()}
             | {_state_name(name): left for name, left in (block.state or {}).items()}
@@ -182,10 +182,10 @@ class Executions:
         return answer
 
     def _with_other_padding(self) -> Executor | None:
-        """Return an executor with another padding value; None where the value is fixed.
+        """Return an executor with other padding values; None if all padding values are fixed.
 
-        It is fixed along neutral axes, for which the user states that this value changes no answer,
-        and for inputs with `pad.<input>`.
+        The value is fixed for inputs with `pad.<input>` and along neutral axes: for these the user
+        states that the configured value changes no answer.
         """
         contract = getattr(self._executor, "contract", None)
         if contract is None:
@@ -224,7 +224,7 @@ def _state_name(source: str) -> str:
 
 
 def _with_own_state(block: Block) -> Block:
-    """Return the request with a copy of its state, which its execution overwrites."""
+    """Return the request with a copy of its state, because an execution overwrites the state."""
     if block.state is None:
         return block
     return block._replace(state={name: own.copy() for name, own in block.state.items()})

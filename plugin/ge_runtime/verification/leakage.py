@@ -1,9 +1,10 @@
 """Leakage: answers that depend on the contents of other requests, on padding or on rows.
 
-A trial is executed several times at the same shapes. The compared requests stay the same; the
-values of the other requests change, and the padding where the runtime may choose it. The answers
-must be equal to the bit, unless two equal executions differ. Then the answer to each request alone
-is compared with its answer in the trial. `arithmetic` decides whether rounding explains a change.
+A trial is executed several times at the same shapes. The compared requests stay the same. The
+values of the other requests change, and so does the padding value if the runtime may choose it. The
+answers must be equal to the bit, unless two equal executions differ. After that, the answer to each
+request alone is compared with its answer in the trial: `arithmetic` decides whether rounding
+explains a difference.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ge_runtime.batching.gears import Gear
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import EngineFault, OutOfMemory
 from ge_runtime.specs import Array, DType, Tensors, TensorSpec
-from ge_runtime.verification.arithmetic import Pair, exceeds_promise, persistent_change
+from ge_runtime.verification.arithmetic import Pair, exceeds_tolerance, persistent_change
 from ge_runtime.verification.cures import Refused, cures_of_padding, cures_of_rows
 from ge_runtime.verification.distance import (
     TOLERANCES,
@@ -37,15 +38,16 @@ from ge_runtime.verification.probes import Part, request_text
 _EQUAL_EXECUTIONS: Final = 3
 """Equal executions that are compared with each other to see differences by chance."""
 _PARTS_OF_PROBES: Final = (Part.LOWER, Part.UPPER, Part.ENDS, Part.ONE)
-"""Values of requests that are tried where the content of padding changes answers."""
+"""Values of the compared requests that are tried after the padding value changed an answer."""
 _SPECIAL: Final = (
     (Part.CENTER, Part.CENTER, Part.ENDS),
     (Part.ONE, Part.LOWER, Part.UPPER),
 )
-"""Values of the compared requests, and of the other requests in two executions. They reveal
-statistics over all rows that only the largest values determine, and ties that other rows break."""
+"""Values of the compared requests, and of the other requests in two executions. The first line
+reveals statistics over all rows that only the largest values determine, the second reveals ties
+that other rows break."""
 _UNMEASURED: Final = 100
-"""Largest change that counts as rounding if no execution shows rounding, in tolerances."""
+"""Largest change, in tolerances, that counts as rounding if no execution shows any rounding."""
 _SEPARATE_ROWS: Final = "rows that are independent of each other"
 
 
@@ -68,7 +70,7 @@ class Leakage:
         self.computes_with_padding = False
 
     def check(self, trial: Trial, *, special: bool) -> None:
-        """Execute a trial; if `special`, also with values that reveal special defects.
+        """Execute a trial and compare its answers; with `special`, also for special values.
 
         Raises:
             Refused: Answers depend on more than the request.
@@ -82,7 +84,7 @@ class Leakage:
                 self._compare_contents(trial, probes, answers, Part.LOWER, part)
         self._compare_alone(trial, probes, answers)
         for part in (Part.LOWER, Part.UPPER) if special and trial.padded else ():
-            # A maximum does not see a padding of 0 beside a positive number.
+            # A padding of 0 beside a positive number does not change a maximum.
             probes = executions.probes(trial, part)
             self._compare_alone(trial, probes, executions.beside(trial, probes, Part.LOWER))
         for own, one, other in _SPECIAL if special and trial.company else ():
@@ -134,7 +136,7 @@ class Leakage:
         others: Sequence[Tensors],
         one: Part,
     ) -> tuple[int, Difference, float] | None:
-        """Return the probe, the difference and what equal executions differ by."""
+        """Find a changed answer: the index of its probe, the change, and the change by chance."""
         for at, (answer, other) in enumerate(zip(answers, others, strict=True)):
 
             def repeated(at: int = at) -> list[Tensors]:
@@ -153,8 +155,8 @@ class Leakage:
     def _try_padding(self, trial: Trial) -> None:
         """Check more requests after the padding value changed answers.
 
-        Serving always pads with the same value, with which answers may be correct. One request does
-        not show this for all requests: a maximum does not change by a 0 beside larger numbers.
+        Serving always pads with the same value, and answers padded with it may be correct. One
+        request does not prove that: a padding of 0 beside larger numbers does not change a maximum.
         """
         for seed, part in enumerate(_PARTS_OF_PROBES, start=6):
             probes = self._executions.probes(trial, part, seed)
@@ -174,7 +176,8 @@ class Leakage:
     ) -> None:
         """Refuse answers that differ from the answers to the requests alone at their own sizes.
 
-        ties: elements are equal, so that rounding decides between integers.
+        With `ties`, the elements of a request are equal. Then rounding decides which integers an
+        answer has, so that only floats are compared.
         """
         for at, probe in enumerate(probes):
             own, alone = self._executions.alone(probe)
@@ -197,8 +200,8 @@ class Leakage:
     def _unexplained(
         self, spec: TensorSpec, pair: Pair, evidence: _Evidence
     ) -> tuple[Difference, float] | None:
-        """Return a change that rounding does not explain, and the distance by rounding."""
-        if not exceeds_promise(spec, pair):
+        """Return a change that rounding does not explain, and how much rounding changes."""
+        if not exceeds_tolerance(spec, pair):
             return None
         others = evidence.pairs(spec)
         if others:
@@ -239,7 +242,7 @@ class Leakage:
         )
 
     def _padding_fault(self, probe: Block, trial: Trial) -> tuple[str, str, str]:
-        """Return the parameter that causes a change by padding, when it occurs, and the rule."""
+        """Return the texts for a change by padding: parameter, condition, expected behaviour."""
         rules = self._config.padding
         padded = [axis for axis, own in trial.gear.extents.items() if own > probe.sizes[axis]]
         neutral = [axis for axis in padded if rules[axis] is PaddingRule.NEUTRAL]
@@ -262,7 +265,7 @@ class Leakage:
 class _Evidence:
     """Answers to one request of a trial in other arithmetics, each executed at first use.
 
-    at: the place of the request in `probes`. own: its size alone.
+    `at` is the index of the request in `probes`, `own` the size of its execution alone.
     """
 
     executions: Executions
@@ -272,7 +275,7 @@ class _Evidence:
     own: Gear
 
     def pairs(self, spec: TensorSpec) -> list[Pair]:
-        """Return the answers alone and in the trial of engines with other roundings."""
+        """Return the answers of engines with other roundings, alone and in the trial."""
         return [Pair(alone[spec.name], padded[spec.name]) for alone, padded in self._engines]
 
     def nudged_alone(self, spec: TensorSpec) -> list[Array]:
@@ -280,10 +283,10 @@ class _Evidence:
         return [alone[spec.name] for alone in self._nudged]
 
     def change_of_inputs(self, spec: TensorSpec, pair: Pair) -> tuple[Difference, float] | None:
-        """Return a change beyond rounding for an engine without a second arithmetic.
+        """Return a change beyond rounding for an engine without other arithmetics.
 
-        The last bits of the inputs are changed instead. Whole numbers have none: for them
-        `_UNMEASURED` applies.
+        Changes in the last bits of the inputs measure the rounding. If they change no answer, or
+        all inputs are integers, `_UNMEASURED` applies.
         """
         change = compare(spec, pair.padded, pair.alone), 0.0
         others = [
@@ -301,7 +304,7 @@ class _Evidence:
         rounding = Rounding((spec,), {spec.name: pair.alone}, lambda: variants)
         allowed = rounding.allowed(spec.name)
         if not any(compare(spec, alone, pair.alone) for alone in self.nudged_alone(spec)):
-            allowed = max(allowed, _UNMEASURED * rounding.promise(spec.name))
+            allowed = max(allowed, _UNMEASURED * rounding.tolerance(spec.name))
         if difference.distance <= allowed:
             return None
         return difference, rounding.seen(spec.name)
@@ -312,7 +315,7 @@ class _Evidence:
 
     @cached_property
     def _engines(self) -> list[tuple[Tensors, Tensors]]:
-        """The answers alone and in the trial of engines with other roundings."""
+        """The answers of engines with other roundings, alone and in the trial."""
         found = []
         for executor in self.executions.arithmetics():
             with suppress(EngineFault, OutOfMemory):

@@ -1,10 +1,10 @@
-"""The load check: seeded requests must get the same answers alone, padded and beside any others.
+"""The load check: seeded requests must get the same answers alone, padded and beside others.
 
 `plan` chooses the trials, `executions` executes them, and `leakage` compares the answers. With
-`reproducible: true`, `equal_bits` checks that all bits of an answer are the same at every place of
+`reproducible: true`, `equal_bits` checks that all bits of an answer are the same in every row of
 every gear. `cures` finds the parameters with which a refused model loads.
 
-The states that a request leaves to the next request of its sequence are compared like its outputs.
+The states that a request passes to the next request of its sequence are compared like its outputs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _BY_CHANCE: Final = (
 )
 
 _PADDING_COMPUTES: Final = (
-    "the graph computes with padding; its value is that of 'pad.<input>', by default 0"
+    "the graph computes with padding, whose value is 'pad.<input>', by default 0"
 )
 
 Reconfigure: TypeAlias = Callable[[Parameters], "tuple[RuntimeConfig, Gears] | None"]
-"""Returns the model with these parameters added; None if they are not allowed."""
+"""Returns the configuration with these parameters added; None if they are not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Checked:
     """The result of a check that found no fault."""
 
     report: str
-    """One line for the log: a function of the model, its configuration and the libraries."""
+    """One line for the log that depends only on the model, its configuration and the libraries."""
     measured: str
-    """One line with what rounding changes, which depends on the number of threads."""
+    """One line with the size of rounding, which depends on the number of threads."""
     one_row: str = ""
     """The reason why the graph executes one row only; empty if it executes more."""
 
@@ -63,20 +63,20 @@ class LoadCheck:
     gears: Gears
     _: KW_ONLY
     others: Sequence[Executor] = ()
-    """With `reproducible: true`, the answers of these must have the same bits."""
+    """With `reproducible: true`, the answers of these executors must have the same bits."""
     states: Sequence[TensorSpec] = ()
     flops: Callable[[Gear], int | None] = lambda _: None
     weights_bytes: int = 0
     reconfigure: Reconfigure | None = None
-    """Used to try cures; without it they are only named."""
+    """Used to try cures; without it, cures are named but not tried."""
     like: Executions | None = None
     _executions: Executions = field(init=False)
     _leakage: Leakage = field(init=False)
     _passed: int = field(init=False, default=0)  # trials
     _together: int = field(init=False, default=0)  # trials of several requests that succeeded
-    _together_fault: str = field(init=False, default="")  # of the first of these that failed
+    _together_fault: str = field(init=False, default="")  # the first failure of such a trial
     _failed: list[str] = field(init=False, default_factory=list)
-    _equal_gears: int = field(init=False, default=0)  # at whose places all bits were equal
+    _equal_gears: int = field(init=False, default=0)  # gears with equal bits in all rows
 
     def __post_init__(self) -> None:
         """Prepare the executions."""
@@ -90,8 +90,8 @@ class LoadCheck:
 
         Raises:
             ConfigFault: Answers depend on padding, on other requests, or, with
-                `reproducible: true`, on anything but the request. With a cure that was tried, if
-                there is one.
+                `reproducible: true`, on anything but the request. The text names a cure if one
+                was found.
         """
         try:
             return self._run()
@@ -110,7 +110,7 @@ class LoadCheck:
                 self._failed.append(f"{trial.gear}: {fault}")
                 if trial.company:
                     self._together_fault = self._together_fault or str(fault)
-                    # `_one_row` reports whether the first request would work alone.
+                    # `_one_row` needs to know whether the first request works alone.
                     with suppress(EngineFault, OutOfMemory):
                         self._executions.alone(self._executions.probes(trial)[0])
             else:
@@ -160,7 +160,7 @@ class LoadCheck:
     # -- graphs of one row ----------------------------------------------------------------------
 
     def _one_row(self) -> str:
-        """Return why the graph executes no two rows; empty if it does, or executes nothing.
+        """Return why the graph executes one row only; empty if it executes more rows, or none.
 
         Raises the refusal if the configuration demands more rows.
         """

@@ -1,7 +1,7 @@
 """The plan of a load check: which requests are executed together, at which sizes.
 
-The plan is a function of the configuration, the gears and the work of the graph. The clock, the
-load of the machine and the number of threads have no part in it.
+The plan depends only on the configuration, the gears and the work of the graph. It does not depend
+on the clock, the load of the machine or the number of threads.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ge_runtime.specs import ROWS, Relation
 
 MOST_FLOPS: Final = 3 * 10**10
 """Floating-point operations of a plan: a core of 2024 executes them in about 0.3 to 1.5 seconds.
-Trials beyond that are left out, the most important ones last."""
+If a plan has more operations, its least important trials are left out."""
 
 MOST_GEARS: Final = 8
-"""Gears in a plan. Models with more are checked at the smallest, the two largest, and some between
-them."""
+"""Largest number of gears in a plan. Models with more gears are checked at the smallest, the two
+largest, and some gears between them."""
 
 EXECUTIONS: Final = 4
-"""Executions of a trial that count for its work: several with different contents, and the requests
-alone."""
+"""Executions that the estimated work of a trial counts: several with different contents, and those
+of its requests alone."""
 
 _PROBES: Final = 3
-"""Requests of a trial whose answers are compared."""
+"""Largest number of requests of a trial whose answers are compared."""
 
 Sizes = Mapping[str, int]
-"""Axis to the size of a request's tensors."""
+"""The size of a request's tensors along each axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Plan:
     trials: tuple[Trial, ...]
     """The smallest first."""
     left_out: tuple[str, ...]
-    """Descriptions of what is not executed."""
+    """Descriptions of gears and trials that are not executed."""
     flops: int
     """Estimated operations of all trials."""
     reduced: bool
@@ -90,8 +90,8 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model.
 
-    `flops` estimates the operations of one execution; None if they are unknown. Then each of the
-    graph's weights counts as two for each position.
+    `flops` estimates the operations of one execution. If it returns None, two operations are
+    counted for each of the graph's weights at each position.
     """
     trials, left_out = candidates(config, gears)
     each = max(1, weights_bytes // 2)  # two operations for four bytes
@@ -105,8 +105,8 @@ def plan_of(
             known = each * _elements(trial.gear)
         return EXECUTIONS * known
 
-    # Work never decreases when sizes grow: if the largest trial fits as often as there are trials,
-    # all fit, and the graph is analysed once.
+    # Work never decreases when sizes grow. If all trials fit even with the work of the largest,
+    # the graph is analysed only once.
     largest = max(trials, key=lambda trial: _elements(trial.gear), default=None)
     if largest is None:
         return Plan((), tuple(left_out), 0, reduced=False)
@@ -137,7 +137,7 @@ def plan_of(
 
 
 def candidates(config: RuntimeConfig, gears: Gears) -> tuple[list[Trial], list[str]]:
-    """Return all trials, the most important first, and descriptions of gears without one."""
+    """Return all trials, the most important first, and descriptions of gears without a trial."""
     every = gears.every()
     chosen = _spread(every)[:MOST_GEARS]
     left_out = []
@@ -154,8 +154,8 @@ def candidates(config: RuntimeConfig, gears: Gears) -> tuple[list[Trial], list[s
 def served_gear(config: RuntimeConfig, gears: Gears, requests: Sequence[Sizes]) -> Gear | None:
     """Return the size at which serving executes these one-row requests together.
 
-    Returns None if it never executes them together. A request alone that no gear holds is executed
-    at its own size if config.pbtxt allows it.
+    Returns None if serving never executes them together. A single request that fits no gear is
+    executed at its own size if config.pbtxt allows it.
     """
     if len(requests) > 1 and (not config.batched or len(requests) > config.rows):
         return None
@@ -179,11 +179,11 @@ def served_gear(config: RuntimeConfig, gears: Gears, requests: Sequence[Sizes]) 
 
 
 def sizes_within(config: RuntimeConfig, extents: Sizes, *, turn: int = 0) -> list[dict[str, int]]:
-    """Return sizes of requests that an execution of these extents holds, the smallest first.
+    """Return sizes of requests that fit into an execution of these extents, the smallest first.
 
-    The smallest, a prime about half as large, and one element less than the execution. With several
-    padded axes also requests that are small along one of them only. Those beyond the smallest are
-    rotated by `turn`.
+    They are the smallest size, a prime about half as large as the execution, and one element less
+    than the execution. With several padded axes there are also sizes that are small along one axis
+    only. All sizes but the first are rotated by `turn`.
     """
     padded = [axis for axis in extents if config.padding[axis] is not PaddingRule.EQUAL]
     minimums = config.axis_sizes.minimums
@@ -205,7 +205,7 @@ def sizes_within(config: RuntimeConfig, extents: Sizes, *, turn: int = 0) -> lis
 
 
 def _targets(config: RuntimeConfig, gears: Gears, chosen: Sequence[Gear]) -> Iterator[Gear]:
-    """Yield the sizes to execute: the chosen gears, with free axes at parts of their limits."""
+    """Yield the sizes to execute: chosen gears, with axes without gears at parts of their limit."""
     geared = set(chain.from_iterable(config.gears))
     free = [axis for axis in config.limits if axis not in geared]
     free_rows = config.batched and ROWS not in geared
@@ -220,7 +220,7 @@ def _targets(config: RuntimeConfig, gears: Gears, chosen: Sequence[Gear]) -> Ite
 
 
 def _shares(config: RuntimeConfig, free: Sequence[str]) -> list[dict[str, int]]:
-    """Return the sizes of free axes: small, largest, an eighth, a prime near a third, a half."""
+    """Return sizes of axes without gears: small, the limit, and about 1/8, 1/3 and 1/2 of it."""
     executed = config.axis_sizes.executed
     smallest = config.axis_sizes.smallest(config.outputs)
     shares: list[dict[str, int]] = []
@@ -242,7 +242,7 @@ def _shares(config: RuntimeConfig, free: Sequence[str]) -> list[dict[str, int]]:
 
 
 def _trials_at(config: RuntimeConfig, gears: Gears, gear: Gear, *, turn: int) -> Iterator[Trial]:
-    """Yield the executions at this size: of several requests, and of one that is padded."""
+    """Yield trials at this size: one of several requests, and some of one padded request."""
     found = sizes_within(config, gear.extents, turn=turn)
     extents = dict(gear.extents)
     count = _requests_at(config, gears, gear)
@@ -250,7 +250,7 @@ def _trials_at(config: RuntimeConfig, gears: Gears, gear: Gear, *, turn: int) ->
         probes = [
             own for own in found if served_gear(config, gears, [extents, own]) is not None
         ] or [extents]
-        # With little room, different trials have different probes.
+        # If the trial has no room for all probes, different trials have different probes.
         start = turn % len(probes) if count - 1 < len(probes) else 0
         probes = (probes[start:] + probes[:start])[: min(_PROBES, count - 1)]
         company = (extents,) * (count - len(probes))
@@ -268,9 +268,10 @@ def _trials_at(config: RuntimeConfig, gears: Gears, gear: Gear, *, turn: int) ->
 
 
 def _requests_at(config: RuntimeConfig, gears: Gears, gear: Gear) -> int:
-    """Return a number of requests of this gear's size that serving executes at it; 0 for none.
+    """Return how many requests of this gear's size serving executes together at this gear.
 
-    The smallest above 1 if there is one, but at least as many as there are probes if possible.
+    It is the smallest possible number above `_PROBES`, or else the largest one; 0 if none is
+    possible.
     """
     extents = dict(gear.extents)
     most = min(gear.rows, config.rows)
@@ -290,7 +291,7 @@ def _own_size(config: RuntimeConfig, sizes: Sizes) -> Gear:
 
 
 def _smaller(config: RuntimeConfig, gears: Gears, trial: Trial) -> Trial | None:
-    """Return the trial with one probe; None if that is no smaller."""
+    """Return the trial with one probe; None if its execution would not be smaller."""
     if len(trial.requests) <= 2:
         return None
     probes, company = trial.probes[:2][-1:], trial.company[:1]
@@ -303,7 +304,7 @@ def _smaller(config: RuntimeConfig, gears: Gears, trial: Trial) -> Trial | None:
 def _smallest(
     config: RuntimeConfig, extents: Sizes, padded: Sequence[str]
 ) -> dict[str, int] | None:
-    """Return the smallest sizes, doubled until every output has a size; None if there are none."""
+    """Double the smallest sizes until every output has elements; None if that is impossible."""
     sizes = {**extents, **{axis: config.axis_sizes.minimums[axis] for axis in padded}}
     while not _answerable(config, sizes):
         if sizes == extents:

@@ -16,7 +16,7 @@ from ge_runtime.verification.elements import element_ranges, nudged, random_elem
 
 _DEVICE_INTEGERS: Final = (0.0, 2.0)
 """On devices, integers without `range.<input>` are 0 and 1. A larger index may lie outside a table
-of the graph, which some devices do not survive; a CPU engine raises."""
+of the graph: a CPU engine raises an error, but some devices crash."""
 
 _SHARED_SEED: Final = 4
 """Seed of inputs that have one value for the whole execution."""
@@ -37,10 +37,10 @@ class Values:
     """Makes requests of seeded values: equal seeds give equal requests."""
 
     def __init__(self, config: RuntimeConfig, states: Sequence[TensorSpec] = ()) -> None:
-        """Prepare for one model; with `states`, by graph input, requests belong to a sequence.
+        """Prepare for one model. `states` are the states of sequences, named by graph input.
 
         Raises:
-            RuntimeFault: A range that its tensor's type cannot represent.
+            RuntimeFault: The type of a tensor cannot represent its range.
         """
         self._config = config
         self._states = states
@@ -55,7 +55,7 @@ class Values:
         self._ranges = element_ranges(config, (*self._specs, *states), integers=integers)
 
     def block(self, sizes: Mapping[str, int], seed: Sequence[int], part: Part = Part.ALL) -> Block:
-        """Return a request of one row, full to its ends, with values of a part of their ranges."""
+        """Return a request of one row without padding, with values of a part of their ranges."""
         rng = np.random.default_rng(seed)
         tensors = {spec.name: self._tensor(spec, sizes, rng, part) for spec in self._specs}
         lengths = {axis: tensors[name].ravel().tolist() for axis, name in self._lengths.items()}
@@ -77,7 +77,7 @@ class Values:
             shared = np.random.default_rng(_SHARED_SEED)
             return random_elements(shared, spec.dtype, shape, (low, high))
         middle = (low + high) / 2
-        # Both halves of an integer range with at least two values have a value.
+        # Both halves of an integer range with at least two values contain a value.
         if part is Part.LOWER:
             high = math.ceil(middle) if spec.dtype.is_integer else middle
         elif part is Part.UPPER:
@@ -100,7 +100,7 @@ class Values:
         return elements
 
     def other_padding(self, spec: TensorSpec, pad: np.generic) -> np.generic:
-        """Return an allowed value of an input that differs from its padding."""
+        """Return an allowed value of an input that differs from `pad`."""
         low, high = (spec.dtype.scalar(end) for end in self._ends(spec))
         return high if high != pad else low
 

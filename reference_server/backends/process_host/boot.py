@@ -1,8 +1,8 @@
 """Starts the child process in the interpreter of a model's environment, from CPython 3.9 on.
 
-Its arguments are the folder of `reference_server`, the folder that was put in front of
-LD_LIBRARY_PATH, the name of the instance, which `ps` shows, and the arguments of `child.main`.
-The server's own packages are not importable: the environment has other ones.
+The program's arguments are the folder of `reference_server`, the folder that was put in front of
+LD_LIBRARY_PATH, the name of the instance, which `ps` shows, and the arguments of `child.main`. The
+server's other packages are not importable: the environment has its own packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def start(package: str, libraries: str, *numbers: str) -> None:
 
 
 def _restore_library_path(libraries: str) -> None:
-    """Remove the folder from LD_LIBRARY_PATH, as Triton does, for programs that the model runs."""
+    """Remove `libraries` from LD_LIBRARY_PATH, as Triton does, for programs that the model runs."""
     rest = os.environ["LD_LIBRARY_PATH"][len(libraries) + 1 :]
     if rest:
         os.environ["LD_LIBRARY_PATH"] = rest
@@ -34,7 +34,7 @@ def _restore_library_path(libraries: str) -> None:
 
 
 def _add_package(folder: str) -> None:
-    """Import `reference_server` from its folder, whose neighbours are other packages."""
+    """Import `reference_server` without making the packages beside its folder importable."""
     spec = importlib.util.spec_from_file_location(
         "reference_server",
         os.path.join(folder, "__init__.py"),  # noqa: PTH118 - nothing else needs pathlib here
@@ -47,7 +47,7 @@ def _add_package(folder: str) -> None:
 
 
 def _import_child() -> Callable[..., None]:
-    """Return `child.main`. Python 3.9 ignores the arguments that 3.10 has added to functions."""
+    """Return `child.main`. On Python 3.9, arguments of functions that 3.10 added are ignored."""
     if sys.version_info >= (3, 10):  # noqa: UP036
         from reference_server.backends.process_host.child import main
 

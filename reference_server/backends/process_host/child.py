@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 #: The result of a job, and the parcel with its tensors.
 _Outcome = tuple[Any, "Parcel | None"]
-#: The type of the result message, and the work. "exit" ends the process.
+#: The type of the result message, and the function to run. The type "exit" ends the process.
 _Job = tuple[str, Callable[[], _Outcome]]
 
 
@@ -66,16 +66,16 @@ def main(parent: int, events: int, jobs: int, incoming: int, outgoing: int) -> N
 def _channel(end: int) -> MessageChannel:
     channel = MessageChannel(socket.socket(fileno=end))
     channel.close_in_forks()
-    # `pass_fds` made it inheritable. A process that the model starts must not keep it open,
+    # `pass_fds` made the socket inheritable. A process that the model starts must not keep it open,
     # because the server would then not notice the end of this process.
     os.set_inheritable(end, False)
     return channel
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread of `parent` ends that has started it.
+    """Have the kernel kill this process when the thread of `parent` that started it ends.
 
-    The receiving thread would notice the end too, but not while a model holds the GIL.
+    The receiving thread notices the end of `parent` too, but not while a model holds the GIL.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent has ended already
@@ -93,7 +93,7 @@ def _ignore_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, do_nothing)
-        forks.default_in_forks(number)  # or `Process.terminate` would end no child of the model
+        forks.default_in_forks(number)  # or `Process.terminate` could not end the model's children
 
 
 def _set_up_output() -> None:
@@ -108,7 +108,7 @@ def _log_to(connection: Connection) -> None:
     logger = logging.getLogger("reference_server")
     logger.handlers[:] = [_ConnectionHandler(connection)]
     logger.propagate = False
-    logger.setLevel(logging.DEBUG)  # the server filters
+    logger.setLevel(logging.DEBUG)  # the server filters by level
     # A forked child has no connection and prints its log lines.
     printed = logging.StreamHandler()
     forks.call_in_forks(lambda: logger.handlers.__setitem__(slice(None), [printed]))
@@ -217,7 +217,8 @@ class _Child:
                 self._requests.answered(number)
             raise
         for index, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
-            # The other requests are answered by their senders and can be cancelled until then.
+            # The model answers the other requests later by response senders. Until then the
+            # requests can be cancelled.
             if response is not None or index in execution.rescheduled:
                 self._requests.answered(number)
         parcel = Parcel(self._connection)

@@ -31,11 +31,11 @@ _Read = TypeVar("_Read")
 _LENGTHS = struct.Struct("<Ii")
 _NO_PARCEL = -1
 _CHUNK = 1 << 16
-#: The limit for a message in bytes, parcel included. Large tensors are not part of it.
+#: The limit for a message in bytes, parcel included. Large tensors are not part of a message.
 _LIMIT = 1 << 28
 #: The limit for one `recv` in bytes.
 _RECEIVE_LIMIT = 1 << 20
-# The standard library, because NaN and lone surrogates must pass as within one process.
+# The standard library's JSON passes NaN and lone surrogates unchanged, as within one process.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
@@ -56,11 +56,11 @@ class MessageChannel:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._lock = threading.Lock()
         self._backlog = bytearray()  # bytes that the socket did not accept yet
-        self.sent = 0  # the number of messages, those in the backlog included
+        self.sent = 0  # the number of messages, including the backlog
         self._received = bytearray()
 
     def send(self, *messages: Message, parcel: Parcel | None = None) -> None:
-        """Send messages in order, the last with its parcel. Never blocks.
+        """Send messages in order; `parcel` belongs to the last message. Never blocks.
 
         No-op if the peer is gone. Bytes that the socket does not accept at once are sent by a
         separate thread: a receiver may have to send too, and both sides could wait for each other.
@@ -128,7 +128,7 @@ class MessageChannel:
                 if len(received) >= needed:
                     end = _LENGTHS.size + text_length
                     text = received[_LENGTHS.size : end].decode()
-                    # A copy, which views keep alive.
+                    # A copy that lives as long as its views.
                     data = None if data_length == _NO_PARCEL else received[end:needed]
                     del received[:needed]
                     return _message(text), data
@@ -141,7 +141,7 @@ class MessageChannel:
                     continue
                 raise ValueError(
                     f"found {len(received)} bytes of a message, then nothing for "
-                    f"{self._stalled_s:g} s; expected {needed}"
+                    f"{self._stalled_s:g} s; expected {needed} bytes"
                 ) from None
             except OSError:
                 return None
@@ -162,7 +162,7 @@ class MessageChannel:
         forks.hold_for_forks(self._lock.acquire, self._lock.release)
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection for both sides; with SHUT_RD this side ends after the unread bytes."""
+        """End the connection for both sides; SHUT_RD ends only reading, after the unread bytes."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(how)
 
@@ -199,13 +199,13 @@ def _message(text: str) -> list[Any]:
 class Connection:
     """One end of the connection: sends and receives messages, and manages the shared memory.
 
-    There are two channels. Jobs and their results use one: they go from the thread that requests
-    the job to the thread that runs it, and back, with one change of threads each way. Events use
-    the other, and a separate thread receives them. A job is returned after all events have been
-    handled that were sent before it. An event may be handled before an earlier job.
+    There are two channels. Jobs and their results use the first channel, without a thread between
+    the requesting and the running thread. Events use the second channel, and a separate thread
+    receives them. `receive_job` returns a job only after the events that were sent before the job
+    have been handled. An event may be handled before an earlier job.
 
     Each message carries the offsets of the blocks that this side no longer uses. Any thread may
-    send. One thread calls `run`, and one at a time `receive_job`.
+    send. One thread calls `run`; one thread at a time calls `receive_job`.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Connection:
         self._receiver: threading.Thread | None = None
         self._collecting = threading.Lock()
         self._collected = threading.Event()
-        self._handled = 0  # the number of events
+        self._handled = 0  # the number of handled events
         self._is_awaited = False
         self._changed = threading.Condition()
         self._is_over = False
@@ -280,11 +280,12 @@ class Connection:
 
     def _collects(self) -> bool:
         """Wait for the other side's unused blocks; return False if this thread must not wait."""
-        if threading.current_thread() is self._receiver:  # it handles the answer
+        if threading.current_thread() is self._receiver:  # handles the answer
             return False
         with self._collecting:
             self._collected.clear()
-            # Read after `clear`: `run` sets both at its end, so this thread sees one of them.
+            # At its end `run` sets `_is_over` and `_collected`. As `_is_over` is read after
+            # `clear`, this thread sees one of the two.
             if self._is_over:
                 return False
             self.send("collect")
@@ -298,7 +299,6 @@ class Connection:
         its effect.
         """
         self._receiver = threading.current_thread()
-        # Not in `handlers`, because a `put` of the other side waits for "collected".
         own: dict[str, Handler] = {
             "free": self._outgoing.free,
             "collect": lambda: self.send("collected"),
@@ -324,7 +324,7 @@ class Connection:
         self._collected.set()
 
     def receive_job(self, read: Callable[..., _Read], limit_s: float | None = None) -> _Read | None:
-        """Wait for the next job and return the result of `read` for it; None at the end.
+        """Wait for the next job and return the result of `read` for the job; None at the end.
 
         A job that cannot be read ends the connection.
 

@@ -1,7 +1,4 @@
-"""The server's side of a model's process: its calls, and the requests that it executes.
-
-Calls are BLS requests, model control, metrics and log lines.
-"""
+"""The server's side of a model's process: calls from the process, and requests in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from reference_server.core.telemetry import MetricKind
 
 log = logging.getLogger(__name__)
 
-#: Numbers of the metric families and series of all processes; none is used twice.
+#: Numbers of the metric families and series of all processes; no number is used twice.
 _numbers = itertools.count()
 
 
@@ -49,7 +46,7 @@ class CallDispatcher:
         self._metrics = metrics
         self._calls = calls
         self._in_flight = in_flight
-        # They are not released when a process dies: its successor continues the same series.
+        # The holds are not released when a process dies: its successor continues the same series.
         self._holds: dict[int, MetricFamilyHold] = {}
         self._series: dict[int, MetricSeries] = {}
         self._bls_requests: dict[int, InferRequest] = {}
@@ -59,10 +56,10 @@ class CallDispatcher:
             "infer": self._infer,
             "hold": self._hold,
             "series": self._new_series,
-            "move": self._move,
+            "move": self._update_series,
             "value": lambda number: self._series[number].value(),
         }
-        # Loading takes as long as the model does and may need this very process. So each of these
+        # Loading takes as long as the model does and may wait for this process. So each of these
         # calls runs on its own thread.
         self._blocking: Mapping[str, Callable[..., Any]] = {
             "load": self._load,
@@ -130,7 +127,7 @@ class CallDispatcher:
             if halted is None:
                 self._calls.infer(request)
             else:
-                # By number, because the request objects of the process are other ones.
+                # By number, because the process has request objects of its own.
                 waiting = [found for n in halted if (found := self._in_flight(n)) is not None]
                 self._calls.infer(request, waiting)
         except ServerError:
@@ -192,7 +189,7 @@ class CallDispatcher:
     def _forget(self, number: int) -> None:
         del self._series[number]
 
-    def _move(self, number: int, verb: str, value: float) -> None:
+    def _update_series(self, number: int, verb: str, value: float) -> None:
         series = self._series[number]
         moves = {"increment": series.increment, "set": series.set, "observe": series.observe}
         moves[verb](value)
@@ -218,7 +215,7 @@ def write_record(name: str, level: int, path: str, line: int, text: str, created
         logger.handle(record)
 
 
-# ------------------------------------------------------------------- the requests it was given
+# ------------------------------------------------------------------- the requests in flight
 
 
 @dataclass(slots=True)
@@ -229,7 +226,7 @@ class _Entry:
     send_full: Callable[[bool], None] | None = None
 
     def unwatch(self) -> None:
-        """Stop to report cancellation and backlog to the process."""
+        """Stop reporting cancellation and backlog to the process."""
         cancellation = self.request.cancellation
         if self.cancel is not None:
             cancellation.unwatch(self.cancel)
@@ -240,7 +237,7 @@ class _Entry:
 class InFlightRequests:
     """The unanswered requests by number, in the order of arrival. Thread-safe.
 
-    The caller that takes a request out is the only one that answers it.
+    Only the caller that takes a request out answers it.
     """
 
     def __init__(self) -> None:
@@ -268,7 +265,7 @@ class InFlightRequests:
         The process must have received the requests.
         """
         for number in numbers:
-            # Without the lock, since `watch` calls at once if a request is cancelled already.
+            # Without the lock, since `watch` calls back at once if a request is cancelled already.
             entry = self._entries.get(number)
             if entry is not None:
                 entry.cancel = _cancel(entry.child, number)
@@ -294,12 +291,12 @@ class InFlightRequests:
         return {number: entry.request for number, entry in found.items()}
 
     def executed(self, child: ChildProcess) -> None:
-        """Note that the batch of `child` has ended; its other requests are answered later."""
+        """Record that the batch of `child` has ended; unanswered requests are answered later."""
         with self._lock:
             self._executing.pop(child, None)
 
     def take_late(self, child: ChildProcess) -> dict[int, InferRequest]:
-        """Remove and return the requests that `child` was to answer later."""
+        """Remove and return the unanswered requests of ended batches of `child`."""
         with self._lock:
             # The thread that waits for the running batch fails its requests.
             executing = self._executing.get(child, ())

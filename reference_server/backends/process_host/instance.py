@@ -40,7 +40,7 @@ _NS_PER_S = 1_000_000_000
 class Backoff:
     """The delays before a process is started again. Reads no clock.
 
-    The first delay is `first_s`. Each further one is twice as long, up to `limit_s`. If a process
+    The first delay is `first_s`. Each further delay is twice as long, up to `limit_s`. If a process
     ran for longer than `limit_s`, the delays start again at `first_s`.
     """
 
@@ -55,7 +55,7 @@ class Backoff:
         self._started_ns = now_ns
 
     def ended(self, now_ns: int) -> int:
-        """Note an end or a failed start; return the delay of the next start in nanoseconds."""
+        """Record an end or a failed start; return the delay of the next start in nanoseconds."""
         if self._started_ns is not None and now_ns - self._started_ns > self._limit_ns:
             self._delay_ns = self._first_ns
         self._started_ns = None
@@ -169,24 +169,24 @@ class ProcessInstance:
             self._in_flight.watch(numbers)
             execution: Execution = child.result(limit_s)
         except ProcessEnded:
-            return self._unfinished(child, numbers, requests, self._unhealthy())
+            return self._aborted_execution(child, numbers, requests, self._unhealthy_error())
         except ProcessSlow:
             child.kill()  # Python code cannot be interrupted from here: end its process
             too_long = internal(
                 f"Failed to process the request(s) for model '{self.name}', message: the execution "
                 f"took longer than {limit_s:g} s, and its process was ended."
             )
-            return self._unfinished(child, numbers, requests, too_long)
+            return self._aborted_execution(child, numbers, requests, too_long)
         except ServerError:
             if child.is_gone:  # requests cannot be packed: the shared memory is closed
-                return self._unfinished(child, numbers, requests, self._unhealthy())
+                return self._aborted_execution(child, numbers, requests, self._unhealthy_error())
             self._in_flight.take(numbers)
             self._in_flight.executed(child)
             raise
-        if not _answers(execution, len(requests)):
+        if not _is_result_for(execution, len(requests)):
             log.error("'%s': its process sent a result that does not fit the batch", self.name)
             child.kill()
-            return self._unfinished(child, numbers, requests, self._unhealthy())
+            return self._aborted_execution(child, numbers, requests, self._unhealthy_error())
         self._in_flight.take(
             number
             for index, number in enumerate(numbers)
@@ -233,7 +233,7 @@ class ProcessInstance:
                 prepare(_Started(self.name, partial(self._execute, child)))
         except ProcessEnded as error:
             log.error("the process of instance '%s' %s while it was starting", self.name, error)
-            raise self._unhealthy() from error
+            raise self._unhealthy_error() from error
         except ServerError:
             child.exit()
             raise
@@ -242,7 +242,7 @@ class ProcessInstance:
                 self._starting = None
         with self._changed:
             if child.is_gone:  # it ended before `_child` was set, so `_ended` ignored it
-                raise self._unhealthy()
+                raise self._unhealthy_error()
             self._child = child
             self._backoff.started(self._clock.monotonic_ns())
             self._changed.notify_all()
@@ -302,11 +302,11 @@ class ProcessInstance:
                     self._changed.notify_all()
             else:
                 break
-        log.info("'%s' was started again", self.name)
+        log.info("the process of instance '%s' was started again", self.name)
         self._health.mark_healthy(self.name)
 
     def _ready_child(self) -> ChildProcess:
-        """Return the process, after the next attempt to start it if it is down."""
+        """Return the process. If it is down, wait for the next attempt to start it."""
         with self._changed:
             if self._child is None and self._supervision.restarts:
                 failed = self._failed_starts
@@ -314,13 +314,13 @@ class ProcessInstance:
                     lambda: self._child is not None or self._failed_starts != failed
                 )
             if self._child is None:
-                raise self._unhealthy()
+                raise self._unhealthy_error()
             return self._child
 
     # ----------------------------------------------------------------------------- its requests
 
     def _responded(self, number: int, packed: messages.Packed, parcel: ReceivedParcel) -> None:
-        """Deliver a response that is not a result of `execute`. On the receiving thread."""
+        """Deliver a response that is not a result of `execute`. Runs on the receiving thread."""
         response = messages.unpack_response(parcel, packed)
         final = response.final
         request = (
@@ -329,7 +329,7 @@ class ProcessInstance:
         if request is not None:  # otherwise the request has failed already
             deliver(request.sink, response)
 
-    def _unfinished(
+    def _aborted_execution(
         self,
         child: ChildProcess,
         numbers: range,
@@ -352,17 +352,17 @@ class ProcessInstance:
     def _fail_late(self, child: ChildProcess) -> None:
         """Fail the requests that a dead process would have answered later."""
         for request in self._in_flight.take_late(child).values():
-            request.sink.send(self._error_response(request, self._unhealthy()))
+            request.sink.send(self._error_response(request, self._unhealthy_error()))
 
     def _error_response(self, request: InferRequest, error: ServerError) -> InferResponse:
         spec = self._spec
         return InferResponse(spec.model_name, spec.model_version, request.id, error=error)
 
-    def _unhealthy(self) -> ServerError:
+    def _unhealthy_error(self) -> ServerError:
         return internal(f"Stub process '{self.name}' is not healthy.")
 
 
-def _answers(execution: object, count: int) -> bool:
+def _is_result_for(execution: object, count: int) -> bool:
     """Return whether `execution` is a valid result for `count` requests."""
     return (
         isinstance(execution, Execution)

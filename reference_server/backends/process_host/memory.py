@@ -2,8 +2,8 @@
 
 It is an anonymous file, which the kernel frees with the last process that uses it. Its size is
 sealed, so that neither process can remove pages of the other. The file is large and sparse: the
-kernel allocates pages when they are written. Pages beyond `KEPT_BYTES` are returned when no block
-is in use.
+kernel allocates pages when they are written. Pages beyond `KEPT_BYTES` are returned to the kernel
+when no block is in use.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def create(limit: int = LIMIT_BYTES) -> int:
 def _mapped(descriptor: int) -> mmap.mmap:
     """Map the file. Raises ValueError if its size is not sealed: lost pages cause SIGBUS."""
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-        raise ValueError("found a file that can shrink; expected one with a sealed size")
+        raise ValueError("found a file that can shrink; expected a sealed size")
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 
@@ -160,14 +160,14 @@ class OutgoingMemory:
 
 
 class _Lease(weakref.ref[_Bytes]):
-    """A weak reference to a view that knows the offset of its block."""
+    """A weak reference to a view, with the offset of the view's block."""
 
     __slots__ = ("offset",)
     offset: int
 
 
 class IncomingMemory:
-    """The reading side: returns views of blocks, and collects the offsets of unused ones.
+    """The reading side: returns views of blocks, and collects the offsets of unused blocks.
 
     A view is writable and belongs to the caller. It is valid while anything refers to it, such as
     an array of the view or an array of that array. Thread-safe.
@@ -194,7 +194,7 @@ class IncomingMemory:
         return block.data
 
     def close(self) -> None:
-        """Drop the map, which lives as long as its views."""
+        """Release the map; its views keep it alive."""
         self._map = None
 
     def _end(self, lease: weakref.ref[_Bytes]) -> None:

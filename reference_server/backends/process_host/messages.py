@@ -1,8 +1,8 @@
 """Converts requests, responses and model specifications to messages.
 
-A message is JSON. Its tensors are in a parcel: small ones in the message itself, others in shared
-memory. A block of shared memory costs a table entry on each side and a report when it is free
-again. For few bytes a copy through the socket is faster.
+A message is JSON. Its tensors are in a parcel: small tensors in the message itself, larger tensors
+in shared memory. A block of shared memory costs a table entry on each side, and a report when the
+block is free again. For few bytes a copy through the socket is faster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Room(Protocol):
 
 
 class Parcel:
-    """The tensors of a message to send. `data` holds those in the message."""
+    """The tensors of a message to send. `data` holds the small tensors."""
 
     def __init__(self, room: Room) -> None:
         self.data = bytearray()
@@ -203,7 +203,7 @@ def unpack_request(
 
 
 def pack_response(parcel: Parcel, response: InferResponse) -> Packed:
-    """Pack a response; without room for its tensors it becomes an error."""
+    """Pack a response. If there is no room for its tensors, pack an error instead."""
     error = response.error
     tensors: list[Packed] = []
     if error is None:

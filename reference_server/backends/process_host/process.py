@@ -31,7 +31,7 @@ _BOOT = (
     "import sys; _, _, *numbers = sys.argv[:7]; sys.path[:] = sys.argv[7:]; sys.argv[:] = ['']; "
     "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
 )
-#: Starts the child in an environment.
+#: The program that starts the child in a model's own environment.
 _BOOT_FILE = Path(__file__).with_name("boot.py")
 _PACKAGE = _BOOT_FILE.parents[2]
 #: The time limit for the exit of a process without work.
@@ -40,8 +40,8 @@ _EXIT_S = 5.0
 _STALLED_S = 60.0
 #: The time between two checks whether a process is stopped, for example by SIGSTOP.
 _CHECK_S = 0.5
-#: A process that is stopped at this number of consecutive checks is killed. Triton's requests fail
-#: after a second, too.
+#: A process that is stopped at this number of consecutive checks is killed. In Triton, too, the
+#: requests of a stopped process fail after a second.
 _STOPPED_CHECKS = 3
 
 
@@ -59,15 +59,15 @@ class Dispatcher(Protocol):
     handlers: Mapping[str, Handler]
 
     def end(self) -> None:
-        """Note the end of the process."""
+        """Handle the end of the process."""
 
 
 class ChildProcess:
     """A process that runs one job after the other.
 
     `new_dispatcher` creates the event handlers. `ended` is called once with a description of the
-    end, after the last message and before a waiting job fails. The process runs in `environment`
-    instead of the server's.
+    end, after the last message and before a waiting job fails. If `environment` is None, the
+    process runs in the server's environment.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process without waiting for its initialization.
 
-        Raises ServerError if the system refuses.
+        Raises ServerError if the system cannot start a process.
         """
-        # The kernel kills the process with the thread that started it, so the thread stays.
+        # The kernel kills the process when the thread that started it ends, so the thread keeps
+        # running.
         threading.Thread(target=self._supervise, name=f"{self._name} process", daemon=True).start()
         self._started.wait()
         if self._failure is not None:
@@ -131,7 +132,7 @@ class ChildProcess:
     def is_ready(self) -> bool:
         """Return the model's readiness; False if the process has ended.
 
-        Blocks as long as the model does. May run beside a job, but not concurrently with itself.
+        Blocks as long as the model does. A job may run at the same time, but no second `is_ready`.
         """
         if self.is_gone:
             return False
@@ -170,7 +171,7 @@ class ChildProcess:
             self._started.set()
         dispatcher = self._new_dispatcher(self.connection)
         self.connection.run({**dispatcher.handlers, "readiness": self._readiness.put})
-        # Its last output often shows why it ended, so that output is copied first.
+        # The last output often shows why the process ended, so the output is copied first.
         try:
             self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
@@ -248,7 +249,7 @@ class ChildProcess:
         self.connection.shut()
 
     def _check(self) -> None:
-        """Kill the process if it has been stopped for some checks: its requests would never end."""
+        """Kill a process that stays stopped: its requests would never end."""
         if self._stopped_checks < _STOPPED_CHECKS:
             self._stopped_checks = self._stopped_checks + 1 if is_stopped(self.pid) else 0
             if self._stopped_checks == _STOPPED_CHECKS:
@@ -256,7 +257,7 @@ class ChildProcess:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped a process of this user. A debugger's stop is another."""
+    """Return whether a process of this user is stopped by a signal, not by a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:  # it has ended
@@ -290,7 +291,7 @@ def _described(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-# ------------------------------------------------------------------------------- its output
+# ------------------------------------------------------------------------------- the output
 
 
 def pump(
@@ -302,9 +303,9 @@ def pump(
 ) -> None:
     """Copy each line from `pipes` to its stream as `[name] line`, until all pipes end.
 
-    Calls `check` at regular intervals while the process of the pidfd `life` runs, and `ended` when
-    it has ended and its output is copied. Sockets and pipes do not show that end while children of
-    the process hold them open. Blocks. Closes all these descriptors.
+    Calls `check` at regular intervals while the process of the pidfd `life` runs. Calls `ended`
+    when the process has ended and its output is copied. Sockets and pipes do not show the end of
+    the process while its children hold them open. Blocks. Closes `life` and `pipes`.
     """
     check_s = time.monotonic() + _CHECK_S
     lives = True

@@ -1,4 +1,4 @@
-"""Proxies of the server in the child process: their calls are sent over the connection."""
+"""Proxies of the server in the child process. They send each call over the connection."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class ReceivedRequests:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Without the requests: when the model drops a request, its tensors must be freed.
+        # Holds no requests: when the model drops a request, its tensors must be freed.
         self._in_flight: dict[int, Cancellation] = {}
         self._backlogs = Backlogs()
         # Requests arrive in jobs, events on another socket: an event may precede its request.
@@ -215,7 +215,7 @@ class ReceivedRequests:
         return requests
 
     def numbers_of(self, requests: Sequence[InferRequest]) -> list[int]:
-        """Return the numbers of the unanswered ones among `requests`."""
+        """Return the numbers of the unanswered requests in `requests`."""
         # Compared by their cancellations: the requests themselves are not stored here.
         wanted = {id(request.cancellation) for request in requests}
         return [number for number, known in self._in_flight.copy().items() if id(known) in wanted]
@@ -225,7 +225,7 @@ class ReceivedRequests:
         self._in_flight.pop(number, None)
 
     def _apply(self, number: int, action: Callable[[Cancellation], None]) -> None:
-        """Apply an action to a request, now or when it arrives; no-op if it is answered."""
+        """Apply an action to a request, now or at its arrival; no-op for an answered request."""
         with self._lock:
             if number >= self._next:
                 self._early.setdefault(number, []).append(action)
@@ -249,7 +249,7 @@ class ReceivedRequests:
 
 
 class TraceProxy:
-    """The trace of request `number`; the server records most of its events itself."""
+    """The trace of request `number`; the server records most events itself."""
 
     def __init__(self, connection: Connection, number: int, context: str) -> None:
         self._connection = connection
@@ -260,12 +260,12 @@ class TraceProxy:
         """No-op: the server records the timestamps."""
 
     def accepted(self, model: str, version: int, request: InferRequest) -> None:
-        """No-op: the server has recorded it."""
+        """No-op: the server records this event."""
 
     def answered(
         self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
     ) -> None:
-        """No-op: the server records it."""
+        """No-op: the server records this event."""
 
     def record(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Parameter]

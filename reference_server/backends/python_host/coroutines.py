@@ -1,4 +1,4 @@
-"""The event loops of one instance: one for its coroutines, and one of its thread."""
+"""The event loops of one instance: a loop for its coroutines, and a loop for its thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class CoroutineRunner:
     ) -> object:
         """Run a coroutine, wait for it, and return its result. Thread-safe.
 
-        Raises the coroutine's exception, or TimeoutError after `timeout_s`, which cancels it.
+        Raises the coroutine's exception. After `timeout_s`, cancels the coroutine and raises
+        TimeoutError.
         """
         outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._running_loop())
         try:

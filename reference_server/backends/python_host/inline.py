@@ -49,9 +49,10 @@ from reference_server.observability.incidents import Running
 log = logging.getLogger(__name__)
 
 
-#: By the folder of each model with instances: the lock held while one of these calls `initialize`
-#: or `finalize`. In Triton each instance has its own process, so that for example a lock on a file
-#: protects what they share. Between threads of one process such a lock has no effect.
+#: Map the folder of each model to the lock that is held while an instance of the model calls
+#: `initialize` or `finalize`. In Triton each instance has its own process, so that a file lock, for
+#: example, protects what the instances share. Between threads of one process a file lock has no
+#: effect.
 _life_locks: weakref.WeakValueDictionary[Path, threading.Lock] = weakref.WeakValueDictionary()
 _finding = threading.Lock()
 
@@ -59,8 +60,8 @@ _finding = threading.Lock()
 class InlineInstance:
     """A ModelInstance that runs `model.py` in this process, on the calling thread.
 
-    Output arrays reach the client by reference: if a model writes to an array after it has
-    returned it, the response changes.
+    Output arrays reach the client by reference: if a model writes to an array after returning it,
+    the response changes.
 
     Args:
         spec: The instance's specification.
@@ -98,7 +99,7 @@ class InlineInstance:
         self._clock = clock
         self._registry = metrics
         self._health = health or Health()
-        self._metrics: InstanceMetrics  # a new one at each `open`
+        self._metrics: InstanceMetrics  # a new object at each `open`
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._generation = 0
@@ -143,7 +144,7 @@ class InlineInstance:
         # Set here, since the process may have been forked after the constructor ran.
         generation = self._senders.generation = self._server.generation = forks.generation
         self._generation = generation
-        # Each of these is bound to its instance, whichever thread calls it.
+        # These names are bound to the instance, whichever thread uses them.
         own_names = {
             "InferenceRequest": self._request_class,
             "MetricFamily": bound_family(self._metrics),
@@ -161,7 +162,7 @@ class InlineInstance:
 
     def _open(self, own_names: Mapping[str, object]) -> None:
         spec = self._spec
-        modules, module = load(spec.model_file, own_names, self._advise, self._found)
+        modules, module = load(spec.model_file, own_names, self._advise, self._report_row)
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
@@ -171,7 +172,7 @@ class InlineInstance:
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
             self._end_fork(error)
             self._warn_of_children(modules)
-            # Before the modules, with which the metric families are freed: their series stay.
+            # Before `modules.close` frees the metric families, so that their series stay.
             self._metrics.keeps = True
             modules.close()
             raise internal(describe(error) + self._advise(error)) from error
@@ -193,7 +194,7 @@ class InlineInstance:
             responses = _returned_responses(returned, received, senders)
         except ServerError as error:
             now = running.ended_ns = self._clock.monotonic_ns()
-            # A new error, because the frames of the old one refer to the batch.
+            # A new error, because the frames of `error` refer to the batch.
             if not _end_with_error(received, ServerError(error.code, error.message)):
                 raise
             return Execution([None] * len(received), input_end_ns, now, failed=True)
@@ -211,9 +212,9 @@ class InlineInstance:
     def is_ready(self) -> bool:
         """Return the result of the model's `is_ready`, which may be a coroutine.
 
-        Returns False if it raises, if it returns no bool, or if the instance is closed. Blocks as
-        long as a function does; a coroutine is cancelled after the time limit. May run on another
-        thread beside `execute`.
+        Returns False if the method raises or returns no bool, or if the instance is closed. Blocks
+        as long as a function does; a coroutine is cancelled after the time limit. May run on
+        another thread while `execute` runs.
         """
         model = self._model
         if model is None:
@@ -278,8 +279,8 @@ class InlineInstance:
             f"Python model {self._spec.model_file} does not implement `execute` method."
         )
 
-    def _found(self, key: str) -> None:
-        """Report a portability row of something that works here. Raises with --strict-portable."""
+    def _report_row(self, key: str) -> None:
+        """Report that the portability row `key` applies. Raises with --strict-portable."""
         self._report(key)
         if self._spec.strict_portable:
             raise TritonModelException(f"--strict-portable: {ROWS[key].text}")
@@ -287,7 +288,8 @@ class InlineInstance:
     def _end_fork(self, error: BaseException | None = None) -> None:
         """End a forked child in which the model's code has returned or raised `error`.
 
-        The child would continue as a second server. Call this whenever the model's code ends.
+        Otherwise the child would continue as a second server. Called whenever the model's code
+        ends.
         """
         if self._generation != forks.generation:
             forks.end_fork(error)
@@ -306,12 +308,12 @@ class InlineInstance:
     def _run_coroutine(
         self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]
     ) -> object:
-        """Return the result of a coroutine. That of a decoupled model is started only."""
+        """Run a coroutine and return its result; only start that of a decoupled model."""
         if not self._spec.is_decoupled:  # Triton waits here too, so batches never overlap
             try:
                 return self._coroutines.run(coroutine)
             except (SystemExit, KeyboardInterrupt):
-                # It ends the thread of Triton's loop, and the client waits for ever.
+                # The exception ends the thread of Triton's loop, and the client waits for ever.
                 self._report("coroutine-exception")
                 raise
         # Referenced until the coroutine ends, since a freed sender fails its request.
@@ -387,8 +389,8 @@ def _server_responses(
 ) -> Sequence[InferResponse | None]:
     """Return the server's responses; None for requests that a sender answers.
 
-    A request without a response gets a sender now. It lives as long as the model keeps the sender
-    or the request.
+    A request without a response gets a sender now. The sender lives as long as the model keeps the
+    sender or the request.
     """
     responses: list[InferResponse | None] = []
     for request, answer in zip(received, returned, strict=True):

@@ -34,7 +34,7 @@ def load(
     model_file: Path,
     own_names: Mapping[str, object] = MappingProxyType({}),
     advise: Callable[[BaseException], str] = no_advice,
-    found: Callable[[str], None] = ignore,
+    report_row: Callable[[str], None] = ignore,
 ) -> tuple[ModelModules, ModuleType]:
     """Import a model's file into a new module table. Blocks while its top-level code runs.
 
@@ -42,9 +42,9 @@ def load(
         model_file: `<model>/<version>/<stem>.py`; both folders are searched for imports, and the
             module's name is `<version>.<stem>`. Or the file of a Python-based backend, in a folder
             whose name is not a number; that folder is searched, and the name is `<stem>`.
-        own_names: The names in Triton's modules that are bound to the instance.
+        own_names: The objects in Triton's modules that are bound to the instance, by name.
         advise: Returns a hint to append to the text of an exception.
-        found: Receives the key of a portability row that the model's code meets; may raise.
+        report_row: Receives the key of a portability row that applies to the code; may raise.
 
     Returns:
         The module table, which the caller closes, and the model's module.
@@ -64,7 +64,7 @@ def load(
         {UTILS: utils, MODULE: _native_module({**native, **own_names})},
         directory.parent if is_versioned else directory,
     )
-    modules.found = found
+    modules.report_row = report_row
     # `1.model`, as in Triton: tracebacks and pickles contain it; `from . import` relies on it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:
@@ -90,13 +90,13 @@ def _utils() -> ModuleType:
 
 
 def _native_names(directory: Path, own_names: Mapping[str, object]) -> dict[str, object]:
-    """Return the objects of one instance that are added once the model's file has run."""
+    """Return the objects of one instance that are added after the model's file has run."""
     names = {name: getattr(triton_python_backend_utils, name) for name in HELD_BACK}
     names["get_model_dir"] = bound_get_model_dir(directory)
     return names | {name: own_names[name] for name in own_names if name in HELD_BACK}
 
 
-#: The names in both modules.
+#: The names that both of Triton's modules have.
 _SHARED = (
     *("InferenceRequest", "InferenceResponse", "Logger", "MetricFamily", "PreferredMemory"),
     *("TRITONSERVER_MEMORY_CPU", "TRITONSERVER_MEMORY_GPU", "Tensor", "TritonError"),
@@ -110,8 +110,8 @@ HELD_BACK = frozenset({*_SHARED, "get_model_dir"})
 def _native_module(names: Mapping[str, object]) -> ModuleType:
     """Return the module `c_python_backend_utils` of an instance; `names` are its own objects.
 
-    Models seldom import it. It has the C++ classes that the other module does not export, such as
-    the class of an iterator.
+    Models seldom import it. It has C++ classes that `triton_python_backend_utils` does not export,
+    such as the class of an iterator.
     """
     module = ModuleType(MODULE)
     vars(module).update(
@@ -140,8 +140,8 @@ def auto_complete(
     long as the model does.
 
     Raises:
-        ServerError: The model raised an exception, or the function did not return a ModelConfig,
-            or one with a value that JSON cannot hold.
+        ServerError: The model raised an exception, or the function did not return a ModelConfig
+            whose values JSON can hold.
     """
     loop = ThreadLoop()
     loop.begin()
@@ -189,10 +189,10 @@ _IMPORT_MACHINERY = "<frozen importlib"
 def describe(error: BaseException) -> str:
     """Return Triton's text of an exception: `<Type>: <message>` and a line per frame.
 
-    Call it in the frame that caught `error`. The frames above that one are listed, the innermost
-    first, without those of the server (in Triton they are C++) and of the import system. As in
-    Triton the list follows the callers of the frame that raised. So an exception from another
-    thread has that thread's frames.
+    Call it in the frame that caught `error`. The text lists the frames that were called from there,
+    the innermost first. It leaves out frames of the server (in Triton they are C++) and of the
+    import system. As in Triton, the list follows the callers of the frame that raised, so an
+    exception from another thread has that thread's frames.
     """
     failure: BaseException | None = None
     try:

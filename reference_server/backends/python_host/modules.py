@@ -1,10 +1,10 @@
 """The modules of one model instance, which are private although the process is shared.
 
 In Triton each instance is a process, so no instance sees the `helper.py` or the globals of another.
-Here each instance has its own module table. Its code runs with its own builtins, whose `__import__`
-searches that table. So import statements in an instance's files find the instance's modules, at
-any time and on any thread. Modules that are installed in the process are searched first and are
-shared; then come the version's folder and the model's folder, as in Triton's `sys.path`.
+Here each instance has its own module table. The instance's code runs with its own builtins, whose
+`__import__` searches that table. So import statements in an instance's files find the instance's
+modules, at any time and on any thread. Modules that are installed in the process are searched first
+and are shared; then come the version's folder and the model's folder, as in Triton's `sys.path`.
 
 Not supported: a module that replaces itself in `sys.modules`.
 """
@@ -63,7 +63,7 @@ _LOADERS = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 
-#: The numbers of all module tables of the process; none is used twice.
+#: The numbers of all module tables of the process; no number is used twice.
 _numbers = itertools.count()
 
 
@@ -85,15 +85,15 @@ class ModelModules:
         model_directory: Path | None = None,
     ) -> None:
         self.number = next(_numbers)
-        #: Receives the key of a portability row that the instance's code meets; may raise.
-        self.found: Callable[[str], None] = ignore
+        #: Receives the key of a portability row that applies to the instance's code; may raise.
+        self.report_row: Callable[[str], None] = ignore
         model_directory = model_directory or directory.parent
         self._directories = tuple(dict.fromkeys((str(directory), str(model_directory))))
         self._model_directory = model_directory.resolve()
         self._table = dict(provided)
         self._running: set[str] = set()
         self._foreign: set[str] = set()
-        self._held: list[str] = []
+        self._held_names: list[str] = []
         self._lock = threading.RLock()
         self._finder = finder()
         serialize_imports()
@@ -137,12 +137,12 @@ class ModelModules:
     def close(self) -> None:
         """Drop all modules. Call it once, when no code of the instance runs any more."""
         self._table.clear()
-        while self._held:
-            self._finder.release(self._held.pop())
+        while self._held_names:
+            self._finder.release(self._held_names.pop())
 
     def _load(self, name: str) -> ModuleType | None:
         spec = self._spec(name)
-        if spec is None or name in self._table:  # the package's code may have imported it
+        if spec is None or name in self._table:  # the package's code may have imported the module
             return self._table.get(name)
         package, _, child = name.rpartition(".")
         parent = self._table.get(package)
@@ -152,7 +152,7 @@ class ModelModules:
         vars(module)["__builtins__"] = vars(self._builtins)
         self._table[name] = module
         if self._finder.hold(name):
-            self._held.append(name)
+            self._held_names.append(name)
         if parent is not None:
             # Before the module's code runs, for modules that import each other.
             setattr(parent, child, module)
@@ -217,17 +217,17 @@ class ModelModules:
             self._import_listed(module, fromlist)
             return module
         _, _, rest = name.partition(".")
-        # `import a.b` gives `a`.
+        # `import a.b` binds `a`.
         return self.require(absolute.removesuffix(f".{rest}")) if rest else module
 
     def _own_view(self, module: ModuleType) -> ModuleType:
-        """Return the instance's own `importlib` or `builtins` in place of the process's."""
+        """Return `module`, or the instance's own `importlib` or `builtins` instead."""
         if module is importlib:
             return self._importlib
         return self._builtins if module is builtins else module
 
     def _import_listed(self, module: ModuleType, names: Iterable[str]) -> None:
-        """Import the names of a package that are modules."""
+        """Import the modules among the `names` of a package."""
         if not hasattr(module, "__path__"):
             return
         for name in names:
@@ -365,8 +365,8 @@ def serialize_imports() -> None:
         if _installed:
             return
         _installed = True
-    # Python calls both for each import of a missing or incomplete module: by import statements,
-    # `importlib.import_module` and lazy packages.
+    # Python calls both functions for each import of a missing or incomplete module, whether by an
+    # import statement, `importlib.import_module` or a lazy package.
     bootstrap: Any = importlib._bootstrap
     find, wait = bootstrap._find_and_load, bootstrap._lock_unlock_module
 

@@ -3,11 +3,11 @@
 Libraries look modules up by name: dataclasses and typing read `sys.modules[cls.__module__]`,
 pickle imports the module of a class, and models write `sys.modules[__name__]`. Several instances
 have modules with the same name, so the entry is a SharedName: it passes each access to the module
-of the calling instance. The call stack determines that instance: the code of an instance's modules
-runs with builtins that refer to their owner (see modules.py). Without such a frame, as in the
-threads with which executors and queues pickle, the thread determines it: a thread or a forked
-process belongs to the instance whose code has started it. For other callers a SharedName is an
-empty module.
+of the calling instance. The call stack determines the calling instance: the code of an instance's
+modules runs with builtins that refer to the instance (see modules.py). If the stack has no such
+frame, as in the threads in which executors and queues pickle, the thread determines the instance: a
+thread or a forked process belongs to the instance whose code started it. For other callers a
+SharedName is an empty module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Owner(Protocol):
     """The modules of one instance."""
 
     number: int
-    found: Callable[[str], None]
+    report_row: Callable[[str], None]
 
     @property
     def search_path(self) -> Sequence[str]:
@@ -51,11 +51,11 @@ class Owner(Protocol):
         """Return the instance's module of that name, importing it if necessary, or None."""
 
 
-def found(key: str) -> None:
-    """Report a portability row to the instance whose code calls. Raises if it is strict."""
+def report_row(key: str) -> None:
+    """Report a portability row to the calling instance. Raises if the instance is strict."""
     owner = calling_owner()
     if owner is not None:
-        owner.found(key)
+        owner.report_row(key)
 
 
 def calling_owner() -> Owner | None:
@@ -94,8 +94,8 @@ def _let_threads_inherit() -> None:
 def _let_spawned_processes_inherit() -> None:
     """Patch `spawn`: a process that an instance spawns finds the instance's modules.
 
-    The process imports them again by name, since its target is pickled. There is no main module,
-    as in Triton: it would be the server's.
+    The process imports the modules again by name, since its target is pickled. As in Triton, it
+    imports no main module, which would be the server's.
     """
     prepare = spawn.get_preparation_data
 
@@ -165,7 +165,7 @@ def _number_of_caller() -> int | None:
 class Finder(MetaPathFinder, Loader):
     """Keeps the SharedNames, and finds modules that are imported by name for an instance.
 
-    It is the last in `sys.meta_path`, so it handles only modules that nothing else finds.
+    It is the last finder in `sys.meta_path`, so it handles only modules that no other finder finds.
     Thread-safe.
     """
 
@@ -181,7 +181,7 @@ class Finder(MetaPathFinder, Loader):
         _let_spawned_processes_inherit()
 
     def hold(self, name: str) -> bool:
-        """Put a SharedName into `sys.modules` until each `hold` has had its `release`.
+        """Put a SharedName into `sys.modules` until each `hold` is followed by a `release`.
 
         Returns False, and does nothing, if the process has its own module of that name.
         """
@@ -202,7 +202,7 @@ class Finder(MetaPathFinder, Loader):
                 sys.modules.pop(name, None)
 
     def is_installed(self, name: str) -> bool:
-        """Return whether a top-level module belongs to the process; namespaces do not count."""
+        """Return whether a top-level module is the process's own; namespace packages are not."""
         if name in getattr(sys, "stdlib_module_names", ()):  # not in Python 3.9
             return True
         specs = (

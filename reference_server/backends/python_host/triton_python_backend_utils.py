@@ -127,7 +127,7 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 
 def triton_to_numpy_type(data_type: int) -> type[np.generic] | None:
-    """Return the NumPy type for the number of a data type, or None. BF16 has none."""
+    """Return the NumPy type for the number of a data type; None for BF16 and unknown numbers."""
     # A comparison, as in Triton: any object that equals a number is accepted.
     return next((of for code, of in NUMPY_TYPES.items() if data_type == code), None)
 
@@ -135,7 +135,7 @@ def triton_to_numpy_type(data_type: int) -> type[np.generic] | None:
 def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
     """Return the number of the data type for a NumPy scalar type or dtype, or None.
 
-    Python's own types have none, not even `bool`.
+    Python's own types, even `bool`, have no number.
     """
     for code, numpy_type in NUMPY_TYPES.items():
         # A comparison: a type equals its dtype, but has another hash.
@@ -190,7 +190,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> byte_strings.Objects:
     return byte_strings.as_array(elements, (len(elements),))
 
 
-# ---------------------------------------------------------------------- what needs a server
+# ---------------------------------------------------------------------- functions of a server
 
 #: The server access of this module. A host replaces the functions below in its models.
 _NO_SERVER = ServerAccess(NO_CALLS, "")
@@ -206,7 +206,7 @@ def get_model_dir() -> str:
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-    """Load or reload a model and wait for the end. Requires explicit model control.
+    """Load or reload a model and wait until it is loaded. Requires explicit model control.
 
     Args:
         model_name: The name of the model.
@@ -226,7 +226,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
     Args:
         model_name: The name of the model.
-        unload_dependents: Whether to unload models too that only this one uses.
+        unload_dependents: Whether to unload also the models that only this model uses.
 
     Raises:
         TritonModelException: The server cannot unload the model.
@@ -288,7 +288,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Select the dynamic batcher; existing settings of it stay.
+        """Select the dynamic batcher, and keep its existing settings.
 
         Raises:
             ValueError: The configuration selects another scheduler.
@@ -327,7 +327,7 @@ class ModelConfig:
         """Set the transaction policy.
 
         Args:
-            transaction_policy_dict: A dict with the one key `decoupled`.
+            transaction_policy_dict: A dict with the single key `decoupled`.
 
         Raises:
             ValueError: There is another key, or the configuration has another value.

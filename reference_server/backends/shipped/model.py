@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"{error}: the backends onnxruntime, openvino and pytorch need ge_runtime. "
-        "`pip install ge-runtime`, with [openvino] or [torch] for these two"
+        "Install ge-runtime, ge-runtime[openvino] or ge-runtime[torch]."
     ) from error
 
 

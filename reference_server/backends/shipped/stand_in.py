@@ -1,7 +1,7 @@
 """The `model.py` of stand-ins: returns made-up outputs of the configured names, types and shapes.
 
-`reference-server try` writes it for models that cannot run here, so that the models that use them
-can run. The values depend on the shapes only.
+`reference-server try` writes this file for each model that cannot run here, so that the models that
+use it can run. The values depend on the shapes only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-#: The size of an output's free dimension if no input has one.
+#: The size of an output's free dimension if no input has a free dimension.
 _FREE = 4
 
 
@@ -28,7 +28,7 @@ class TritonPythonModel:
         self._inputs = config["input"]
         self._has_batch = config["max_batch_size"] > 0
         self._decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled"))
-        #: Output -> shape of the ensemble step's input that reads it.
+        #: For each output, the shape of the ensemble step's input that reads the output.
         self._readers = json.loads(config["parameters"]["STAND_IN_SHAPES"]["string_value"])
         reason = config["parameters"]["STAND_IN"]["string_value"]
         pb_utils.Logger.log_warn(f"STAND-IN for {args['model_name']}: {reason}")

@@ -27,7 +27,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Import the function."""
         config = json.loads(args["model_config"])
-        self._stub = _imported(config["parameters"][PARAMETER]["string_value"])
+        self._stub = _import_function(config["parameters"][PARAMETER]["string_value"])
         policy = config.get("model_transaction_policy") or {}
         self._decoupled = bool(policy.get("decoupled"))
         self._types = {own["name"]: _numpy_type(own["data_type"]) for own in config["output"]}
@@ -66,7 +66,7 @@ class TritonPythonModel:
         )
 
 
-def _imported(target: str) -> Callable[[dict[str, Any]], Any]:
+def _import_function(target: str) -> Callable[[dict[str, Any]], Any]:
     """Import MODULE:FUNCTION from Python's path or the current folder."""
     module, _, name = target.partition(":")
     folder = str(Path.cwd())

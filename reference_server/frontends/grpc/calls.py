@@ -1,4 +1,4 @@
-"""gRPC calls as methods see them: ports, types of methods, status codes.
+"""gRPC calls as methods see them: protocols, types of methods, status codes.
 
 Used on the event loop's thread.
 """
@@ -85,7 +85,7 @@ class Call(Protocol):
     """One call, as its method sees it. Everything after `end` is ignored."""
 
     def metadata(self, name: str) -> str | None:
-        """Return the metadata value of this name, in lower case, or None."""
+        """Return the first metadata value of `name`, which is in lower case, or None."""
 
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
         """Return all metadata in their order."""
@@ -94,7 +94,7 @@ class Call(Protocol):
         """Send one message. Does not block."""
 
     def watch(self, backlog: Backlog) -> None:
-        """Report the bytes that wait for the client to `backlog`, and close it at the end."""
+        """Count unread bytes of the client in `backlog`, and close `backlog` at the end."""
 
     def hold(self, *, held: bool) -> None:
         """Stop or resume granting flow-control window to the client."""
@@ -134,35 +134,35 @@ IGNORING = _IgnoringHandler()
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: `start` starts a call; `streams` if there is more than one message either way."""
+    """A method: `start` starts a call; `streams` if client or server may send several messages."""
 
     start: Callable[[Call], CallHandler]
     streams: bool = False
 
 
 #: The answer to a message, or blocking work that returns the answer.
-Considered: TypeAlias = "Answer | Callable[[], Answer]"
+AnswerOrWork: TypeAlias = "Answer | Callable[[], Answer]"
 
 
 class _OneMessageCall(Generic[RequestT]):
-    """A unary call. `consider` returns the answer, or blocking work for it, which `run` runs.
+    """A unary call. `prepare` returns the answer, or blocking work that `run` runs.
 
-    `reading` runs the parsing of long messages.
+    `reading` parses long messages.
     """
 
-    __slots__ = ("_call", "_consider", "_reading", "_request_type", "_run")
+    __slots__ = ("_call", "_prepare", "_reading", "_request_type", "_run")
 
     def __init__(
         self,
         call: Call,
         request_type: type[RequestT],
-        consider: Callable[[RequestT], Considered],
+        prepare: Callable[[RequestT], AnswerOrWork],
         reading: Run,
         run: Run,
     ) -> None:
         self._call = call
         self._request_type = request_type
-        self._consider = consider
+        self._prepare = prepare
         self._reading = reading
         self._run = run
 
@@ -181,7 +181,7 @@ class _OneMessageCall(Generic[RequestT]):
         """Ignore it: a unary call has one message."""
 
     def cancel(self) -> None:
-        """The requested work is done anyway."""
+        """Ignore it: the requested work is done anyway."""
 
     def _read(self, data: Data) -> RequestT:
         request: RequestT = self._request_type()
@@ -193,7 +193,7 @@ class _OneMessageCall(Generic[RequestT]):
 
     def _received(self, request: RequestT) -> None:
         try:
-            answer = self._consider(request)
+            answer = self._prepare(request)
         except Exception as error:  # a defect must not leave the client waiting
             self._failed(error)
             return
@@ -213,7 +213,7 @@ class _OneMessageCall(Generic[RequestT]):
 def immediate(
     request_type: type[RequestT], answer: Callable[[RequestT], Answer], reading: Background
 ) -> Method:
-    """Return a method whose response `answer` returns. `answer` may raise ServerError."""
+    """Return a method that responds with the result of `answer`, or with its ServerError."""
     return maybe_blocking(request_type, answer, reading, reading)
 
 
@@ -231,7 +231,7 @@ def blocking(
 
 def maybe_blocking(
     request_type: type[RequestT],
-    answer: Callable[[RequestT], Considered],
+    answer: Callable[[RequestT], AnswerOrWork],
     reading: Background,
     background: Background,
 ) -> Method:

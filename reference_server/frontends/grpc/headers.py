@@ -1,6 +1,6 @@
 """The headers of gRPC requests and responses.
 
-Errors are found and answered as by Triton's gRPC library. Exception: if that library accepts
+Errors are found and answered as in Triton's gRPC library. Exception: if that library accepts
 headers that HTTP/2 forbids (RFC 9113, section 8), the stream is reset.
 """
 
@@ -30,7 +30,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-#: Fields of the gRPC protocol; the others are metadata.
+#: Fields of the gRPC protocol; all other fields are metadata.
 _PROTOCOL = frozenset(
     (b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"host")
 )
@@ -69,8 +69,8 @@ class MalformedHeaders(Exception):
 class RequestHeaders:
     """The headers of a call.
 
-    Without a deadline, `timeout_s` has the value None. `fields` are the metadata in their order,
-    binary values decoded; `metadata` has the first value of each name.
+    `timeout_s` is None without a deadline. `fields` are the metadata in their order, binary values
+    decoded; `metadata` has the first value of each name.
     """
 
     path: str
@@ -143,7 +143,7 @@ def _check(pseudo: Mapping[bytes, bytes], protocol: Mapping[bytes, bytes]) -> No
 
 
 def _value(name: bytes, value: bytes) -> bytes:
-    """Decode a metadata value. Binary ones are base64; of several values the first is used."""
+    """Decode a metadata value. Binary values are base64; of several, the first is used."""
     if name.endswith(b"-bin"):
         first = value.partition(b",")[0].rstrip(b"=")
         try:

@@ -27,7 +27,7 @@ TRACE_EVENTS = TraceEvents(
     "GRPC_SEND_END",
     traces_refusals=False,
 )
-#: Replaces a call's message once that was passed to its model or rejected.
+#: Replaces a call's message after the message was passed to its model or rejected.
 _NOTHING = ReceivedRequest(ModelInferRequest(), "", [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -109,13 +109,13 @@ class _UnaryCall:
         return find_model(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
 
     def started(self, inference: Inference) -> None:
-        self._received = _NOTHING  # only the request refers to its tensors
+        self._received = _NOTHING  # from now on, only the request refers to its tensors
         self._inference = inference
 
     def refuse(self, error: Exception) -> None:
         # A defect of the server must not leave the client waiting.
         known = error if isinstance(error, ServerError) else described_defect(error)
-        if self._received is not _NOTHING:  # else the message is unreadable
+        if self._received is not _NOTHING:  # otherwise the message is unreadable
             log_failure(self._received, known)
         self._received = _NOTHING
         self._call.end(known)
@@ -141,7 +141,7 @@ class _UnaryCall:
         return self._form.is_large_response(response.outputs)
 
     def reply(self, body: Parts, *, final: bool) -> None:
-        self._inference = None  # which holds this call: together they would wait for a collection
+        self._inference = None  # it refers to this call: a cycle would wait for a collection
         self._call.send(*body)
         self._call.end()
 

@@ -10,7 +10,7 @@ import math
 
 from reference_server.options import GrpcOptions
 
-#: The minimum interval between pings on a connection without calls, as RFC 1122 for TCP.
+#: The minimum interval between pings on a connection without calls, as in RFC 1122 for TCP.
 _IDLE_INTERVAL_S = 7_200.0
 #: The option's value for "never".
 _NEVER_MS = 2**31 - 1
@@ -48,12 +48,12 @@ class Keepalive:
     def next_s(self, now_s: float) -> float:
         """Return the time of the next call of `action`, if no bytes are received until then."""
         if self._pinged_s is not None:
-            # After an answer, the next ping may be due long before this one's timeout.
+            # After an answer, the next ping may be due long before the timeout of this ping.
             return min(self._pinged_s + self._timeout_s, now_s + self._interval_s)
         return self._heard_s + self._interval_s
 
     def action(self, now_s: float, *, has_calls: bool) -> Action:
-        """Return the action that is due now. PING counts as done."""
+        """Return the action that is due now. A returned PING counts as sent."""
         if self._pinged_s is not None:
             is_over = now_s >= self._pinged_s + self._timeout_s
             return Action.GIVE_UP if is_over else Action.NOTHING
@@ -83,7 +83,7 @@ class PingStrikes:
         self._last_s = -math.inf
 
     def count_ping(self, now_s: float, *, has_calls: bool) -> bool:
-        """Count a ping. Return True if the client has sent too many."""
+        """Count a ping. Return True if the client has sent too many early pings."""
         idle = not has_calls and not self._without_calls
         allowed_s = self._last_s + (_IDLE_INTERVAL_S if idle else self._interval_s)
         self._last_s = now_s

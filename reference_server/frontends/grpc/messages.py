@@ -110,7 +110,7 @@ class MessageReader:
 
     @property
     def gathered(self) -> int | None:
-        """The received bytes of messages in pieces, if one is incomplete; else None."""
+        """The received bytes of messages that come in pieces; None if no message is incomplete."""
         if self._buffer is None and not self._prefix:
             return None
         return self._before + self._filled
@@ -121,9 +121,9 @@ class MessageReader:
         return 0 if self._buffer is None else len(self._buffer) - self._filled
 
     def buffer(self, size: int) -> memoryview:
-        """Return the buffer for the next `size` missing bytes of that message.
+        """Return the buffer for the next `size` missing bytes of the incomplete message.
 
-        The bytes are passed to `feed` afterwards, from there.
+        The caller fills the buffer, and then passes it to `feed`.
         """
         assert self._buffer is not None
         return self._buffer[self._filled : self._filled + size]
@@ -183,7 +183,7 @@ class MessageReader:
         filled = self._filled + len(piece)
         if self._charge is not None and not self._charge.grow(len(piece)):
             raise CallFailed(Status.RESOURCE_EXHAUSTED, self._intake.refusal(len(buffer)))
-        buffer[self._filled : filled] = piece  # no copy if it was received there
+        buffer[self._filled : filled] = piece  # no copy if received into the buffer
         self._filled = filled
         if filled < len(buffer):
             return None

@@ -20,9 +20,9 @@ from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     IGNORING,
+    AnswerOrWork,
     Call,
     CallHandler,
-    Considered,
     Method,
     blocking,
     immediate,
@@ -78,8 +78,8 @@ def table(
 ) -> Mapping[str, Method]:
     """Return the methods by full name (`/package.Service/Method`).
 
-    `restrictions` are by category: the category's methods need the given metadata. At most
-    `most_responses` responses of decoupled models are queued for a stream's client.
+    The methods of a category in `restrictions` need the given metadata. At most `most_responses`
+    responses of decoupled models are queued for a stream's client.
     """
     background = Background(loop)
     codecs = Background(loop, CODECS)
@@ -97,7 +97,7 @@ def table(
         _repository(control, codecs, background, Background(loop, CODECS)),
     ):
         methods.update((SERVICE + name, method) for name, method in subject.items())
-    # A health request is one string, the name of a service, which Triton ignores.
+    # A health request has one string, like this type: the name of a service, which Triton ignores.
     methods[HEALTH_CHECK] = maybe_blocking(
         pb.SystemSharedMemoryStatusRequest,
         lambda request: _probed(gateway.ready(), lambda ready: SERVING if ready else NOT_SERVING),
@@ -127,7 +127,7 @@ def _core(gateway: Gateway, reading: Background, background: Background) -> Mapp
         found = gateway.find(request.name, version(request.version))
         return management_proto.model_config(found.config.proto)
 
-    def statistics(request: pb.ModelStatisticsRequest) -> Considered:
+    def statistics(request: pb.ModelStatisticsRequest) -> AnswerOrWork:
         number = version(request.version)
 
         def answer() -> pb.ModelStatisticsResponse:

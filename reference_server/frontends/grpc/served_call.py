@@ -25,7 +25,7 @@ from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Pac
 
 _DEADLINE_EXCEEDED = "Deadline Exceeded"
 _BODY_TIMEOUT = "body timeout: message incomplete"
-#: Limit for bytes of messages that wait behind one that is being decompressed.
+#: Limit for bytes of messages that wait behind a message that is being decompressed.
 _MAX_WAITING_BYTES = 1 << 24
 
 
@@ -47,7 +47,7 @@ class Clock(Protocol):
 
 
 class Responder(Protocol):
-    """The connection that sends the replies of calls; calls are named by their streams."""
+    """The connection that sends the replies of calls; calls are identified by their streams."""
 
     def reply(self, stream_id: int, encoding: str, body: Parts) -> None:
         """Answer a call with one framed message, and end it with status OK."""
@@ -121,7 +121,7 @@ class ServedCall:
         self._is_open = False  # the response has started
         self._is_half_closed = False
         self._is_busy = False  # a message is being decompressed
-        self._waiting: deque[Data | Packed] = deque()  # received during that or while parked
+        self._waiting: deque[Data | Packed] = deque()  # received while busy or parked
         self._waiting_bytes = 0
         self._is_held = False  # the method has called `hold`
         self.request_bytes = 0  # the size of a unary call's message
@@ -185,7 +185,7 @@ class ServedCall:
         if encoding == "identity" or not gil.is_long(plain_bytes=sum(map(len, answer))):
             self._replied(framed(answer, encoding))
         else:
-            plain = framed(answer, "identity")  # if no thread can be started
+            plain = framed(answer, "identity")  # used if no thread can be started
             self._run(
                 lambda: framed(answer, encoding), self._replied, lambda _: self._replied(plain)
             )
@@ -255,7 +255,7 @@ class ServedCall:
         self._go_on()
 
     def _take(self, message: Data | Packed) -> None:
-        """Pass a message to the method, after those that are being decompressed."""
+        """Pass a message to the method, after earlier messages."""
         size = len(message.data if isinstance(message, Packed) else message)
         if not self._streams:
             self.request_bytes = size
@@ -317,7 +317,7 @@ class ServedCall:
             self._fail(Status.INTERNAL, UNREADABLE)
 
     def sent(self, unsent: int) -> None:
-        """Handle that bytes were sent; `unsent` bytes still wait for the client."""
+        """Update the backlog after bytes were sent; `unsent` bytes still wait for the client."""
         if self._backlog is not None:
             self._backlog.keep(unsent)
 

@@ -1,4 +1,4 @@
-"""gRPC on one connection: maps HTTP/2 events to calls of methods, and their replies to HTTP/2.
+"""gRPC on one connection: passes HTTP/2 events to calls, and replies of calls to HTTP/2.
 
 Without a socket: bytes enter by `receive` and leave by `write`. Used on the event loop's thread.
 """
@@ -26,12 +26,12 @@ from reference_server.frontends.grpc.http2.frames import ErrorCode
 from reference_server.frontends.grpc.http2.header_blocks import Fields
 from reference_server.frontends.grpc.http2.receiving import (
     ConnectionFailed,
-    DataCame,
-    PingCame,
-    PongCame,
-    RequestBegan,
+    DataReceived,
+    PingReceived,
+    PongReceived,
     RequestEnded,
-    StreamGone,
+    RequestStarted,
+    StreamEnded,
 )
 from reference_server.frontends.grpc.http2.sending import Part
 from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
@@ -91,9 +91,9 @@ class Session:
         self._strikes = PingStrikes(options)
         self._calls: dict[int, ServedCall] = {}
         self._fields: Fields = ()
-        self._headers: RequestHeaders | None = None  # of `_fields`
+        self._headers: RequestHeaders | None = None  # parsed from `_fields`
         self._encoding = ""  # of replies to requests with `_headers`
-        self._parked: deque[ServedCall] = deque()  # wait until the client reads its replies
+        self._parked: deque[ServedCall] = deque()  # calls that wait until the client reads replies
         self._is_unparking = False
         self._request_bytes = 0
         self._is_held = False
@@ -159,7 +159,7 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Send pending output; close if that was the last."""
+        """Send pending output; then close if the connection ends and no stream is open."""
         if self._is_receiving:
             return
         output = self._http2.take_output()
@@ -252,10 +252,10 @@ class Session:
 
     # -- events of the client
 
-    def _on_request(self, event: RequestBegan) -> None:
+    def _on_request(self, event: RequestStarted) -> None:
         stream_id, fields, ended = event
         try:
-            # A client that repeats its headers has the identical object.
+            # Repeated headers of a client are the identical object.
             if fields is not self._fields or self._headers is None:
                 self._headers = None
                 self._headers, self._fields = headers.read_request(fields), fields
@@ -279,7 +279,7 @@ class Session:
         if ended:
             call.half_close()
 
-    def _on_data(self, event: DataCame) -> None:
+    def _on_data(self, event: DataReceived) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
             if self._http2.answered_bytes > _MOST_UNREAD and not call.is_parked:
@@ -296,7 +296,7 @@ class Session:
                     self._update_flow()
 
     def _update_flow(self) -> None:
-        """Stop or resume granting flow-control window, by the requests and unread replies."""
+        """Stop or resume granting flow-control window, as requests and unread replies require."""
         part = 0.5 if self._is_held else 1
         held = bool(self._parked) or self._request_bytes > _MOST_REQUEST_BYTES * part
         if held is not self._is_held:
@@ -319,7 +319,7 @@ class Session:
         if call is not None:
             call.half_close()
 
-    def _on_gone(self, event: StreamGone) -> None:
+    def _on_stream_end(self, event: StreamEnded) -> None:
         if event.stream_id in self._calls:
             self._report("cancelled", "call cancelled before the response was sent")
             self._cancelled(event.stream_id)
@@ -330,14 +330,14 @@ class Session:
             call.cancel()
 
     def _forget(self, stream_id: int) -> ServedCall | None:
-        """Remove an ended call; resume the flow of requests if it was stopped for its size."""
+        """Remove an ended call; resume the flow of requests if the call's size had stopped it."""
         call = self._calls.pop(stream_id, None)
         if call is not None and call.is_counted:
             self._request_bytes -= call.request_bytes
             self._update_flow()
         return call
 
-    def _on_ping(self, _: PingCame) -> None:
+    def _on_ping(self, _: PingReceived) -> None:
         self._reset_pings()
         if self._strikes.count_ping(self._clock.time(), has_calls=bool(self._calls)):
             self._report("pings", "too many pings")
@@ -345,7 +345,7 @@ class Session:
             self._write(self._http2.take_output())
             self._close()
 
-    def _on_pong(self, event: PongCame) -> None:
+    def _on_pong(self, event: PongReceived) -> None:
         if event.payload == _LAST_PING and not self._is_ending:
             self._http2.end()
             self._is_ending = True
@@ -403,11 +403,11 @@ class Session:
 
 
 _HANDLERS: dict[type, Callable[[Session, Any], None]] = {
-    RequestBegan: Session._on_request,
-    DataCame: Session._on_data,
+    RequestStarted: Session._on_request,
+    DataReceived: Session._on_data,
     RequestEnded: Session._on_end,
-    StreamGone: Session._on_gone,
-    PingCame: Session._on_ping,
-    PongCame: Session._on_pong,
+    StreamEnded: Session._on_stream_end,
+    PingReceived: Session._on_ping,
+    PongReceived: Session._on_pong,
     ConnectionFailed: Session._on_failure,
 }

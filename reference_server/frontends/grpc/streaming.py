@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 #: With this metadata, a model's error ends the stream with a status instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
-#: Limits for the requests in flight on one stream, and for the bytes of their messages. At a limit
-#: the client gets no flow-control window until both are below half of it.
+#: Limits for the requests in flight on one stream, and for the bytes of their messages. At a limit,
+#: the client gets no flow-control window until both numbers are below half of their limits.
 _MAX_IN_FLIGHT = 1024
 _MAX_IN_FLIGHT_BYTES = 1 << 26
 
@@ -65,7 +65,7 @@ class StreamCall:
         self._run = run
         #: The message that a codec thread decodes, and later messages.
         self._unread: deque[Data] = deque()
-        self._is_half_closed = False  # once `_unread` is empty
+        self._is_half_closed = False  # takes effect once `_unread` is empty
         self.inferences = inferences
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
         self._ordered: deque[_OrderedRequest] = deque()
@@ -88,11 +88,11 @@ class StreamCall:
         try:
             received = self.decoder.read(message)
         except ServerError:
-            self.half_close()  # Triton takes an unreadable message for the end of the stream
+            self.half_close()  # in Triton, an unreadable message ends the stream
             return
         streamed: _StreamedRequest | None = None
         try:
-            served, streamed = self._placed(received, len(message))
+            served, streamed = self._enqueue(received, len(message))
             streamed.inference = self.inferences.start(served, streamed)
         except Exception as error:
             (streamed or self._add_request(received, decoupled=False)).answer_refusal(error)
@@ -105,7 +105,9 @@ class StreamCall:
         self._unread.append(message)
         self._count(len(message))
 
-    def _placed(self, received: ReceivedRequest, size: int) -> tuple[ServedModel, _StreamedRequest]:
+    def _enqueue(
+        self, received: ReceivedRequest, size: int
+    ) -> tuple[ServedModel, _StreamedRequest]:
         """Find the model of a message of `size` bytes, and add its request to the stream."""
         served = find_model(self.inferences, received)
         streamed = self._add_request(received, decoupled=served.config.decoupled)
@@ -120,7 +122,7 @@ class StreamCall:
             return
         streamed: _StreamedRequest | None = None
         try:
-            served, streamed = self._placed(received, len(self._unread[0]))
+            served, streamed = self._enqueue(received, len(self._unread[0]))
             streamed.is_large = True
             self.inferences.start(served, streamed)
         except Exception as error:
@@ -128,7 +130,7 @@ class StreamCall:
             self._go_on()
 
     def decoded(self, streamed: _StreamedRequest) -> None:
-        """Continue: the request that a codec thread decoded was started or refused."""
+        """Continue after the request that a codec thread decoded was started or refused."""
         if self._unread:
             self._go_on()
         elif streamed.inference is not None:  # the stream was cancelled
@@ -305,9 +307,9 @@ class _StreamedRequest(ABC):
 
 
 class _OrderedRequest(_StreamedRequest):
-    """A request whose response waits for those of earlier requests.
+    """A request whose response waits for the responses to earlier requests.
 
-    `answer` has the value None until it exists. `failure` is the model's error.
+    `answer` is the encoded response, None until it exists. `failure` is the model's error.
     """
 
     __slots__ = ("answer", "failure")

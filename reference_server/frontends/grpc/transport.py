@@ -171,7 +171,7 @@ class _Connection(asyncio.BufferedProtocol):
             whole=self._session.whole,
         )
         self._scratch_part = scratch  # the buffer for the next read that is not in place
-        self._is_in_place = False  # the next read
+        self._is_in_place = False  # whether the next read goes into a message's own buffer
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
@@ -185,7 +185,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._session.stop()
 
     def check_timeouts(self, now_s: float) -> None:
-        """End calls, or the connection, whose client has exceeded a time limit."""
+        """End the calls, or the connection, if the client has exceeded a time limit."""
         if self._transport is not None:
             unread = self._transport.get_write_buffer_size()
             if self._session.check_timeouts(unread, now_s):
@@ -218,13 +218,13 @@ class _Connection(asyncio.BufferedProtocol):
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read: a long message's own, or the shared one."""
+        """Return the buffer for the next read: that of a long message, or the shared buffer."""
         buffer = self._incoming.buffer(self._session.message_buffer)
         self._is_in_place = buffer is not None
         return self._scratch_part if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        # Found again: a reference to the buffer would keep the message of an ended call alive.
+        # Looked up again: a stored buffer would keep the message of an ended call alive.
         buffer = self._session.message_buffer() if self._is_in_place else None
         room = self._scratch_part if buffer is None else buffer
         if buffer is not None:

@@ -42,7 +42,7 @@ class Body(NamedTuple):
 
 
 class BodyLimits(NamedTuple):
-    """The limits for bodies, which are those of the server's own port.
+    """The limits for bodies, the same as at the server's own port.
 
     `max_input` is the limit in bytes for JSON and raw tensors, `intake` the memory budget of long
     bodies, and `time` has the limit for slow clients.
@@ -107,7 +107,7 @@ async def _send(send: Send, message: Message) -> None:
     """Send a message. Raises OSError if the client is disconnected."""
     try:
         await send(message)
-    except RuntimeError as error:  # of uvloop, if uvicorn does not know yet that it is closed
+    except RuntimeError as error:  # of uvloop, before uvicorn notices the close
         if "closed" not in str(error):
             raise
         raise ConnectionResetError(str(error)) from error
@@ -153,7 +153,7 @@ class AsgiExchange:
                 await self._send_all()
         except OSError:  # ASGI 2.4 and later: the client is disconnected
             self._disconnected()
-        except asyncio.CancelledError:  # earlier versions
+        except asyncio.CancelledError:  # earlier versions of ASGI
             self._disconnected()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: requests in, replies out, in order.
+"""One HTTP/1.1 connection: receives requests, and writes the replies in order.
 
 Requests of one connection are handled one after the other, as in Triton; pipelined requests wait.
 """
@@ -40,7 +40,7 @@ _NOTHING = memoryview(b"")
 _MAX_PIPELINED = 32
 #: Reading pauses at this number of bytes in the waiting requests' bodies.
 _MAX_PIPELINED_BYTES = 1 << 20
-#: A reply up to this size is joined into one buffer: that costs less than sending several.
+#: A reply up to this size is joined into one buffer: that costs less than sending several buffers.
 _JOINED_BYTES = 1 << 14
 
 
@@ -91,7 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0  # in the bodies of `_waiting`
         self._is_crowded = False  # `_waiting` is full
-        self._rejected: tuple[Request, str] | None = None  # the last request, and the error
+        self._rejected: tuple[Request, str] | None = None  # the last request, and its error
         self._advancing = False
         self._is_unread = False  # the transport's write buffer is full
         self._closing = False
@@ -178,7 +178,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def _update_reading(self) -> None:
-        """Pause or resume reading, by the client's unread and waiting bytes."""
+        """Pause or resume reading, as unread replies and waiting requests require."""
         self._is_crowded = (
             len(self._waiting) >= _MAX_PIPELINED or self._waiting_bytes >= _MAX_PIPELINED_BYTES
         )
@@ -199,8 +199,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def eof_received(self) -> bool:
-        # A client that closes cannot be distinguished from one that only stops sending: no further
-        # request is started, and the current one is answered.
+        # A client that closes cannot be distinguished from a client that only stops sending: no
+        # further request is started, and the current request is answered.
         self._closing = True
         self._forget_waiting()
         self._cancel_current()
@@ -247,7 +247,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.close()
 
     def complete(self, request: Request) -> None:
-        """Queue a request. Requests after a rejected one are ignored."""
+        """Queue a request. Requests after a rejected request are ignored."""
         if self._rejected is None:
             self._waiting.append(request)
             self._waiting_bytes += len(request.body)
@@ -320,7 +320,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._advance()
 
     def _advance(self) -> None:
-        """Handle waiting requests until one is not answered at once or the share is used up.
+        """Handle waiting requests until a request takes longer, or the share is used up.
 
         A loop, because recursion would be as deep as the number of pipelined requests.
         """

@@ -35,7 +35,7 @@ _METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
 
 _FORM, _DOCS, _HOME = "/try", "/docs", "/"
 #: Operations that reject a wrong method or version with the content type text/plain. For these,
-#: Triton sets no content type, so its HTTP library sets this one.
+#: Triton sets no content type, so its HTTP library sets text/plain.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
 #: Answers one request. Raises ServerError for an error with a JSON body.
 _Handler = Callable[[Request, Route], None]
@@ -46,8 +46,8 @@ class HttpHandlers:
 
     `restrictions` maps a category of operations to the header that these operations require. With
     `page`, there are a form for requests and a page with the models' API, and `/` answers browsers
-    with a page of links. `metrics_port` is the port of the live page, and `grpc_port` that of the
-    form's commands for gRPC.
+    with a page of links. `metrics_port` is the port of the live page, and `grpc_port` the port in
+    the form's commands for gRPC.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class HttpHandlers:
         }
 
     def _route(self, request: Request) -> tuple[_Handler, Route] | None:
-        """Return the handler by the request's head. None if it was answered with an error."""
+        """Return the handler for the request's head; None if the request is already answered."""
         if self._origins.refuses(request):
             return None
         route = routes.match(request.url)
@@ -336,7 +336,7 @@ class HttpHandlers:
 
         def encoded() -> bytes:
             ready_only = management_json.index_request(body, self._profile)
-            # Unlike the others, this operation ignores the repository's name.
+            # Unlike load and unload, this operation ignores the repository's name.
             return management_json.index(
                 row.fields for row in self._control.index(ready_only=ready_only)
             )

@@ -56,14 +56,14 @@ class InferenceHandlers:
         self._inferences = inferences
         self._profile = profile
         self._limit = limit
-        self._terms = _Terms(
+        self._context = _CallContext(
             *(inferences, InferRequestDecoder(profile, limit), limit, intake),
             *(profile.newer_request_checks, InferResponseEncoder().encode),
         )
 
     def infer(self, request: Request, route: Route) -> None:
         """Send `request` to its model, and reply with the response. Raises ServerError."""
-        call = _InferCall(request, route, _InferHead.of(request), self._terms)
+        call = _InferCall(request, route, _InferHead.of(request), self._context)
         try:
             started = self._inferences.start(call.find(), call)
         except ServerError as error:
@@ -164,7 +164,7 @@ class _Reply(NamedTuple):
     content_type: bytes
 
 
-class _Terms(NamedTuple):
+class _CallContext(NamedTuple):
     """The objects that all calls of `infer` share."""
 
     inferences: Inferences
@@ -178,22 +178,24 @@ class _Terms(NamedTuple):
 class _InferCall:
     """A request of `infer`. For the attributes and methods see `InferenceCall`."""
 
-    __slots__ = ("_form", "_head", "_reached_json", "_route", "_terms", "is_large", "request")
+    __slots__ = ("_context", "_form", "_head", "_reached_json", "_route", "is_large", "request")
 
     end = None
     forwards = True
 
-    def __init__(self, request: Request, route: Route, head: _InferHead, terms: _Terms) -> None:
+    def __init__(
+        self, request: Request, route: Route, head: _InferHead, context: _CallContext
+    ) -> None:
         self.request = request
         self._route = route
         self._head = head
-        self._terms = terms
+        self._context = context
         self.is_large = head.is_large(len(request.body))
         self._form = _NO_FORM
         self._reached_json = False  # decides the content type of a rejection
 
     def find(self) -> ServedModel:
-        return self._terms.inferences.find(
+        return self._context.inferences.find(
             self._route.model, self._route.version, refuses_decoupled=_REFUSES_DECOUPLED
         )
 
@@ -205,16 +207,16 @@ class _InferCall:
         body = request.body
         size = request.dropped or len(body)
         if self._head.is_compressed:
-            plain = bodies.decompress(self._head.coding, body, self._terms.limit)
-            body = self._terms.intake.keep(plain)
+            plain = bodies.decompress(self._head.coding, body, self._context.limit)
+            body = self._context.intake.keep(plain)
             size = len(body)
-        length = self._head.json_length(size, strictly=self._terms.strict_lengths)
+        length = self._head.json_length(size, strictly=self._context.strict_lengths)
         self._reached_json = True
         if request.dropped:
-            limit = self._terms.limit
+            limit = self._context.limit
             check = limit.check_json if length else limit.check_raw
             check(length or size)
-        decoder = self._terms.decoder
+        decoder = self._context.decoder
         decode = decoder.decode_uncached if inference.on_codec_thread else decoder.decode
         inferred, self._form = decode(served.config.signature, body, length, inference, inference)
         return inferred
@@ -232,7 +234,7 @@ class _InferCall:
         return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> _Reply:
-        encoded = self._terms.encode(response, self._form, served.config.signature, served.labels)
+        encoded = self._context.encode(response, self._form, served.config.signature, served.labels)
         headers: list[Header] = []
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
@@ -279,7 +281,7 @@ def _is_long(response: InferResponse) -> bool:
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
-    """Reply to an error that occurred before JSON was read: as plain text, like Triton."""
+    """Reply with an error that occurred before JSON was read: as plain text, as in Triton."""
     headers: list[Header] = []
     if error.message == bodies.UNSUPPORTED_CODING:
         headers.append((b"Accept-Encoding", ", ".join(bodies.CODINGS).encode()))

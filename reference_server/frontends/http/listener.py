@@ -112,8 +112,8 @@ class HttpListener:
     def stop_accepting(self) -> None:
         """Reject new connections.
 
-        With `closes_open`, close idle ones and close the others after their replies; otherwise
-        continue to serve them.
+        With `closes_open`, close idle connections at once and busy ones after their replies.
+        Otherwise, continue to serve open connections.
         """
         self._connections.stop_accepting(closes_open=self._closes_open)
 

@@ -1,8 +1,9 @@
 """Refusals of requests that a web page may have sent to this server without the user's consent.
 
-A page of any site can send simple requests to a server that the browser reaches (CSRF). With a DNS
-name that its owner points to that server (DNS rebinding), the page can also read the replies. Other
-clients send neither `Origin` nor `Sec-Fetch-Site`, and reach the server by its own name.
+A page of any site can send simple requests to a server that the browser reaches (CSRF). If the
+owner of the page's DNS name points the name to that server (DNS rebinding), the page can also read
+the replies. Other clients send neither `Origin` nor `Sec-Fetch-Site`, and reach the server by its
+own name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class WebOrigins:
     """The rules for web pages at one port.
 
     1. A request with another method than GET and HEAD is refused if a page of another origin sent
-       it: by `Sec-Fetch-Site` or, without that header, if `Origin` differs from `Host`.
+       it. Such a page is recognized by `Sec-Fetch-Site` or, without that header, by an `Origin`
+       that differs from `Host`.
     2. A request is refused if `Host` is neither an IP address nor a local or allowed name, because
        another name indicates DNS rebinding. At a port that only this machine reaches, this rule
        applies to all requests. At other ports, it applies to connections from this machine: to
@@ -54,14 +56,15 @@ class WebOrigins:
         origin, site = request.header(b"origin"), request.header(b"sec-fetch-site")
         host = request.header(b"host") or ""
         if request.method not in _SAFE_METHODS and (origin is not None or site is not None):
-            # Without `Sec-Fetch-Site`: an old browser, or neither TLS nor a local name.
+            # Old browsers send no `Sec-Fetch-Site`, and no browser does without TLS or a local
+            # name.
             is_own = site in _OWN_SITES if site else _authority(origin or "") == host.lower()
             if not is_own and _name(_authority(origin or "")) not in self._allowed:
                 shown = f"Sec-Fetch-Site '{site}'" if origin is None else f"Origin '{origin}'"
                 return (
                     f"request of a web page refused: found {shown}; expected a page of this server."
                     " --http-allowed-host allows the pages of a host, and "
-                    "--http-allow-cross-site=true those of all hosts"
+                    "--http-allow-cross-site=true the pages of all hosts"
                 )
         is_suspicious = for_operators or (origin is not None and site is None)
         if (
@@ -99,9 +102,9 @@ def _name(authority: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
-@functools.lru_cache(maxsize=8)  # 2 us without; few, as a name may have a megabyte
+@functools.lru_cache(maxsize=8)  # saves 2 us; few entries, because a name may have a megabyte
 def _is_local_name(name: str) -> bool:
-    """Return True if no page of the Web can have this host, because DNS names there have a dot."""
+    """Return True for an IP address or a local name: names of web sites have a dot."""
     if "." not in name or name.endswith(".localhost"):
         return True
     try:

@@ -37,7 +37,7 @@ class Page:
 
     Args:
         file: the name of the file.
-        values: texts that replace words of the file.
+        values: replacement texts, by the word of the file that they replace.
     """
 
     def __init__(self, file: str, values: Mapping[str, str] | None = None) -> None:
@@ -207,7 +207,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _number(value: float) -> str:
-    """Format with 16 digits, one fewer than distinguish all doubles, and no trailing zeros."""
+    """Format with 16 digits, although some doubles need 17, and without trailing zeros."""
     if math.isfinite(value):
         return f"{float(value):.16g}"
     return "Nan" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")

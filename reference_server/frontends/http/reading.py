@@ -1,4 +1,4 @@
-"""Parse the requests of one HTTP/1.1 connection, with llhttp.
+"""Parses the requests of one HTTP/1.1 connection, with llhttp.
 
 The reader is always in one of three phases. `Phase` names what the client has to send next:
 
@@ -8,9 +8,9 @@ The reader is always in one of three phases. `Phase` names what the client has t
 | HEAD | llhttp | the empty line after the headers |
 | BODY | llhttp; the rest of a long body into its own memory (`Body.place`) | the body's last byte |
 
-A long body bypasses llhttp, so that tensors are views of the memory it was received into.
-llhttp cannot continue after such a body. It also stops at some requests that Triton accepts
-(`_resume`). In both cases the reader starts a new parser.
+A long body bypasses llhttp, so that tensors are views of the memory into which the body was
+received. llhttp cannot continue after such a body. It also stops at some requests that Triton
+accepts (`_resume`). In both cases the reader starts a new parser.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Receiver(Protocol):
         """True if further bytes are to be ignored."""
 
     def begin(self, head: RequestHead | None = None) -> Request:
-        """Return a new request: with its whole `head`, or one that is still to be filled in."""
+        """Return a new request. Without `head`, the caller fills in its head."""
 
     def send_continue(self) -> None:
         """Ask the client for the body, with status 100."""
@@ -110,10 +110,10 @@ class RequestReader:
         self._max_input = max_input
         self._parser = self._new_parser()
         self._phase = _REQUEST
-        self._request = receiver.begin()  # the one being read, or the last one
+        self._request = receiver.begin()  # the current or last request
         self._body = Body(self._intake, self._max_input)
-        self._head_bytes = 0  # since the last piece of a body, or the request's begin
-        self._completed = 0  # requests
+        self._head_bytes = 0  # since the last piece of a body, or the request's start
+        self._completed = 0  # number of completed requests
 
     @property
     def missing(self) -> Wait:
@@ -126,7 +126,7 @@ class RequestReader:
         return self._body.rest
 
     def filled(self, nbytes: int) -> None:
-        """Take note of `nbytes` received into `body_buffer`."""
+        """Count `nbytes` received into `body_buffer`."""
         try:
             self._body.filled(nbytes)
         except RequestRejected as error:
@@ -176,7 +176,7 @@ class RequestReader:
                 return
 
     def _take_known(self, data: memoryview) -> bool:
-        """Complete a request whose head is known. False if `data` is not one such request."""
+        """Complete a request with a known head. Return False if `data` is not exactly that."""
         plain = bytes(data)
         begin = plain.find(_END_OF_HEAD) + len(_END_OF_HEAD)
         known = self._heads.find(plain[:begin])
@@ -189,7 +189,7 @@ class RequestReader:
         return True
 
     def _remember(self, plain: bytes) -> None:
-        """Remember the head of a request that was received whole, and alone."""
+        """Remember the head of a request if `plain` is exactly this request."""
         request = self._request
         size = len(request.body)
         head = plain[: len(plain) - size]
@@ -254,7 +254,7 @@ class RequestReader:
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        if self._body.chunks > _MAX_CHUNKS:  # all have data: an empty chunk is the last one
+        if self._body.chunks > _MAX_CHUNKS:  # all have data: an empty chunk ends the body
             raise RequestRejected(
                 f"Chunked request body exceeds maximum of {_MAX_CHUNKS} non-empty chunks. Send "
                 "fewer or larger HTTP chunks."
@@ -336,11 +336,11 @@ class RequestReader:
         if method is None:
             self._receiver.malformed("malformed request line")
             return b""
-        # Triton answers an unknown method as it answers a known one that is not supported.
+        # Triton answers an unknown method like a known method that is not supported.
         return _UNSUPPORTED_METHOD + unread[method.end() :]
 
     def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
-        """Read on after the head of a request that offers another protocol.
+        """Continue after the head of a request that offers another protocol.
 
         Triton ignores the offer; llhttp ends such a request with its head. Returns the bytes that
         the parser has to continue with.

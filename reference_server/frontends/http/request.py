@@ -1,6 +1,6 @@
 """One HTTP request: the object for handlers, the body during its receipt, and reply headers.
 
-Replies have the same header lines, in the same order, as those of Triton's HTTP library.
+Replies have the header lines of Triton's HTTP library, in the same order.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Request:
 
     @property
     def size(self) -> int:
-        """The number of bytes of the body, also if it was not kept."""
+        """The size of the body in bytes, even if the body was not kept."""
         return self.dropped or len(self.body)
 
     def header(self, name: bytes) -> str | None:
@@ -169,7 +169,7 @@ class Request:
         self._connection.end_chunks(self)
 
     def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
-        """Send an error body. Triton types some of them as JSON and others as plain text."""
+        """Send an error body. As in Triton, its type is JSON or plain text."""
         self.reply(
             status,
             [status_codes.body(message)],
@@ -178,14 +178,14 @@ class Request:
 
 
 class RequestRejected(Exception):
-    """A request that is answered with status 400; the text is the answer's."""
+    """A request must be answered with status 400 and this exception's text."""
 
 
 class Body:
     """The received part of a body.
 
     `place` allocates memory for the whole body; later bytes are received in place, directly into
-    this memory. Without it the received pieces are kept in a list.
+    this memory. Without `place`, the received pieces are kept in a list.
 
     Args:
         intake: the memory budget that a long body is charged to.
@@ -197,7 +197,7 @@ class Body:
     def __init__(self, intake: Intake, max_input: int | None = None) -> None:
         self._max_input = math.inf if max_input is None else max_input
         self.received = 0  # bytes
-        self.chunks = 0  # whose headers were received, with transfer-encoding: chunked
+        self.chunks = 0  # received chunk headers (transfer-encoding: chunked)
         self._intake = intake
         self._charge: Charge | None = None  # for a long body
         self._pieces: list[bytes | bytearray] = []
@@ -219,7 +219,7 @@ class Body:
         return self._buffer is not None and self.received == len(self._buffer)
 
     def exceeds(self, headers: Mapping[bytes, bytes], size: int | None = None) -> bool:
-        """Return True if `size` bytes, or the received ones if None, are too many to be kept."""
+        """Return True if `size` bytes (None: the received bytes) are too many to be kept."""
         size = self.received if size is None else size
         return size > self._max_input and not _may_be_larger(headers, self._max_input)
 
@@ -243,7 +243,7 @@ class Body:
         if len(piece) >= _SMALL_PIECE or not pieces:
             pieces.append(piece)
         elif isinstance(last, bytearray) and len(last) < _SMALL_PIECE:
-            last += piece  # else each byte of a slow client would cost an object
+            last += piece  # otherwise each byte of a slow client would cost an object
         else:
             pieces.append(bytearray(piece))
         self.received += len(piece)
@@ -283,7 +283,7 @@ class Body:
         self._buffer = buffer
 
     def filled(self, size: int) -> None:
-        """Count bytes received into `rest`. Raises RequestRejected: memory budget exhausted."""
+        """Count bytes received into `rest`. Raises RequestRejected beyond the memory budget."""
         self.received += size
         if self._charge is not None:
             self._count(self._charge, size)
@@ -315,7 +315,7 @@ def _may_be_larger(headers: Mapping[bytes, bytes], limit: float) -> bool:
     return length != 0 and length <= limit
 
 
-# Most replies have one of few heads.
+# Most replies have one of a few heads.
 @functools.lru_cache(maxsize=1024)
 def reply_headers(
     version: str,

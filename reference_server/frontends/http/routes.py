@@ -131,7 +131,7 @@ def match(url: bytes) -> Route | None:
 
 
 def _version(text: str | None) -> tuple[int, str]:
-    """Parse a version in a URL. Return it, and an error text if it is out of range."""
+    """Return the version in a URL, and an error text, which is empty if the version is valid."""
     if text is None:
         return LATEST, ""
     digits = text.lstrip("0") or "0"

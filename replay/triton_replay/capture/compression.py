@@ -1,7 +1,7 @@
 """Compressed captures: a file whose name ends with `.gz` or `.zst`.
 
-Each write is a whole gzip member or zstd frame, so that a crash loses only the last one. Standard
-tools read and write these files.
+Each write is a whole gzip member or zstd frame, so that a crash loses only the last write.
+Standard tools read and write these files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECE: Final = 2**20
 
 
 def compressor_of(path: Path) -> Callable[[bytes], bytes] | None:
-    """Return the function that compresses data for this file, or None by its name.
+    """Return the function that compresses data for this file; None if its suffix is another.
 
     Raises:
         CaptureUnreadable: zstd is not installed.
@@ -42,9 +42,9 @@ def compressor_of(path: Path) -> Callable[[bytes], bytes] | None:
 
 @contextlib.contextmanager
 def decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; a compressed one as a temporary file with its content.
+    """Open a file; if it is compressed, open a temporary file with the decompressed content.
 
-    The content of an incomplete or damaged file is what precedes the damage.
+    Of an incomplete or damaged file, the content before the damage is decompressed.
 
     Raises:
         CaptureUnreadable: zstd is not installed.

@@ -1,7 +1,7 @@
-"""Captures as files: reading, mapped into memory with bodies as views, and writing of frames.
+"""Read captures as memory-mapped files whose bodies are views, and write captures.
 
-A capture may consist of several files. Each is a capture of its own, whose closing record names the
-next file.
+A capture may consist of several files. Each file is a complete capture, and its closing record
+names the next file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from triton_replay.wire.bodies import Body, header
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request with its response, or None if the capture has no response."""
+    """A request and its response, which is None if the capture lacks it."""
 
     request: Request
     response: Response | None
@@ -44,7 +44,7 @@ class Exchange:
 
     @property
     def status(self) -> str:
-        """The status: that of HTTP, "grpc" and its code, or "none"."""
+        """The HTTP status, "grpc" with the gRPC status code, or "none"."""
         response = self.response
         if response is None or not response.status:
             return "none"
@@ -56,7 +56,7 @@ class Exchange:
 
 
 Asked = tuple[Exchange, int]
-"""One ask, i.e. one sending of a request to one server: exchange and latency in nanoseconds."""
+"""One ask, i.e. one sending of a request to one server: its exchange, its latency in ns."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def read_capture(path: Path) -> Capture:
 def _with_later_files(
     records: Iterator[Record], files: list[Path], damage: list[Damage]
 ) -> Iterator[Record]:
-    """Yield the records of a file and of those that continue it, which are added to `files`."""
+    """Yield the records of a file and of the files that continue it; add these to `files`."""
     while True:
         last: Record | None = None
         for last in records:
@@ -174,7 +174,7 @@ def _records(data: memoryview, name: str, damage: list[Damage]) -> Iterator[Reco
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file. A capture holds data of users."""
+    """Open a file that only its owner can access, as a capture holds data of users."""
     return os.open(path, flags, 0o600)
 
 
@@ -189,7 +189,7 @@ def _new_file(path: Path) -> FileIO:
 
 
 CONTINUED: Final = "continued in "
-"""Start of a closing record's reason that names the next file of the capture."""
+"""Start of a closing record's `reason`; the name of the capture's next file follows."""
 
 
 class CaptureWriter:
@@ -250,7 +250,7 @@ class CaptureWriter:
     def write(self, records: Iterable[Record]) -> None:
         """Append records.
 
-        After the return they survive the end of the process, after `sync` that of the machine.
+        The records then survive the end of the process, and after `sync` a crash of the machine.
 
         Raises:
             CaptureIncomplete: The disk is full, or the next file exists. The file then ends with a
@@ -304,7 +304,7 @@ class CaptureWriter:
         try:
             file = _new_file(path)
         except (CaptureUnreadable, FileUnwritable) as error:
-            self._rotate = 0  # the rest fits into this file, or nowhere
+            self._rotate = 0  # later records stay in this file
             raise CaptureIncomplete(str(error)) from error
         self._part += 1
         self.write([Closing(0, f"{CONTINUED}{path.name}", {})])
@@ -334,6 +334,6 @@ class CaptureWriter:
 
 
 def part_of(path: Path, number: int) -> Path:
-    """Return the path of a capture's file: `monday.2.trc` is the second one of `monday.trc`."""
+    """Return the path of a capture's file: `monday.2.trc` is the second file of `monday.trc`."""
     stem, dot, rest = path.name.partition(".")
     return path.with_name(f"{stem}.{number}{dot}{rest}")

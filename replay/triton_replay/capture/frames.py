@@ -58,7 +58,7 @@ def check_preface(data: memoryview, name: str) -> int:
     """Check the start of a capture and return the offset of the first frame.
 
     Raises:
-        CaptureUnreadable: The data are not a capture, or one of another version.
+        CaptureUnreadable: The data are not a capture, or have another version.
     """
     found = bytes(data[: len(_PREFACE)])
     if len(found) < len(_PREFACE) and _PREFACE.startswith(found):

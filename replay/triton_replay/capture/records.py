@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triton_replay.errors import CaptureUnreadable
 from triton_replay.wire.bodies import Body, Headers
 
-if TYPE_CHECKING:  # it needs httptools, which readers of captures do not
+if TYPE_CHECKING:  # imports httptools, which reading captures does not need
     from triton_replay.wire.http_messages import Message
 
 
@@ -109,7 +109,7 @@ class Response(_WithBody):
     ended: str = "complete"
     """Either "complete", or the side that closed the connection early: "server" or "client"."""
     parts: tuple[tuple[int, int], ...] = ()
-    """Time and end position in the body of each chunk, if there are several."""
+    """For each of several chunks, its time and its end position in the body; else empty."""
 
     @classmethod
     def of(cls, number: int, message: Message, end: int, ended: str) -> Response:
@@ -141,7 +141,8 @@ class Closing:
     counts: Mapping[str, int]
     """Numbers of requests that are not in the capture, by reason."""
     lateness: Mapping[str, int] = field(default_factory=dict)
-    """For a replay: `requests` with a due time, the `late` ones, `largest` delay in nanoseconds."""
+    """For a replay: number of `requests` with a due time, number of `late` requests, and
+    `largest` delay in nanoseconds."""
 
 
 Record = Opening | Request | StreamMessage | Response | Closing
@@ -165,9 +166,9 @@ def encode_record(record: Record) -> tuple[bytes, Body]:
 
 
 def decode_record(meta: memoryview, body: memoryview) -> Record:
-    """Decode the record of a frame, and check the types of its fields. Its body stays a view.
+    """Decode the record of a frame, and check the types of its fields. The body stays a view.
 
-    A capture may come from anyone, and is printed, shown as HTML and sent to servers.
+    A capture is untrusted input that is printed, shown as HTML and sent to servers.
 
     Raises:
         CaptureUnreadable: The record is unknown, or a field is invalid.
@@ -176,12 +177,12 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
         data = bytes(meta)
         fields = json.loads(data)
         if b"\\ud" in data:
-            # Raises UnicodeEncodeError for half of a pair, which cannot be printed.
+            # Raises UnicodeEncodeError for a lone surrogate, which cannot be printed.
             json.dumps(fields, ensure_ascii=False).encode()
         kind = _KINDS[fields.pop("kind")]
         for one in dataclasses.fields(kind):
             if one.name in fields:
-                fields[one.name] = _checked(one.name, fields[one.name], str(one.type))
+                fields[one.name] = _check_field(one.name, fields[one.name], str(one.type))
         if kind in (Request, StreamMessage, Response):
             fields["body"] = body
         return kind(**fields)
@@ -192,7 +193,7 @@ def decode_record(meta: memoryview, body: memoryview) -> Record:
 
 
 class _InvalidField(ValueError):
-    """A field whose value has another type than the field; the text describes it."""
+    """The value of a field has a wrong type; the text describes both."""
 
 
 _MOST: Final = 2**63 - 1
@@ -202,11 +203,11 @@ _VALUES: Final = {
     "protocol": ("http", "grpc"),
     "ended": ("complete", "server", "client"),
 }
-"""The allowed values of fields."""
+"""Allowed values by field."""
 
 
-def _checked(name: str, value: object, kind: str) -> object:
-    """Return the value of a field, with tuples for lists. Raises _InvalidField."""
+def _check_field(name: str, value: object, kind: str) -> object:
+    """Check the value of a field; return it with tuples in place of lists. Raise _InvalidField."""
     valid = _CHECKS[kind](value)
     if name in ("method", "target"):
         valid = valid and not _NOT_SENT.search(str(value))
@@ -240,7 +241,7 @@ def _is_part(pair: object) -> bool:
 
 
 _PARTS: Final = "tuple[tuple[int, int], ...]"
-#: The check of a field by its annotation.
+#: Checks of fields, by annotation.
 _CHECKS: Final[Mapping[str, Callable[[object], bool]]] = {
     "int": _is_number,
     "str": lambda value: isinstance(value, str),

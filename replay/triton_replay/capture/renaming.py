@@ -25,7 +25,7 @@ _NOT_A_MODEL: Final = "/v2/models/stats"
 
 @dataclass(frozen=True)
 class Names:
-    """The second server's names by the first server's names; other names are equal.
+    """The second server's names by the first server's names. Names that are not listed are equal.
 
     Args:
         models: Model names.
@@ -41,15 +41,15 @@ class Names:
         return bool(self.models or self.versions or self.outputs)
 
     def version(self, model: str, version: str) -> str:
-        """Return a version; both names are the first server's."""
+        """Return the second server's version, by the first server's model and version."""
         return self.versions.get(f"{model}:{version}", self.versions.get(version, version))
 
     def output(self, model: str, output: str) -> str:
-        """Return the name of an output; both names are the first server's."""
+        """Return the second server's output name, by the first server's model and output."""
         return self.outputs.get(f"{model}/{output}", self.outputs.get(output, output))
 
     def check(self, exchanges: Iterable[Exchange]) -> None:
-        """Raise ReplayError if no request has one of the named models."""
+        """Raise ReplayError if a named model occurs in no request."""
         if not self:
             return
         models = {model for one in exchanges for model in _models_of(one.request)} - {""}
@@ -66,7 +66,7 @@ class Names:
                 raise ReplayError(f"{text}: {expected}")
 
     def renamed(self, exchange: Exchange) -> Exchange:
-        """Return an exchange whose request, with its messages, has the second server's names."""
+        """Return an exchange with the second server's names in its request and messages."""
         if not self:
             return exchange
         request = exchange.request

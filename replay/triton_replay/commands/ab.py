@@ -65,14 +65,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--at-least",
         metavar="PERCENT",
         default="5%",
-        help="smallest change of a latency that is claimed; default: 5%%",
+        help="smallest change of a latency that is reported; default: 5%%",
     )
     add(
         "--fail-if",
         metavar="CONDITION",
         action="append",
         default=[],
-        help="exit with 1 if it holds: differs>0, errors>0, p50>1.1x, p90>..., p99>..., "
+        help="condition for exit code 1: differs>0, errors>0, p50>1.1x, p90>..., p99>..., "
         "slowest>...; repeatable; default: differs>0 and errors>0",
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of the order; default: 1")
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tls(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
@@ -92,23 +92,23 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A file or an option is invalid, or no request can be sent.
         ServerUnreachable: No server listens at an address, or no request was answered.
     """
-    conditions = [_condition(text) for text in given.fail_if or ("differs>0", "errors>0")]
-    at_least = _share(given.at_least)
-    for name, number in (("--rounds", given.rounds), ("--in-flight", given.in_flight)):
+    conditions = [_condition(text) for text in args.fail_if or ("differs>0", "errors>0")]
+    at_least = _share(args.at_least)
+    for name, number in (("--rounds", args.rounds), ("--in-flight", args.in_flight)):
         if number < 1:
             raise ReplayError(f"{name}: found {number}, expected 1 or more")
-    names = [name for name in ("a", "b", "a2") if getattr(given, name)]
-    servers = {name: server_of(given, f"--{name}", f"--{name}-grpc") for name in names}
-    headers = headers_of(given)
-    rules = rules_of(given)
-    results = Results(rules, learn=given.learn)
-    capture = filter_of(given).apply(read_capture(given.capture))
+    names = [name for name in ("a", "b", "a2") if getattr(args, name)]
+    servers = {name: server_of(args, f"--{name}", f"--{name}-grpc") for name in names}
+    headers = headers_of(args)
+    rules = rules_of(args)
+    results = Results(rules, learn=args.learn)
+    capture = filter_of(args).apply(read_capture(args.capture))
     if capture.complaint:
         print_message(capture.complaint)
     rules.names.check(capture.exchanges)
-    steps, left_out = comparable(plan_replay(capture.exchanges, None), given.rounds)
+    steps, left_out = comparable(plan_replay(capture.exchanges, None), args.rounds)
     if not steps:
-        raise ReplayError(f"{given.capture}: found no request that can be sent to two servers")
+        raise ReplayError(f"{args.capture}: found no request that can be sent to two servers")
     protocols = sorted({step.exchange.request.protocol for step in steps})
     for name, server in servers.items():
         for protocol in protocols:
@@ -123,12 +123,12 @@ def run(given: argparse.Namespace) -> int:
     asker = SideBySide(
         *(servers["a"], servers["b"], servers.get("a2")),
         headers=headers,
-        timeout=given.timeout,
+        timeout=args.timeout,
         clock=clock_from_now(),
-        order=random.Random(given.seed),
+        order=random.Random(args.seed),
         names=rules.names,
     )
-    run_loop(_run(asker, steps, given.in_flight, results))
+    run_loop(_run(asker, steps, args.in_flight, results))
     for reason, count in left_out.items():
         print_message(f"not sent: {count} {reason}")
     for name, counts in zip(servers, asker.unanswered, strict=True):
@@ -138,12 +138,12 @@ def run(given: argparse.Namespace) -> int:
         tried = " and ".join(map(str, shown.values()))
         raise ServerUnreachable(f"{tried}: none of {len(steps)} requests is answered")
     verdict = results.judged(at_least)
-    if given.json:
+    if args.json:
         print_result(json.dumps(ab_document(shown, verdict), indent=2))
     else:
         print_result("\n".join(ab_lines(shown, verdict)))
     held = {text: holds(verdict) for text, holds in conditions}
-    write_review(given, review_of_ab(shown, verdict, held))
+    write_review(args, review_of_ab(shown, verdict, held))
     met = [text for text, holds in held.items() if holds]
     for text in met:
         print_message(f"--fail-if {text}: holds")

@@ -30,7 +30,7 @@ from triton_replay.reporting.hdr import hdr_lines
 from triton_replay.wire.bodies import Headers
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([kKMGT])?(i)?B?")
-# Also characters that change the direction of text, and those that XML does not allow.
+# Control characters, characters that change the text direction, and characters invalid in XML.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff\\ud800-\\udfff]"
 )
@@ -41,7 +41,7 @@ def run_loop(task: Coroutine[Any, Any, None]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         import uvloop
-    except ImportError:  # Windows has none
+    except ImportError:  # uvloop does not support Windows
         asyncio.run(task)
     else:
         uvloop.run(task)
@@ -103,7 +103,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def write_hdr(path: Path, times: Sequence[int]) -> None:
-    """Write latencies in nanoseconds in HdrHistogram's format; no file without latencies.
+    """Write latencies in nanoseconds in HdrHistogram's format; if there are none, write no file.
 
     Raises:
         FileUnwritable: The file cannot be written.
@@ -114,7 +114,7 @@ def write_hdr(path: Path, times: Sequence[int]) -> None:
 
 
 def parse_header(text: str, option: str) -> tuple[str, str]:
-    """Parse `NAME:VALUE`. Raise ReplayError, with `option`, if it is invalid."""
+    """Parse `NAME:VALUE`. Raise a ReplayError that names `option` if the text is invalid."""
     name, separator, value = text.partition(":")
     if not separator or not name.strip() or re.search("[\r\n\u0100-\U0010ffff]", text):
         raise ReplayError(f"{option}: found {text!r}, expected NAME:VALUE")
@@ -128,25 +128,25 @@ def check_timeout(seconds: float) -> None:
 
 
 def add_headers(add: Callable[..., Any], timeout: float) -> None:
-    """Add the options of requests that are sent again with `add`, a parser's `add_argument`."""
+    """Add the options for sending requests again. `add` is a parser's `add_argument`."""
     header_help = "header to send, e.g. instead of a redacted Authorization; repeatable"
     add("--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
     timeout_help = "time limit of a request; default: %(default)g"
     add("--timeout", metavar="SECONDS", type=float, default=timeout, help=timeout_help)
 
 
-def headers_of(given: argparse.Namespace) -> Headers:
+def headers_of(args: argparse.Namespace) -> Headers:
     """Return the headers in the options of `add_headers`, and check `--timeout`.
 
     Raises:
         ReplayError: An option is invalid.
     """
-    check_timeout(given.timeout)
-    return tuple(parse_header(text, "--header") for text in given.header)
+    check_timeout(args.timeout)
+    return tuple(parse_header(text, "--header") for text in args.header)
 
 
 def parse_size(text: str, option: str) -> int:
-    """Parse a number of bytes, such as `1GiB`. Raise ReplayError, with `option`, if invalid."""
+    """Parse a size such as `1GiB`. Raise a ReplayError that names `option` if it is invalid."""
     found = _SIZE.fullmatch(text.strip())
     size = 0
     if found is not None:
@@ -162,7 +162,7 @@ def print_message(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-# -- rules of comparison, which `compare`, `ab`, `replay` and exported pytest tests share
+# -- options for comparisons, shared by `compare`, `ab`, `replay` and exported pytest tests
 
 
 NAME_OPTIONS: Final = (
@@ -195,14 +195,14 @@ def add_rules(add: Callable[..., Any], options: Sequence[tuple[str, str, str]]) 
         add(f"--{name}", metavar=form, action="append", default=[], help=f"{text}; repeatable")
 
 
-def names_of(given: argparse.Namespace) -> Names:
+def names_of(args: argparse.Namespace) -> Names:
     """Return the names in NAME_OPTIONS. Raise ReplayError if a value is invalid."""
-    return parse_names(given.map_model, given.map_version, given.map_output)
+    return parse_names(args.map_model, args.map_version, args.map_output)
 
 
-def rules_of(given: argparse.Namespace) -> Tolerances:
+def rules_of(args: argparse.Namespace) -> Tolerances:
     """Return the rules in RULE_OPTIONS. Raise ReplayError if a value is invalid."""
-    return parse_tolerances(given.tolerance, given.ignore, names_of(given))
+    return parse_tolerances(args.tolerance, args.ignore, names_of(args))
 
 
 # -- the monotonic clock of recordings and replays

@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compare`."""
     add = parser.add_argument
     add("a", metavar="A", type=Path, help="a capture")
-    add("b", metavar="B", type=Path, help="a replay of A, or of the capture that A is a replay of")
+    add("b", metavar="B", type=Path, help="a replay of A, or another replay of the capture of A")
     add_rules(add, RULE_OPTIONS)
     add(
         "--learn",
@@ -53,12 +53,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         help="write the smallest request of each group to DIR, as a capture for replay, with the "
-        "requests that it depends on, such as the earlier ones of its sequence",
+        "requests that it depends on, such as earlier requests of its sequence",
     )
     add_filter_options(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
@@ -68,28 +68,28 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A capture cannot be read, or the captures do not match.
         CaptureIncomplete: No response differs, but one capture lacks requests of the other.
     """
-    rules = rules_of(given)
-    a, b = filter_of(given).apply_to_both(read_capture(given.a), read_capture(given.b))
-    again = read_capture(given.learn) if given.learn else None
+    rules = rules_of(args)
+    a, b = filter_of(args).apply_to_both(read_capture(args.a), read_capture(args.b))
+    again = read_capture(args.learn) if args.learn else None
     for capture in filter(None, (a, b, again)):
         if capture.complaint:
             print_message(capture.complaint)
     comparison = compare_captures(a, b, rules, again)
-    if given.json:
+    if args.json:
         print_result(json.dumps(comparison_document(comparison), indent=2))
     else:
         print_result("\n".join(comparison_lines(comparison)))
-    if given.html is not None:
-        write_file(given.html, comparison_page(comparison))
-        print_message(f"page: {given.html}")
-    if given.hdr is not None:
+    if args.html is not None:
+        write_file(args.html, comparison_page(comparison))
+        print_message(f"page: {args.html}")
+    if args.hdr is not None:
         for times in comparison.times:
             name = quote(times.model, safe="")
-            write_hdr(given.hdr / f"{name}.a.hgrm", times.a)
-            write_hdr(given.hdr / f"{name}.b.hgrm", times.b)
-    write_review(given, review_of_comparison(comparison))
-    if given.smallest is not None:
-        _write_smallest(comparison, given.smallest)
+            write_hdr(args.hdr / f"{name}.a.hgrm", times.a)
+            write_hdr(args.hdr / f"{name}.b.hgrm", times.b)
+    write_review(args, review_of_comparison(comparison))
+    if args.smallest is not None:
+        _write_smallest(comparison, args.smallest)
     if comparison.differing:
         return 1
     for capture, other, lost in ((a, b, comparison.only_b), (b, a, comparison.only_a)):
@@ -107,12 +107,12 @@ def add_review_options(add: Callable[..., Any]) -> None:
     add("--junit", metavar="FILE", type=Path, help="write the verdict as JUnit's XML")
 
 
-def write_review(given: argparse.Namespace, review: Review) -> None:
+def write_review(args: argparse.Namespace, review: Review) -> None:
     """Write the files of `--markdown` and `--junit`. Raise FileUnwritable if that fails."""
-    if given.markdown is not None:
-        write_file(given.markdown, markdown(review))
-    if given.junit is not None:
-        write_file(given.junit, junit(review))
+    if args.markdown is not None:
+        write_file(args.markdown, markdown(review))
+    if args.junit is not None:
+        write_file(args.junit, junit(review))
 
 
 def _write_smallest(comparison: Comparison, folder: Path) -> None:

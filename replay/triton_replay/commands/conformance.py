@@ -27,18 +27,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tls(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command; return 1 if a required case fails, otherwise 0. Raise ReplayError."""
-    check_timeout(given.timeout)
-    server = parse_address(given.server, "--server", tls=True)
-    grpc = parse_address(given.grpc, "--grpc") if given.grpc else None
+    check_timeout(args.timeout)
+    server = parse_address(args.server, "--server", tls=True)
+    grpc = parse_address(args.grpc, "--grpc") if args.grpc else None
     look_for_server(server, "--server")
     if grpc is not None:
         look_for_server(grpc, "--grpc")
-    contexts = https_of(given, given.server), grpc_tls_of(given)
-    subject = inspect_server(server, grpc, given.model, given.timeout, *contexts)
+    contexts = https_of(args, args.server), grpc_tls_of(args)
+    subject = inspect_server(server, grpc, args.model, args.timeout, *contexts)
     chapters = run_suite(subject)
-    if given.json:
+    if args.json:
         found = [one.as_json() for one in chapters]
         document = {"server": str(server), "model": subject.model, "extensions": found}
         print_result(json.dumps(document))

@@ -29,44 +29,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command; return 0. Raise ReplayError."""
-    capture = read_capture(given.capture)
+    capture = read_capture(args.capture)
     if capture.complaint:
         print_message(capture.complaint)
-    if given.pytest:
-        _write_tests(given, capture)
+    if args.pytest:
+        _write_tests(args, capture)
     else:
-        _write_loads(given, capture)
+        _write_loads(args, capture)
     return 0
 
 
-def _write_tests(given: argparse.Namespace, capture: Capture) -> None:
+def _write_tests(args: argparse.Namespace, capture: Capture) -> None:
     count = sum(exchange.response is not None for exchange in capture.exchanges)
     if not count:
-        raise ReplayError(f"{given.capture}: no responses to test")
-    make_folder(given.output)
+        raise ReplayError(f"{args.capture}: no responses to test")
+    make_folder(args.output)
     try:
-        write_pytest_case(capture.files, given.output)
+        write_pytest_case(capture.files, args.output)
     except OSError as error:
-        raise FileUnwritable(given.output, error) from error
-    print_message(f"{count} tests: pytest {given.output} --triton-server HOST:PORT")
+        raise FileUnwritable(args.output, error) from error
+    print_message(f"{count} tests: pytest {args.output} --triton-server HOST:PORT")
 
 
-def _write_loads(given: argparse.Namespace, capture: Capture) -> None:
+def _write_loads(args: argparse.Namespace, capture: Capture) -> None:
     """Write MODEL.json and MODEL.intervals for each model."""
-    loads, left_out = export_loads(capture.exchanges, rows=given.rows)
+    loads, left_out = export_loads(capture.exchanges, rows=args.rows)
     if not loads:
-        raise ReplayError(f"{given.capture}: no inference with exportable inputs")
-    make_folder(given.output)
+        raise ReplayError(f"{args.capture}: no inference with exportable inputs")
+    make_folder(args.output)
     try:
         for model, load in loads.items():
-            path = given.output / f"{model}.json"
+            path = args.output / f"{model}.json"
             path.write_text(json.dumps(load.document()), encoding="utf-8")
             lines = "".join(f"{interval}\n" for interval in load.intervals())
-            (given.output / f"{model}.intervals").write_text(lines, encoding="utf-8")
+            (args.output / f"{model}.intervals").write_text(lines, encoding="utf-8")
             print_message(f"{path}: {len(load.entries)} entries from {len(load.times)} requests")
     except OSError as error:
-        raise FileUnwritable(given.output, error) from error
+        raise FileUnwritable(args.output, error) from error
     for reason, count in left_out.items():
         print_message(f"skipped: {count} {reason}")

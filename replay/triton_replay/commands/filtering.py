@@ -46,7 +46,7 @@ def add_filter_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     model_help = "only requests of this model; * stands for any characters; repeatable"
     add("--model", metavar="NAME", action="append", default=[], help=model_help)
-    between_help = "only requests within these seconds of the recording; either may be omitted"
+    between_help = "only requests within these seconds of the recording; either end may be omitted"
     add("--between", metavar="START:END", help=between_help)
     add(
         "--where",
@@ -88,7 +88,9 @@ class Filter:
         return found
 
     def apply_to_both(self, a: Capture, b: Capture) -> tuple[Capture, Capture]:
-        """Return two captures with the requests that are selected in A, or in B if A lacks them.
+        """Return both captures with the requests that are selected in A.
+
+        Requests that only B has are selected by their properties in B.
 
         Raises:
             ReplayError: No request of A is selected.
@@ -101,28 +103,28 @@ class Filter:
         return first, replace(b, exchanges=tuple(second))
 
 
-def filter_of(given: argparse.Namespace, *, before_response: bool = False) -> Filter:
-    """Return the filter that the options select.
+def filter_of(args: argparse.Namespace, *, before_response: bool = False) -> Filter:
+    """Return the filter that the options describe.
 
     Args:
-        given: The options of `add_filter_options`.
+        args: The options of `add_filter_options`.
         before_response: Whether requests are selected before their responses are known.
 
     Raises:
         ReplayError: An option is invalid.
     """
     conditions: list[_Condition] = []
-    if given.model:
-        models = tuple(given.model)
+    if args.model:
+        models = tuple(args.model)
         conditions.append(
             lambda one: any(fnmatchcase(model_of(one.request), model) for model in models)
         )
-    if given.between is not None:
-        conditions.append(_between(given.between))
+    if args.between is not None:
+        conditions.append(_between(args.between))
     fields = dict(_FIELDS)
     for name in _OF_RESPONSES if before_response else ():
         del fields[name]
-    return Filter([*conditions, *(_where(text, fields) for text in given.where)])
+    return Filter([*conditions, *(_where(text, fields) for text in args.where)])
 
 
 def _between(text: str) -> _Condition:

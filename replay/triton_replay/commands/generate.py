@@ -53,41 +53,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", type=int, default=0, help="seed of all random choices; default: 0")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command; return 0. Raise ReplayError."""
     for option in ("rate", "seconds", "period", "connections"):
-        value = getattr(given, option)
+        value = getattr(args, option)
         if value is not None and not 0 < value < math.inf:
             raise ReplayError(f"--{option}: found {value:g}, expected a number above 0")
-    if not 1 <= given.burst < math.inf:
-        raise ReplayError(f"--burst: found {given.burst:g}, expected a number of at least 1")
-    if not 0 <= given.swing <= 1:
-        raise ReplayError(f"--swing: found {given.swing:g}, expected a number from 0 to 1")
-    sizes = read_sizes(given.sizes) if given.sizes else NO_SIZES
-    inputs = [parse_input(text, sizes.axes) for text in given.input]
+    if not 1 <= args.burst < math.inf:
+        raise ReplayError(f"--burst: found {args.burst:g}, expected a number of at least 1")
+    if not 0 <= args.swing <= 1:
+        raise ReplayError(f"--swing: found {args.swing:g}, expected a number from 0 to 1")
+    sizes = read_sizes(args.sizes) if args.sizes else NO_SIZES
+    inputs = [parse_input(text, sizes.axes) for text in args.input]
     for one, of in itertools.product(inputs, sizes.each()):
         one.check(of)
     settings = {
         name: str(value) if isinstance(value, Path) else value
-        for name, value in vars(given).items()
+        for name, value in vars(args).items()
         if name not in ("run", "output")
     }
-    with contextlib.closing(CaptureWriter.create(given.output)) as writer:
+    with contextlib.closing(CaptureWriter.create(args.output)) as writer:
         writer.write([Opening("none (generated)", _EPOCH, package_version(), settings)])
-        for record in _requests(given, sizes, inputs):
+        for record in _requests(args, sizes, inputs):
             writer.write([record])
-        writer.write([Closing(round(given.seconds * 1e9), "stopped", {})])
-    print_message(f"{given.output}: {writer.requests} requests in {given.seconds:g} s")
+        writer.write([Closing(round(args.seconds * 1e9), "stopped", {})])
+    print_message(f"{args.output}: {writer.requests} requests in {args.seconds:g} s")
     return 0
 
 
-def _requests(given: argparse.Namespace, sizes: Sizes, inputs: list[InputPlan]) -> Iterator[Record]:
+def _requests(args: argparse.Namespace, sizes: Sizes, inputs: list[InputPlan]) -> Iterator[Record]:
     # Two generators, so that different sizes do not change the times.
-    when, what = random.Random(f"times {given.seed}"), random.Random(f"sizes {given.seed}")
-    period = given.seconds if given.period is None else given.period
-    arrivals = Arrivals(given.rate, given.burst, given.swing, period)
-    target = f"/v2/models/{quote(given.model)}/infer"
-    for number, at in enumerate(arrivals.times(given.seconds, when)):
+    when, what = random.Random(f"times {args.seed}"), random.Random(f"sizes {args.seed}")
+    period = args.seconds if args.period is None else args.period
+    arrivals = Arrivals(args.rate, args.burst, args.swing, period)
+    target = f"/v2/models/{quote(args.model)}/infer"
+    for number, at in enumerate(arrivals.times(args.seconds, when)):
         headers, body = make_body(inputs, sizes.draw(what), what)
-        connection = number % given.connections
+        connection = number % args.connections
         yield Request(number, connection, at, at, "POST", target, headers, len(body), body)

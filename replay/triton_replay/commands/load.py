@@ -46,7 +46,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
         ),
         (
             *("--sequence-id-range", "START:END", "1"),
-            "sequence ids; END is exclusive; default: 1 without end",
+            "sequence ids; END is exclusive; default: from 1, without end",
         ),
     ),
     "the measurement": (
@@ -65,7 +65,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
             *("-s --stability-percentage", "PERCENT", 10.0),
             "allowed difference of three windows; default: 10",
         ),
-        ("-r --max-trials", "N", 10, "most windows of a load"),
+        ("-r --max-trials", "N", 10, "largest number of windows of a load"),
         ("--percentile", "N", int, "latency percentile for stability and -l; default: the mean"),
         ("-l --latency-threshold", "MS", 0.0, "latency limit; 0: none"),
         (
@@ -127,7 +127,7 @@ _OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any
 }
 """For each option its flags, its form or its choices, its default or its type, and its help.
 
-An option with neither form nor choices has no value. One whose default is a list or None is
+An option with neither form nor choices has no value. An option whose default is a list or None is
 repeatable.
 """
 _WITHOUT_EFFECT: Final = ("-a --async", "--sync", "--serial-sequences", "-v")
@@ -142,7 +142,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     for title, rows in _OPTIONS.items():
         for flags, form, default, text in rows:
-            groups[title].add_argument(*flags.split(), help=text, **_kind_of(form, default))
+            groups[title].add_argument(
+                *flags.split(), help=text, **_argument_options(form, default)
+            )
     ignored = parser.add_argument_group("accepted like perf_analyzer, without effect")
     for flag in _WITHOUT_EFFECT:
         ignored.add_argument(*flag.split(), action="store_true", dest="ignored")
@@ -150,7 +152,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ignored.add_argument("--service-kind", choices=("triton",), dest="ignored")
 
 
-def _kind_of(form: str | Sequence[str] | None, default: Any) -> dict[str, Any]:  # noqa: ANN401
+def _argument_options(form: str | Sequence[str] | None, default: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the arguments of `add_argument` for a row of _OPTIONS."""
     if form is None:
         return {"action": "store_true"}
@@ -162,18 +164,18 @@ def _kind_of(form: str | Sequence[str] | None, default: Any) -> dict[str, Any]: 
     return {**shown, "type": type(default), "default": default}
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if all loads were stable and no request failed.
 
     Raises:
         ReplayError: An option is invalid, or no request succeeded.
     """
-    options = load_options(given)
+    options = load_options(args)
     report = LoadReport(
-        given.u or f"localhost:{PORTS[given.i]}",
+        args.u or f"localhost:{PORTS[args.i]}",
         datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         options.plan.stability.percent,
-        given.collect_metrics,
+        args.collect_metrics,
     )
     load = Load(options, report, _progress, lambda one: _print_measurement(report, one))
     try:
@@ -182,10 +184,10 @@ def run(given: argparse.Namespace) -> int:
         print_message("interrupted; the loads measured so far are reported")
         return INTERRUPTED
     finally:
-        # Also if the server has exited.
+        # Write the report even if the server has exited.
         if report.measurements:
             print_result("\n".join(summary_lines(report)))
-            _write(given, report)
+            _write(args, report)
     if report.scraper is not None and report.scraper.failure:
         print_message(f"--metrics-url: {report.scraper.failure}")
     good = all(one.is_stable and not one.failures for one in report.measurements)
@@ -206,15 +208,15 @@ def _print_measurement(report: LoadReport, one: Measurement) -> None:
     print_result("\n".join([*measurement_lines(report, one), ""]))
 
 
-def _write(given: argparse.Namespace, report: LoadReport) -> None:
-    if given.f is not None:
-        write_file(given.f, load_csv(report, verbose=given.verbose_csv))
-    if given.profile_export_file is not None:
-        write_file(given.profile_export_file, load_export(report))
-    if given.html is not None:
-        write_file(given.html, load_page(report))
-    if given.hdr is not None:
+def _write(args: argparse.Namespace, report: LoadReport) -> None:
+    if args.f is not None:
+        write_file(args.f, load_csv(report, verbose=args.verbose_csv))
+    if args.profile_export_file is not None:
+        write_file(args.profile_export_file, load_export(report))
+    if args.html is not None:
+        write_file(args.html, load_page(report))
+    if args.hdr is not None:
         for one in report.measurements:
             mode = "concurrency" if one.level.mode == CONCURRENCY else "rate"
-            path = given.hdr / f"{mode}-{one.level.value:g}.hgrm"
+            path = args.hdr / f"{mode}-{one.level.value:g}.hgrm"
             write_hdr(path, one.latencies.tolist())

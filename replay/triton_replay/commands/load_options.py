@@ -47,138 +47,138 @@ _LEAST: Final = {
 """Smallest values of numeric options."""
 
 
-def load_options(given: argparse.Namespace) -> LoadOptions:
+def load_options(args: argparse.Namespace) -> LoadOptions:
     """Convert the parsed options. Raise ReplayError if one is invalid, or options conflict."""
-    _check_numbers(given)
-    _check_conflicts(given)
-    search = _search(given)
-    gaps = read_intervals(given.request_intervals) if given.request_intervals else []
+    _check_numbers(args)
+    _check_conflicts(args)
+    search = _search(args)
+    gaps = read_intervals(args.request_intervals) if args.request_intervals else []
     is_sweep = search is None and not gaps
-    distribution = given.request_distribution or ("poisson" if is_sweep else "constant")
-    files = [one for one in given.input_data or () if one not in ("zero", "random")]
+    distribution = args.request_distribution or ("poisson" if is_sweep else "constant")
+    files = [one for one in args.input_data or () if one not in ("zero", "random")]
     has_json = any(not Path(one).is_dir() for one in files)
-    first, end = _sequence_ids(given.sequence_id_range)
-    counted = given.measurement_mode == "count_windows"
+    first, end = _sequence_ids(args.sequence_id_range)
+    counted = args.measurement_mode == "count_windows"
     return LoadOptions(
-        model=given.m,
-        version=given.x,
-        server=_server(given),
-        parameters=dict(map(_parameter, given.request_parameter)),
+        model=args.m,
+        version=args.x,
+        server=_server(args),
+        parameters=dict(map(_parameter, args.request_parameter)),
         inputs=InputOptions(
-            given.input_data or ["random"],
-            dict(map(_shape, given.shape)),
-            given.string_length,
-            given.string_data,
+            args.input_data or ["random"],
+            dict(map(_shape, args.shape)),
+            args.string_length,
+            args.string_data,
         ),
         plan=Plan(
-            interval=round(given.measurement_interval * 1e6),
-            count=given.measurement_request_count if counted else 0,
-            total=given.request_count,
-            warm_up=given.warmup_request_count,
+            interval=round(args.measurement_interval * 1e6),
+            count=args.measurement_request_count if counted else 0,
+            total=args.request_count,
+            warm_up=args.warmup_request_count,
             stability=Stability(
-                given.stability_percentage / 100,
-                given.percentile,
-                round(given.latency_threshold * 1e6),
-                given.max_trials,
+                args.stability_percentage / 100,
+                args.percentile,
+                round(args.latency_threshold * 1e6),
+                args.max_trials,
             ),
-            batch=given.b,
+            batch=args.b,
             is_poisson=distribution == "poisson",
             gaps=gaps,
-            goals=_goals(given.goodput) if given.goodput else {},
+            goals=_goals(args.goodput) if args.goodput else {},
         ),
         search=search,
-        is_binary_search=given.binary_search,
-        sequences=given.num_of_sequences,
-        sequence_length=given.sequence_length or (None if has_json else 20),
-        sequence_variation=given.sequence_length_variation / 100,
+        is_binary_search=args.binary_search,
+        sequences=args.num_of_sequences,
+        sequence_length=args.sequence_length or (None if has_json else 20),
+        sequence_variation=args.sequence_length_variation / 100,
         sequence_ids=(first, end),
-        output_size=None if given.shared_memory == "none" else given.output_shared_memory_size,
-        metrics=_metrics(given) if given.collect_metrics else None,
-        composing=tuple(map(_composing, filter(None, given.bls_composing_models.split(",")))),
-        timeout=given.timeout,
-        streaming=given.streaming,
-        responses=given.profile_export_file is not None,
+        output_size=None if args.shared_memory == "none" else args.output_shared_memory_size,
+        metrics=_metrics(args) if args.collect_metrics else None,
+        composing=tuple(map(_composing, filter(None, args.bls_composing_models.split(",")))),
+        timeout=args.timeout,
+        streaming=args.streaming,
+        responses=args.profile_export_file is not None,
     )
 
 
-def _check_numbers(given: argparse.Namespace) -> None:
+def _check_numbers(args: argparse.Namespace) -> None:
     for name, least in _LEAST.items():
-        value = getattr(given, name)
+        value = getattr(args, name)
         if value is not None and not least <= value < math.inf:
             option = f"--{name.replace('_', '-')}"
             raise ReplayError(f"{option}: found {value:g}, expected at least {least:g}")
-    if given.percentile is not None and not 1 <= given.percentile <= 99:
-        raise ReplayError(f"--percentile: found {given.percentile}, expected 1 to 99")
+    if args.percentile is not None and not 1 <= args.percentile <= 99:
+        raise ReplayError(f"--percentile: found {args.percentile}, expected 1 to 99")
 
 
-def _check_conflicts(given: argparse.Namespace) -> None:
+def _check_conflicts(args: argparse.Namespace) -> None:
     modes = {
-        "--concurrency-range": given.concurrency_range,
-        "-t": given.t,
-        "--request-rate-range": given.request_rate_range,
-        "--request-intervals": given.request_intervals,
+        "--concurrency-range": args.concurrency_range,
+        "-t": args.t,
+        "--request-rate-range": args.request_rate_range,
+        "--request-intervals": args.request_intervals,
     }
     chosen = [option for option, value in modes.items() if value is not None]
     if len(chosen) > 1:
         raise ReplayError(f"{' and '.join(chosen)}: found both, expected one of them")
-    if given.streaming and given.i != "grpc":
+    if args.streaming and args.i != "grpc":
         raise ReplayError("--streaming: found -i http, expected -i grpc")
-    if given.grpc_compression_algorithm != "none" and given.i != "grpc":
+    if args.grpc_compression_algorithm != "none" and args.i != "grpc":
         raise ReplayError("--grpc-compression-algorithm: found -i http, expected -i grpc")
-    if given.shared_memory == "cuda":
+    if args.shared_memory == "cuda":
         raise ReplayError(
             "--shared-memory: found cuda, expected none or system; GPU memory is not supported"
         )
-    if given.i == "grpc":
+    if args.i == "grpc":
         for option in ("input_tensor_format", "output_tensor_format"):
-            if getattr(given, option) != "binary":
+            if getattr(args, option) != "binary":
                 text = f"--{option.replace('_', '-')} json: found -i grpc, expected -i http"
                 raise ReplayError(text)
-    if given.collect_metrics and given.f is not None and not given.verbose_csv:
+    if args.collect_metrics and args.f is not None and not args.verbose_csv:
         raise ReplayError(
-            "--collect-metrics with -f: expected --verbose-csv, which has its columns"
+            "--collect-metrics with -f: expected --verbose-csv, which adds the columns of metrics"
         )
 
 
-def _search(given: argparse.Namespace) -> Range | None:
+def _search(args: argparse.Namespace) -> Range | None:
     found = None
-    if given.t is not None:
-        found = parse_range(str(given.t), "-t", CONCURRENCY)
-    if given.concurrency_range is not None:
-        found = parse_range(given.concurrency_range, "--concurrency-range", CONCURRENCY)
-    if given.request_rate_range is not None:
-        found = parse_range(given.request_rate_range, "--request-rate-range", RATE)
-    if found is not None and not found.end and not given.latency_threshold:
+    if args.t is not None:
+        found = parse_range(str(args.t), "-t", CONCURRENCY)
+    if args.concurrency_range is not None:
+        found = parse_range(args.concurrency_range, "--concurrency-range", CONCURRENCY)
+    if args.request_rate_range is not None:
+        found = parse_range(args.request_rate_range, "--request-rate-range", RATE)
+    if found is not None and not found.end and not args.latency_threshold:
         raise ReplayError("a range with end 0: expected --latency-threshold")
-    if given.binary_search and (found is None or found.start == found.end):
+    if args.binary_search and (found is None or found.start == found.end):
         raise ReplayError("--binary-search: expected a range with a start and an end")
-    if given.binary_search and not given.latency_threshold:
+    if args.binary_search and not args.latency_threshold:
         raise ReplayError("--binary-search: expected --latency-threshold")
     return found
 
 
-def _server(given: argparse.Namespace) -> Callable[[], Server]:
-    address = parse_address(given.u or f"localhost:{PORTS[given.i]}", "-u")
-    headers = tuple(parse_header(text, "-H") for text in given.header)
-    if given.i == "grpc":
+def _server(args: argparse.Namespace) -> Callable[[], Server]:
+    address = parse_address(args.u or f"localhost:{PORTS[args.i]}", "-u")
+    headers = tuple(parse_header(text, "-H") for text in args.header)
+    if args.i == "grpc":
         return lambda: GrpcServer(
             address,
             headers,
-            streaming=given.streaming,
-            compression=given.grpc_compression_algorithm,
+            streaming=args.streaming,
+            compression=args.grpc_compression_algorithm,
         )
     binary = {
-        "binary_inputs": given.input_tensor_format == "binary",
-        "binary_outputs": given.output_tensor_format == "binary",
+        "binary_inputs": args.input_tensor_format == "binary",
+        "binary_outputs": args.output_tensor_format == "binary",
     }
     return lambda: HttpServer(address, headers, **binary)
 
 
-def _metrics(given: argparse.Namespace) -> tuple[Address, str, int]:
-    text = given.metrics_url.removeprefix("http://")
+def _metrics(args: argparse.Namespace) -> tuple[Address, str, int]:
+    text = args.metrics_url.removeprefix("http://")
     host, slash, page = text.partition("/")
     address = parse_address(host, "--metrics-url")
-    return address, f"{slash}{page}" or "/metrics", round(given.metrics_interval * 1e6)
+    return address, f"{slash}{page}" or "/metrics", round(args.metrics_interval * 1e6)
 
 
 def _sequence_ids(text: str) -> tuple[int, int | None]:

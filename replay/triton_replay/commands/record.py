@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_proxy_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the proxy and of what it records."""
+    """Add the options of the proxy and of its recording."""
     add = parser.add_argument
     listen_help = "address for clients over HTTP; default: %(default)s"
     add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help=listen_help)
@@ -77,7 +77,7 @@ def add_proxy_options(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         type=int,
         default=MAX_BODY,
-        help="largest body to record; of a larger one only the size is; default: 16 MiB",
+        help="largest body to record; only the size of larger ones is recorded; default: 16 MiB",
     )
     add("--max-capture", metavar="BYTES", type=int, help="size at which the recording ends")
     rotate_help = "size, such as 1GiB, from which another file continues the capture"
@@ -107,63 +107,63 @@ def add_proxy_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command until it is stopped; return 0. Raise ReplayError."""
-    run_loop(_record(given, fronts_of(given)))
+    run_loop(_record(args, fronts_of(args)))
     return 0
 
 
-def fronts_of(given: argparse.Namespace) -> list[Front]:
+def fronts_of(args: argparse.Namespace) -> list[Front]:
     """Return the addresses in the options of `add_proxy_options`. Raise ReplayError."""
-    if not 0 <= given.sample <= 1:
-        raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
+    if not 0 <= args.sample <= 1:
+        raise ReplayError(f"--sample: found {args.sample}, expected a share from 0 to 1")
     # Otherwise another thread may hold the GIL for 5 ms while a request waits.
     sys.setswitchinterval(SWITCH_SECONDS)
     fronts = [
         Front(
-            parse_address(given.listen, "--listen"),
-            parse_address(given.server, "--server"),
+            parse_address(args.listen, "--listen"),
+            parse_address(args.server, "--server"),
             HttpTap,
         )
     ]
-    if (given.grpc_listen is None) != (given.grpc_server is None):
+    if (args.grpc_listen is None) != (args.grpc_server is None):
         raise ReplayError("--grpc-listen, --grpc-server: found one, expected both or none")
-    if given.grpc_listen is not None:
-        listen = parse_address(given.grpc_listen, "--grpc-listen")
-        server = parse_address(given.grpc_server, "--grpc-server")
+    if args.grpc_listen is not None:
+        listen = parse_address(args.grpc_listen, "--grpc-listen")
+        server = parse_address(args.grpc_server, "--grpc-server")
         fronts.append(Front(listen, server, GrpcTap))
     return fronts
 
 
-async def _record(given: argparse.Namespace, fronts: list[Front]) -> None:
+async def _record(args: argparse.Namespace, fronts: list[Front]) -> None:
     clock = clock_from_now()
     look_for_servers(fronts)
-    writer = CaptureWriter.create(given.output, rotation_of(given))
-    writer.write([opening(fronts[0].server, settings_of(given))])
+    writer = CaptureWriter.create(args.output, rotation_of(args))
+    writer.write([opening(fronts[0].server, settings_of(args))])
     recorder = Recorder(
         writer,
         clock,
-        Selection(given.sample, given.seed, given.max_body),
-        redaction_of(given),
-        given.max_capture,
+        Selection(args.sample, args.seed, args.max_body),
+        redaction_of(args),
+        args.max_capture,
         on_end=lambda reason: print_message(f"recording ended; the proxy continues: {reason}"),
     )
     recorder.start()
     listening = False
     try:
-        async with listening_proxies(given, fronts, recorder, clock) as addresses:
+        async with listening_proxies(args, fronts, recorder, clock) as addresses:
             listening = True
             for front, bound in zip(fronts, addresses, strict=True):
-                print_message(f"recording {front.server} at {bound} into {given.output}")
-            await wait_for_end(given.seconds)
+                print_message(f"recording {front.server} at {bound} into {args.output}")
+            await wait_for_end(args.seconds)
     finally:
         try:
             recorder.close()
         finally:
             if not listening:
-                given.output.unlink()  # the capture is empty
+                args.output.unlink()  # the capture is empty
             else:
-                print_message(f"{recorder.recorded} requests in {given.output}")
+                print_message(f"{recorder.recorded} requests in {args.output}")
                 for reason, count in recorder.counts.items():
                     print_message(f"not recorded: {count} {reason}")
 
@@ -176,12 +176,12 @@ def look_for_servers(fronts: list[Front]) -> None:
 
 @contextlib.asynccontextmanager
 async def listening_proxies(
-    given: argparse.Namespace, fronts: list[Front], sink: Sink, clock: Callable[[], int]
+    args: argparse.Namespace, fronts: list[Front], sink: Sink, clock: Callable[[], int]
 ) -> AsyncIterator[list[Address]]:
     """Run a proxy for each front.
 
     Args:
-        given: The options of `add_proxy_options`.
+        args: The options of `add_proxy_options`.
         fronts: The addresses.
         sink: Receives the records, on a thread of its own.
         clock: Returns nanoseconds since the start.
@@ -196,7 +196,7 @@ async def listening_proxies(
     reading = Reading(clock, sink.count)
 
     def new_tap(kind: type[HttpTap] | type[GrpcTap]) -> Tap:
-        return reading.beside(kind(next(connections), numbers, reading.clock, sink, given.max_body))
+        return reading.beside(kind(next(connections), numbers, reading.clock, sink, args.max_body))
 
     reading.start()
     note = functools.partial(reading.note, sink.count)
@@ -211,18 +211,18 @@ async def listening_proxies(
         reading.close()
 
 
-def rotation_of(given: argparse.Namespace) -> int:
+def rotation_of(args: argparse.Namespace) -> int:
     """Return the size at which captures are continued in another file; 0 for never."""
-    return parse_size(given.rotate, "--rotate") if given.rotate else 0
+    return parse_size(args.rotate, "--rotate") if args.rotate else 0
 
 
-def redaction_of(given: argparse.Namespace) -> Redaction:
-    """Return what the options redact."""
+def redaction_of(args: argparse.Namespace) -> Redaction:
+    """Return the redaction that the options describe."""
     return Redaction(
-        frozenset(name.lower() for name in given.redact_header),
-        frozenset(given.redact_tensor),
-        frozenset(name.lower() for name in given.keep_header),
-        given.max_body,
+        frozenset(name.lower() for name in args.redact_header),
+        frozenset(args.redact_tensor),
+        frozenset(name.lower() for name in args.keep_header),
+        args.max_body,
     )
 
 
@@ -236,14 +236,14 @@ async def wait_for_end(seconds: float | None) -> None:
         await asyncio.wait_for(stop.wait(), seconds)
 
 
-def settings_of(given: argparse.Namespace) -> dict[str, object]:
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
     """Return the settings that limit the content of a capture."""
     return {
-        "sample": given.sample,
-        "seed": given.seed,
-        "max_body": given.max_body,
-        "redact_headers": sorted({*SECRET_NAMES, *given.redact_header}),
-        "keep_headers": sorted(given.keep_header),
-        "grpc_server": given.grpc_server,
-        "redact_tensors": sorted(given.redact_tensor),
+        "sample": args.sample,
+        "seed": args.seed,
+        "max_body": args.max_body,
+        "redact_headers": sorted({*SECRET_NAMES, *args.redact_header}),
+        "keep_headers": sorted(args.keep_header),
+        "grpc_server": args.grpc_server,
+        "redact_tensors": sorted(args.redact_tensor),
     }

@@ -34,7 +34,7 @@ from triton_replay.replaying.plan import Plan, plan_replay
 from triton_replay.replaying.player import Outcome, Player
 
 MAX_WAITING: Final = 2**30
-"""Largest total size of queued bodies, in bytes. Those of requests are mapped from the capture."""
+"""Largest total size of queued bodies, in bytes. Request bodies are mapped from the capture."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_filter_options(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
@@ -77,23 +77,23 @@ def run(given: argparse.Namespace) -> int:
         ReplayError: A file or an option is invalid, or no request can be sent.
         ServerUnreachable: Some requests have no response.
     """
-    server = server_of(given, "--server", "--grpc-server")
-    speed, headers = _speed(given.speed), headers_of(given)
-    capture = filter_of(given).apply(read_capture(given.capture))
+    server = server_of(args, "--server", "--grpc-server")
+    speed, headers = _speed(args.speed), headers_of(args)
+    capture = filter_of(args).apply(read_capture(args.capture))
     if capture.complaint:
         print_message(capture.complaint)
-    names = names_of(given)
+    names = names_of(args)
     names.check(capture.exchanges)
-    plan = plan_replay(map(names.renamed, capture.exchanges), speed, given.loop)
+    plan = plan_replay(map(names.renamed, capture.exchanges), speed, args.loop)
     if not plan.steps:
-        raise ReplayError(f"{given.capture}: no request that can be sent")
-    new_player = partial(Player, plan, server, headers=headers, timeout=given.timeout, speed=speed)
-    run_loop(_replay(given, capture, plan, server, new_player))
+        raise ReplayError(f"{args.capture}: no request that can be sent")
+    new_player = partial(Player, plan, server, headers=headers, timeout=args.timeout, speed=speed)
+    run_loop(_replay(args, capture, plan, server, new_player))
     return 0
 
 
 async def _replay(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     capture: Capture,
     plan: Plan,
     server: Server,
@@ -105,8 +105,8 @@ async def _replay(
     for protocol in sorted(protocols):
         look_for_server(servers[protocol], options[protocol])
     first = servers["http" if "http" in protocols else "grpc"]
-    writer = CaptureWriter.create(given.output)
-    settings = {**capture.opening.settings, "replay_of": capture.name, "speed": given.speed}
+    writer = CaptureWriter.create(args.output)
+    settings = {**capture.opening.settings, "replay_of": capture.name, "speed": args.speed}
     settings["loop"] = "closed" if plan.closed else "open"
     writer.write([opening(first, settings)])
     clock = clock_from_now()
@@ -116,7 +116,7 @@ async def _replay(
         # Responses that cannot be recorded are of no use.
         loop.call_soon_threadsafe(stop.set)
 
-    # What the recording kept is kept again, so that the targets of both captures are equal.
+    # Names that the recording kept are kept again, so that the targets of both captures are equal.
     kept = capture.opening.settings.get("keep_headers")
     kept = frozenset(str(name).lower() for name in kept) if isinstance(kept, list) else ()
     recorder = Recorder(
@@ -137,7 +137,7 @@ async def _replay(
             cut_short = f"interrupted after {done} of {len(plan.steps)} requests"
     finally:
         recorder.close(cut_short, outcome.lateness)
-    _report(plan, outcome, clock() / 1e9, given.output)
+    _report(plan, outcome, clock() / 1e9, args.output)
     if outcome.unanswered:
         lost = outcome.unanswered.total()
         names = " and ".join(str(servers[protocol]) for protocol in sorted(protocols))
@@ -149,7 +149,7 @@ async def _replay(
         )
     if recorder.counts:
         lost = recorder.counts.total()
-        raise CaptureIncomplete(f"{given.output}: {', '.join(recorder.counts)}: {lost} are missing")
+        raise CaptureIncomplete(f"{args.output}: {', '.join(recorder.counts)}: {lost} are missing")
 
 
 async def _play(player: Player, stop: asyncio.Event) -> bool:

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output_help = "folder for a.trc and b.trc, the requests whose responses differ"
     add("--output", metavar="DIR", type=Path, required=True, help=output_help)
     add("--in-flight", metavar="N", type=int, default=16, help="concurrent requests; default: 16")
-    memory_help = "most memory for requests in progress; others are not sent to B; default: 256MiB"
+    memory_help = "memory for requests in progress; beyond it, none is sent to B; default: 256MiB"
     add("--memory", metavar="SIZE", default="256MiB", help=memory_help)
     add_headers(add, timeout=60)
     add_rules(add, RULE_OPTIONS[:2])
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tls(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command until it is stopped.
 
     Returns:
@@ -71,19 +71,19 @@ def run(given: argparse.Namespace) -> int:
         ServerUnreachable: No server listens at an address.
         CaptureIncomplete: Some differences are not stored.
     """
-    if given.in_flight < 1:
-        raise ReplayError(f"--in-flight: found {given.in_flight}, expected 1 or more")
-    headers = headers_of(given)
-    fronts, server = fronts_of(given), server_of(given, "--b", "--b-grpc")
+    if args.in_flight < 1:
+        raise ReplayError(f"--in-flight: found {args.in_flight}, expected 1 or more")
+    headers = headers_of(args)
+    fronts, server = fronts_of(args), server_of(args, "--b", "--b-grpc")
     look_for_servers(fronts)
     look_for_server(server.http, "--b")
     if len(fronts) > 1:
         look_for_server(server.grpc, "--b-grpc")
-    rules = parse_tolerances(given.tolerance, given.ignore)
-    selected = filter_of(given, before_response=True)
-    selection = Selection(given.sample, given.seed, given.max_body)
+    rules = parse_tolerances(args.tolerance, args.ignore)
+    selected = filter_of(args, before_response=True)
+    selection = Selection(args.sample, args.seed, args.max_body)
     clock = clock_from_now()
-    recorders = _recorders(given, {"a.trc": fronts[0].server, "b.trc": server.http}, clock)
+    recorders = _recorders(args, {"a.trc": fronts[0].server, "b.trc": server.http}, clock)
     shadow = Shadow(
         server,
         lambda a, b: compare_answers(model_of(a.request), a, b, rules),
@@ -93,17 +93,17 @@ def run(given: argparse.Namespace) -> int:
             f"differs: {title_of(one.kind, one.model, one.output)}; {one.detail}"
         ),
         headers=headers,
-        timeout=given.timeout,
+        timeout=args.timeout,
         clock=clock,
-        in_flight=given.in_flight,
-        memory=parse_size(given.memory, "--memory"),
+        in_flight=args.in_flight,
+        memory=parse_size(args.memory, "--memory"),
     )
     for recorder in recorders.values():
         recorder.start()
     shadow.start()
     failures: list[CaptureIncomplete] = []
     try:
-        run_loop(_serve(given, fronts, shadow, clock))
+        run_loop(_serve(args, fronts, shadow, clock))
     finally:
         shadow.close()
         for path, recorder in recorders.items():
@@ -120,35 +120,35 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _recorders(
-    given: argparse.Namespace, servers: Mapping[str, Address], clock: Callable[[], int]
+    args: argparse.Namespace, servers: Mapping[str, Address], clock: Callable[[], int]
 ) -> dict[Path, Recorder]:
     """Create the captures of differences."""
-    make_folder(given.output)
-    found = {}
+    make_folder(args.output)
+    recorders = {}
     for name in servers:
-        if (given.output / name).exists():
-            raise ReplayError(f"--output: {given.output / name} exists. Use another folder")
+        if (args.output / name).exists():
+            raise ReplayError(f"--output: {args.output / name} exists. Use another folder")
     for name, address in servers.items():
-        path = given.output / name
-        writer = CaptureWriter.create(path, rotation_of(given))
-        writer.write([opening(address, {**settings_of(given), "shadow_of": given.server})])
-        found[path] = Recorder(
+        path = args.output / name
+        writer = CaptureWriter.create(path, rotation_of(args))
+        writer.write([opening(address, {**settings_of(args), "shadow_of": args.server})])
+        recorders[path] = Recorder(
             writer,
             clock,
-            redaction=redaction_of(given),
-            max_capture=given.max_capture,
+            redaction=redaction_of(args),
+            max_capture=args.max_capture,
             on_end=lambda reason: print_message(f"no more differences are stored: {reason}"),
         )
-    return found
+    return recorders
 
 
 async def _serve(
-    given: argparse.Namespace, fronts: list[Front], shadow: Shadow, clock: Callable[[], int]
+    args: argparse.Namespace, fronts: list[Front], shadow: Shadow, clock: Callable[[], int]
 ) -> None:
-    async with listening_proxies(given, fronts, shadow, clock) as addresses:
+    async with listening_proxies(args, fronts, shadow, clock) as addresses:
         for front, bound in zip(fronts, addresses, strict=True):
-            print_message(f"shadowing {front.server} at {bound}, differences in {given.output}")
-        await wait_for_end(given.seconds)
+            print_message(f"shadowing {front.server} at {bound}, differences in {args.output}")
+        await wait_for_end(args.seconds)
 
 
 def _report(shadow: Shadow, not_stored: Sequence[Counter[str]]) -> Iterator[str]:

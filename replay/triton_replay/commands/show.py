@@ -23,10 +23,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_filter_options(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command; return 0. Raise ReplayError."""
-    capture = filter_of(given).apply(read_capture(given.capture))
-    lines = _json_lines(capture) if given.json else _table(capture)
+    capture = filter_of(args).apply(read_capture(args.capture))
+    lines = _json_lines(capture) if args.json else _table(capture)
     print_result("\n".join(lines))
     if capture.complaint:
         print_message(capture.complaint)

@@ -30,50 +30,50 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
         add(f"--ssl-https-{name}", choices=("PEM",), help="PEM is the only supported format")
 
 
-def https_of(given: argparse.Namespace, address: str) -> ssl.SSLContext | None:
-    """Return the context for an address, or None if it is not of HTTPS.
+def https_of(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:
+    """Return the TLS context for an address, or None if the address does not use HTTPS.
 
     Raises:
         ReplayError: A file cannot be used.
     """
     if not address.startswith(HTTPS):
         return None
-    context = _context(given, "https")
-    context.check_hostname = bool(given.ssl_https_verify_host and given.ssl_https_verify_peer)
-    if not given.ssl_https_verify_peer:
+    context = _context(args, "https")
+    context.check_hostname = bool(args.ssl_https_verify_host and args.ssl_https_verify_peer)
+    if not args.ssl_https_verify_peer:
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def server_of(given: argparse.Namespace, option: str, grpc_option: str) -> Server:
-    """Return the server in two options. The default for gRPC is the next port.
+def server_of(args: argparse.Namespace, option: str, grpc_option: str) -> Server:
+    """Return the server whose addresses two options name. gRPC's default is the next port.
 
     Raises:
         ReplayError: An address or a file cannot be used.
     """
-    text, grpc = (getattr(given, each[2:].replace("-", "_")) for each in (option, grpc_option))
+    text, grpc = (getattr(args, each[2:].replace("-", "_")) for each in (option, grpc_option))
     http = parse_address(text, option, tls=True)
     return Server(
         http,
         parse_address(grpc, grpc_option, tls=True) if grpc else Address(http.host, http.port + 1),
-        https_of(given, text),
-        grpc_tls_of(given, grpc or ""),
+        https_of(args, text),
+        grpc_tls_of(args, grpc or ""),
     )
 
 
-def grpc_tls_of(given: argparse.Namespace, address: str = "") -> ssl.SSLContext | None:
-    """Return the context for gRPC, or None without TLS. Raise ReplayError like `https_of`."""
-    if not given.ssl_grpc_use_ssl and not address.startswith(HTTPS):
+def grpc_tls_of(args: argparse.Namespace, address: str = "") -> ssl.SSLContext | None:
+    """Return the TLS context for gRPC, or None without TLS. Raise ReplayError like `https_of`."""
+    if not args.ssl_grpc_use_ssl and not address.startswith(HTTPS):
         return None
-    context = _context(given, "grpc")
+    context = _context(args, "grpc")
     context.set_alpn_protocols(["h2"])
     return context
 
 
-def _context(given: argparse.Namespace, protocol: str) -> ssl.SSLContext:
+def _context(args: argparse.Namespace, protocol: str) -> ssl.SSLContext:
     options = [f"--ssl-{protocol}-{name}" for name in _FILES[protocol]]
     authorities, chain, key = (
-        getattr(given, option.removeprefix("--").replace("-", "_")) for option in options
+        getattr(args, option.removeprefix("--").replace("-", "_")) for option in options
     )
     option = options[0]
     try:

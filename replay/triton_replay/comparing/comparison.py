@@ -23,15 +23,15 @@ from triton_replay.comparing.tolerances import Tolerances
 from triton_replay.errors import ReplayError
 
 _NAMES_SHOWN: Final = 20
-_REPLAY: Final = "expected one to be a replay of the other, or both of a third"
+_REPLAY: Final = "expected one to be a replay of the other, or both to be replays of a third"
 
 
 @dataclass(frozen=True)
 class ModelTimes:
     """Failures of one model, and the latencies of requests that succeeded in both captures.
 
-    Requests that fail in one capture are left out on both sides: a quick failure is no low latency,
-    and without a slow request the others look quicker.
+    Requests that fail in one capture are left out on both sides: a quick failure is not a low
+    latency, and a capture without a slow request would look quicker.
     """
 
     model: str
@@ -79,18 +79,18 @@ def compare_captures(
         a: The first capture.
         b: The second capture: a replay of A, or both are replays of a third capture.
         tolerances: Allowed differences.
-        again: Further responses of A's server. What differs between A and these is omitted.
+        again: Further responses of A's server. What differs between them and A is not reported.
 
     Returns:
         Groups of differences, and latencies by model.
 
     Raises:
-        ReplayError: The captures contain different requests, or no output of a named tolerance.
+        ReplayError: The captures contain different requests, or no output that a tolerance names.
     """
     tolerances.names.check(a.exchanges)
     first, second, same = _common(a, b, tolerances.names)
     models = {number: model_of(first[number].request) for number in same}
-    # B may have other names.
+    # B may have other output names.
     sides = (first,) if tolerances.names.outputs else (first, second)
     answered = ((models[n], side[n]) for side in sides for n in same)
     outputs = ((model, name) for model, exchange in answered for name in outputs_of(exchange))
@@ -130,7 +130,7 @@ def compare_captures(
 def _common(
     a: Capture, b: Capture, names: Names
 ) -> tuple[dict[int, Exchange], dict[int, Exchange], list[int]]:
-    """Return the exchanges of both by number, and the common numbers. Raise ReplayError."""
+    """Return the exchanges of A and of B by number, and the common numbers. Raise ReplayError."""
     first = {exchange.request.number: exchange for exchange in a.exchanges}
     second = {exchange.request.number: exchange for exchange in b.exchanges}
     common = [number for number in first if number in second]
@@ -160,7 +160,7 @@ def check_names(tolerances: Tolerances, outputs: Iterable[tuple[str, str]]) -> N
 
     Args:
         tolerances: The tolerances.
-        outputs: Model and name of outputs, repeated or not; read as far as necessary.
+        outputs: Pairs of a model and an output, possibly repeated; read as far as necessary.
     """
     named = {"--tolerance": tolerances.named, "--map-output": tolerances.names.outputs}
     unknown = {option: set(names) for option, names in named.items()}

@@ -2,8 +2,8 @@
 
 The best condition has the most mutual information with the difference, after the logarithm of the
 number of conditions of its form is subtracted. This tolerates outliers, and prefers simple forms.
-A condition is refined by up to two further ones, and requests that it does not cover get conditions
-of their own. A condition is named only if chance is an unlikely explanation: Fisher's exact test,
+A condition is refined by up to two further tests. Requests that it does not cover get conditions of
+their own. A condition is named only if chance is an unlikely explanation: Fisher's exact test,
 corrected for the number of conditions tried.
 """
 
@@ -23,20 +23,20 @@ Mask = NDArray[np.bool_]
 Counts = NDArray[np.float64]
 
 CHANCE: Final = 0.001
-"""Largest probability of a condition by chance, over all conditions tried."""
+"""Largest probability that a named condition arises by chance, over all conditions tried."""
 LEAST: Final = 5
 """Least number of differing and of equal requests that are evidence."""
 _MOST_EQUAL: Final = 0.5
 """Largest share of the equal requests for which a condition may hold."""
 _SMALL: Final = 0.1
-"""A smaller share of the differing requests is no cause of its own."""
+"""A condition that covers a smaller share of the differing requests is no separate cause."""
 _SAME_GAIN: Final = 1e-9
 _MOST_TESTS: Final = 3
 _MOST_CONDITIONS: Final = 4
 _OUTLIERS: Final = 0.2
-"""Share of the differing requests that no condition has to cover."""
+"""Largest share of the differing requests that may remain without a condition."""
 _PURE: Final = 0.9
-"""Share of differing requests from which a condition explains others' absence."""
+"""Least share of differing requests among those of a condition that is nearly exact."""
 
 
 class Test(NamedTuple):
@@ -70,7 +70,7 @@ class Condition:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The other requests that reproduce the difference, by name."""
+        """Names of the other requests that are necessary to reproduce the difference."""
         return frozenset(test.needs for test in self.tests if test.needs)
 
 
@@ -79,15 +79,15 @@ class Requests:
     """The requests of a model.
 
     Args:
-        features: Their features.
-        keys: For each one a number that equal requests have in common.
+        features: Features of the requests.
+        keys: A number for each request; equal requests have the same number.
     """
 
     features: Sequence[Feature]
     keys: NDArray[np.intp]
 
     def once(self, chosen: Mask) -> Mask:
-        """Return the first ones of equal requests among those chosen."""
+        """Return the chosen requests, of equal ones only the first."""
         rows = np.flatnonzero(chosen)
         kept = np.zeros(len(chosen), bool)
         kept[rows[np.unique(self.keys[rows], return_index=True)[1]]] = True
@@ -100,7 +100,7 @@ def find_conditions(requests: Requests, differs: Mask, equal: Mask) -> list[Cond
     Args:
         requests: All requests.
         differs: Requests that differ.
-        equal: Requests that do not; those in neither are ignored.
+        equal: Requests that do not differ. Requests in neither mask are ignored.
 
     Returns:
         One condition for each cause; none if no condition has enough evidence.
@@ -114,7 +114,7 @@ def find_conditions(requests: Requests, differs: Mask, equal: Mask) -> list[Cond
         found.append(condition)
         rest, others = rest & ~condition.holds, others & ~condition.holds
     if rest.sum() > _OUTLIERS * differs.sum():
-        # The rest has no condition, so that only nearly exact ones are those of separate causes.
+        # Many requests have no condition: only nearly exact conditions are separate causes.
         least, every = _SMALL * differs.sum(), differs | equal
         found = [
             one
@@ -182,7 +182,7 @@ class _Candidate:
 
     feature: Feature
     first: int
-    """The code of Values, or the rank of the lower bound."""
+    """The code of the value, or the rank of the lower bound."""
     last: int
     gain: float
     tries: float
@@ -263,7 +263,7 @@ def _count(codes: NDArray[np.intp], chosen: Mask, size: int) -> Counts:
 
 
 def _range(weights: Counts, hits: Counts) -> tuple[int, int]:
-    """Return the first and last index with the largest sum of weights, both with hits."""
+    """Return the first and last index, both with hits, of the range with the largest sum."""
     sums = np.concatenate(([0.0], weights.cumsum()))
     lowest = np.minimum.accumulate(sums)
     end = int((sums[1:] - lowest[:-1]).argmax())
@@ -277,12 +277,12 @@ def _gain(hits: Counts, wrong: Counts, many: int, others: int) -> Counts:
 
     Args:
         hits: Differing requests for which each condition holds.
-        wrong: Equal requests for which it holds.
+        wrong: Equal requests for which each condition holds.
         many: Number of differing requests.
         others: Number of equal requests.
 
     Returns:
-        0 for conditions that hold rather for equal requests.
+        0 for conditions that hold more often for equal requests.
     """
     held = hits + wrong
     total = many + others

@@ -29,7 +29,7 @@ from triton_replay.wire.grpc_messages import (
 ROUNDING = 1e-2
 """Differences up to this share of a tensor's largest value count as rounding (FP16, TF32, BF16)."""
 _COUNTS = 2048
-"""Differences of whole numbers up to this are no rounding: FP16 has all of them."""
+"""Whole numbers up to this do not differ by rounding: FP16 represents all of them."""
 _VOLATILE = (
     "/stats",
     "/metrics",
@@ -46,7 +46,7 @@ _OPTIONAL: Final = ("model_version",)
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference. Those with the same `kind`, `model` and `output` may have one cause."""
+    """One difference. Differences of the same `kind`, `model` and `output` may have one cause."""
 
     kind: str
     model: str
@@ -77,7 +77,7 @@ def failure_of(exchange: Exchange) -> str:
         exchange: The request with its response.
 
     Returns:
-        The missing response, the status, or an error in a stream whose status is that of success.
+        The missing response, the status, or an error in a stream whose status reports success.
     """
     response = exchange.response
     if response is None or exchange.status == "none":
@@ -108,7 +108,7 @@ def _may_fail_within(exchange: Exchange) -> bool:
 
 
 def outputs_of(exchange: Exchange) -> set[str]:
-    """Return the names of the outputs of all responses, or none if they cannot be read."""
+    """Return the output names in all responses of an exchange, or none if they are unreadable."""
     if not _is_complete(exchange) or not _comparable(exchange):
         return set()
     try:
@@ -202,7 +202,7 @@ def _grpc_error(exchange: Exchange) -> str:
 
 
 def _answers(exchange: Exchange) -> list[Answer]:
-    """Return the responses, those of a stream in an order that does not depend on timing."""
+    """Return the responses; the order of a stream's responses does not depend on timing."""
     request, response = exchange.request, exchange.response
     assert response is not None
     if request.protocol == "http":
@@ -312,13 +312,13 @@ def _compare_tensors(
             return
         wrong = tolerance.violated(a.values, b.values, a.datatype)
         if wrong.any():
-            yield _of_values(model, name, a.values, b.values, wrong)
+            yield _value_difference(model, name, a.values, b.values, wrong)
 
 
 def _compare_texts(
     model: str, name: str, a: Array, b: Array, tolerances: Tolerances
 ) -> Iterator[Difference]:
-    """Compare elements that are JSON. Others must be equal."""
+    """Compare the fields of elements that are JSON. Other elements must be equal."""
     tolerance = tolerances.of(model, name, "BYTES")
     parent = f"outputs.{name}"
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -334,7 +334,7 @@ def _compare_texts(
         yield Difference("values", model, name, detail, path=path)
 
 
-def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Difference:
+def _value_difference(model: str, name: str, a: Array, b: Array, wrong: Array) -> Difference:
     place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
     count = f"{int(wrong.sum())} of {wrong.size} elements"
     kind, rows = _kind_of_values(a, b, wrong), ""

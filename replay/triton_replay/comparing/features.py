@@ -29,7 +29,7 @@ from triton_replay.wire.grpc_messages import (
     read_requests,
 )
 
-# Requests that reproduce a difference, besides those of the sequence.
+# Requests that are necessary to reproduce a difference, besides the sequence's requests.
 CONNECTION: Final = "earlier requests of the connection"
 NEIGHBORS: Final = "the previous request and those in flight"
 EARLIER: Final = "all earlier requests"
@@ -37,13 +37,13 @@ EQUAL: Final = "earlier equal requests"
 
 _ABSENT: Final = "absent"
 _PERIODS: Final = range(2, 9)
-"""Servers behind a load balancer, or instances of a model, that may take turns."""
+"""Numbers of servers behind a load balancer, or of a model's instances, that may take turns."""
 _MOST_VALUES: Final = 4096
-"""An input with a tensor of more distinct values has no conditions on single values."""
+"""Largest number of distinct values in a tensor for which single values are conditions."""
 _MOST_PAIRS: Final = 20_000_000
-"""Limit of the pairs of a request and a value, for large captures."""
+"""Largest number of pairs of a request and a value; a limit for large captures."""
 _MOST_NEGATED: Final = 10
-"""A property with more texts has no conditions that exclude one of them."""
+"""Largest number of texts of a property for which conditions may exclude one text."""
 _SHOWN: Final = 40
 _MEANINGLESS_HEADERS: Final = {
     *("content-length", "inference-header-content-length", "host", "content-type", "te", "date"),
@@ -57,11 +57,11 @@ class Numbers:
 
     name: str
     values: NDArray[np.float64]
-    """The number of each request, NaN without one."""
+    """The number of each request, or NaN if the request has none."""
     needs: str = ""
-    """Other requests that reproduce a difference that depends on this."""
+    """Other requests that are necessary to reproduce a difference that depends on this feature."""
     of_content: bool = False
-    """True if equal requests have equal values, so that their repetition is no more evidence."""
+    """True if equal requests have equal values, so that a repeated request is no new evidence."""
 
     @cached_property
     def ranked(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -81,7 +81,7 @@ class Values:
     texts: Sequence[str]
     """The condition of each value."""
     rows: NDArray[np.intp]
-    """Indexes of requests, with `codes`: the pairs of a request and a value that it has."""
+    """Indexes of requests. With `codes`, these are pairs of a request and one of its values."""
     codes: NDArray[np.intp]
     needs: str = ""
     of_content: bool = False
@@ -99,7 +99,7 @@ class Content:
     numbers: dict[str, float] = field(default_factory=dict)
     """Numbers by name of a property, such as "rows"."""
     values: dict[str, list[str]] = field(default_factory=dict)
-    """Conditions that hold for the inputs, by name of a property."""
+    """Texts of conditions that hold for the inputs, by name of a property."""
     elements: dict[str, Array] = field(default_factory=dict)
     """Distinct elements by name of a numeric input."""
     sequence: str = ""
@@ -206,9 +206,9 @@ def features_of(
     Args:
         requests: The requests, in the order of sending.
         contents: Their contents.
-        positions: Their positions among the requests of all models, from 0.
-        spans: Nanoseconds in A at which each request and its response ended; None if A and B were
-            not sent the requests at recorded times.
+        positions: Positions of the requests among the requests of all models, from 0.
+        spans: Nanoseconds in A at which each request and its response ended; None if the requests
+            were not sent at recorded times.
     """
     found = [
         *_of_inputs(contents),
@@ -218,7 +218,7 @@ def features_of(
     seen = set()
     kept = []
     for one in found:
-        # The same information by another name would be an ambiguous cause.
+        # Two features with the same information would be an ambiguous cause.
         if isinstance(one, Numbers):
             distinct = len(np.unique(one.values)) > 1
             key: Hashable = one.values.tobytes()
@@ -274,13 +274,13 @@ def _of_inputs(contents: Sequence[Content]) -> Iterator[Feature]:
         sizes = [len(one) for one in elements]
         if max(sizes) <= most:
             found, codes = np.unique(np.concatenate(elements), return_inverse=True)
-            texts = [f"{name} contains {_shown(value)}" for value in found.tolist()]
+            texts = [f"{name} contains {_number_text(value)}" for value in found.tolist()]
             rows = np.repeat(np.arange(count), sizes)
             yield Values(f"value of {name}", texts, rows, codes, of_content=True)
 
 
 def _elements(values: Array) -> Array:
-    """Return the distinct elements that may have a meaning: other floats rarely occur twice."""
+    """Return the distinct elements; of floats only whole numbers, as others rarely occur twice."""
     if values.dtype.kind == "f":
         values = values[np.isfinite(values) & (values == np.floor(values))]
     return np.unique(values)
@@ -324,7 +324,7 @@ def _values_in(values: Array) -> Iterator[tuple[str, str]]:
         yield "sign of", "negative numbers"
 
 
-def _shown(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
@@ -332,7 +332,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-# -- labels: texts of which a request has one by name
+# -- labels: for each name, a request has one text
 
 
 def _of_labels(
@@ -423,7 +423,7 @@ def _headers_of(request: Request) -> dict[str, str]:
 
 
 def sequence_runs(contents: Sequence[Content]) -> list[tuple[str, int] | None]:
-    """Return for each request its sequence, with a number for the uses of its id; or None."""
+    """Return for each request its sequence id and how often the id was used before, or None."""
     uses: Counter[str] = Counter()
     found: list[tuple[str, int] | None] = []
     for one in contents:
@@ -433,7 +433,7 @@ def sequence_runs(contents: Sequence[Content]) -> list[tuple[str, int] | None]:
 
 
 def in_flight(spans: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each span, shape [count, 2], the number of spans that overlap it, with itself."""
+    """Return for each of the spans, shape [count, 2], how many overlap it, itself included."""
     starts, ends = spans[:, 0], np.maximum(spans[:, 0], spans[:, 1])
     begun = np.searchsorted(np.sort(starts), ends, side="right")
     over = np.searchsorted(np.sort(ends), starts, side="left")

@@ -1,4 +1,4 @@
-"""Groups of differences: those with one cause, with their condition and smallest request."""
+"""Groups of differences that have one cause, each with its condition and smallest request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from triton_replay.comparing.features import (
 _SAME: Final = 0.8
 """Sets of requests with this share in common have one cause."""
 _CHANCE: Final = 0.05
-"""Largest probability by chance that requests meet the condition of others."""
+"""Largest probability that requests meet the condition of another cause by chance."""
 _MOSTLY: Final = 0.9
 """Share that counts as almost all."""
 _OUTLIERS: Final = 0.2
@@ -38,7 +38,7 @@ _MOST_PAIRS: Final = 100
 _MOST_RANKED: Final = 50
 """Most requests among which the smallest is selected."""
 _FEW_PAIRS: Final = 0.2
-"""A smaller share of pairs with different responses is not the cause."""
+"""A server is nondeterministic from this share of equal requests with different responses."""
 
 _VALUES: Final = ("values of some rows", "values", "NaN", "infinity", "order", "off by one")
 _ROUNDING: Final = "rounding"
@@ -47,11 +47,13 @@ _LEVELS: Final = {
     **dict.fromkeys(("values", "field"), 2),
     _ROUNDING: 3,
 }
-"""Levels of families; others have 0. A difference hides those of higher levels."""
+"""Levels of families (see `_family`); 0 by default. Within a request, a difference hides
+differences of higher levels."""
 _EQUAL: Final = 4
+"""Level of a request without differences."""
 
 Key = tuple[str, str]
-"""A family of kinds, and an output."""
+"""The family of a difference's kind (see `_family`), and its output."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,13 @@ class Compared:
     request: Request
     differences: tuple[Difference, ...]
     span: tuple[int, int] | None = None
-    """Nanoseconds in A at which the request and its response ended."""
+    """Nanoseconds in capture A at which the request and its response ended."""
     varies: str = ""
     """The server that answered this request in two ways when it was sent twice."""
 
 
 Varies = Callable[[int, int], str]
-"""For the indexes of two equal requests, the server whose responses to them differ, or ""."""
+"""Returns the server whose responses to two equal requests (by index) differ, or ""."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Group:
     model: str
     output: str
     condition: str
-    """Condition under which the difference occurs with its counts, "always", or ""."""
+    """Text of the condition and its counts, "always" or "almost always"; "" if none is known."""
     requests: tuple[int, ...]
     """Numbers of the requests."""
     of: int
@@ -116,12 +118,12 @@ class _Cause:
     keys: frozenset[Key]
     requests: Mask
     equal: Mask
-    """Requests without these differences that could have had them."""
+    """Requests without these differences, and without a difference that may hide them."""
     condition: Condition | None = None
 
     @property
     def is_partial(self) -> bool:
-        """True if only some requests have the differences, without a condition."""
+        """True if only some requests have the differences, and no condition explains which."""
         return self.condition is None and bool(self.equal.any())
 
 
@@ -132,7 +134,7 @@ class _Model:
     Args:
         name: The model.
         every: The requests of all models.
-        indexes: Those of this model.
+        indexes: Indexes in `every` of this model's requests.
         varies: See `group`.
     """
 
@@ -163,7 +165,7 @@ class _Model:
         for cause in (one for cluster in self._clusters() for one in self._causes(*cluster)):
             for at, other in enumerate(merged):
                 if _are_one(cause, other):
-                    merged[at] = self._joined(cause, other)
+                    merged[at] = self._join(cause, other)
                     break
             else:
                 merged.append(cause)
@@ -171,7 +173,7 @@ class _Model:
             yield self._group(cause)
 
     def _clusters(self) -> list[tuple[frozenset[Key], Mask]]:
-        """Return the differences by key, with keys of one level together if they coincide."""
+        """Return the requests of each key; join keys of one family with the same requests."""
         masks: dict[Key, Mask] = {}
         for row, one in enumerate(self._compared):
             for each in one.differences:
@@ -185,7 +187,7 @@ class _Model:
                     break
             else:
                 clusters.append((frozenset({key}), mask))
-        # The largest first: outliers join it.
+        # The largest first: `groups` merges smaller clusters into it.
         return sorted(clusters, key=lambda each: -int(each[1].sum()))
 
     def _causes(self, keys: frozenset[Key], requests: Mask) -> Iterator[_Cause]:
@@ -207,7 +209,7 @@ class _Model:
         level = min(_LEVELS.get(family, 0) for family, _ in keys)
         return np.asarray(~requests & (self._levels >= level))
 
-    def _joined(self, one: _Cause, other: _Cause) -> _Cause:
+    def _join(self, one: _Cause, other: _Cause) -> _Cause:
         keys, requests = one.keys | other.keys, one.requests | other.requests
         equal = self._equal(keys, requests)
         found = find_conditions(self._requests, requests, equal)
@@ -229,7 +231,7 @@ class _Model:
                 condition += ", unless another difference hides it"
         needs: frozenset[str] = frozenset()
         if cause.condition is not None:
-            condition, needs = _described(cause, cause.condition), cause.condition.needs
+            condition, needs = _condition_text(cause, cause.condition), cause.condition.needs
             typical = [row for row in rows if cause.condition.holds[row]]
         else:
             typical = rows
@@ -278,7 +280,7 @@ class _Model:
         return Counter(found).most_common(1)[0][0], len(found), pairs
 
     def _smallest(self, rows: Sequence[int], needs: frozenset[str]) -> tuple[int, list[int]]:
-        """Return the row that needs the fewest and smallest requests, and their indexes."""
+        """Return the row whose difference the fewest requests reproduce, and their indexes."""
         early = needs & {CONNECTION, EARLIER}
         sizes = [one.request.body_size for one in self._compared]
         steps = np.nan_to_num(ordinals(self._runs)).tolist()
@@ -288,7 +290,7 @@ class _Model:
         return found, needed[found]
 
     def _needed(self, row: int, needs: frozenset[str]) -> list[int]:
-        """Return the indexes of a request and of those that it needs before it or beside it."""
+        """Return the indexes of all requests that reproduce a row's difference, in order."""
         rows, run, key = {row}, self._runs[row], self._contents[row].key
         if run is not None:
             rows.update(each for each in range(row) if self._runs[each] == run)
@@ -306,7 +308,7 @@ class _Model:
         return sorted(indexes)
 
 
-def _described(cause: _Cause, condition: Condition) -> str:
+def _condition_text(cause: _Cause, condition: Condition) -> str:
     hits, all_hits = int((cause.requests & condition.holds).sum()), int(cause.requests.sum())
     wrong, equal = int((cause.equal & condition.holds).sum()), int(cause.equal.sum())
     often = "only" if hits >= _MOSTLY * all_hits else "more often"
@@ -315,16 +317,16 @@ def _described(cause: _Cause, condition: Condition) -> str:
 
 
 def _are_one(one: _Cause, other: _Cause) -> bool:
-    """Return whether two clusters of differences have one cause."""
+    """Return whether two causes are the same."""
     outputs = ({output for _, output in each.keys} for each in (one, other))
-    # The size of one difference may vary from rounding to more.
-    sizes = {family for family, _ in one.keys | other.keys} == {"values", _ROUNDING}
-    sizes = sizes and len(set(map(frozenset, outputs))) == 1
+    # One cause may lead to rounding in some requests, and to larger differences in others.
+    by_size = {family for family, _ in one.keys | other.keys} == {"values", _ROUNDING}
+    by_size = by_size and len(set(map(frozenset, outputs))) == 1
     if one.condition is not None and other.condition is not None:
         conditions = one.condition, other.condition
         names = {frozenset(test.name for test in each.tests) for each in conditions}
         masks = one.condition.holds, other.condition.holds
-        return len(names) == 1 and (_alike(*masks) or (sizes and _within(*masks)))
+        return len(names) == 1 and (_alike(*masks) or (by_size and _within(*masks)))
     if other.condition is not None and one.is_partial:
         # Too few differences to find the condition, but not to confirm it.
         relevant = one.requests | one.equal
@@ -333,7 +335,7 @@ def _are_one(one: _Cause, other: _Cause) -> bool:
         inside = not (one.requests & ~other.condition.holds).any()
         return inside and comb(held, count) / comb(total, count) < _CHANCE
     rare = all(each.requests.sum() < each.equal.sum() for each in (one, other))
-    return sizes and rare and one.is_partial and other.is_partial
+    return by_size and rare and one.is_partial and other.is_partial
 
 
 def _is_few(few: Mask, many: Mask) -> bool:
@@ -354,7 +356,7 @@ def _family(kind: str) -> str:
 
 
 def _kind_of(kinds: Iterable[Iterable[str]]) -> str:
-    """Return the kind of a group from those of its requests."""
+    """Return the kind of a group from the kinds of its requests."""
     every = list(kinds)
     counts = Counter(kind for each in every for kind in each)
     for kind in ("off by one", "order"):
@@ -364,6 +366,6 @@ def _kind_of(kinds: Iterable[Iterable[str]]) -> str:
     if len(counts) > 1:
         del counts[_ROUNDING]
     if counts["values of some rows"]:
-        # Batches of one row have no other rows.
+        # A request of one row cannot show that other rows are equal.
         counts["values of some rows"] += counts.pop("values", 0)
     return counts.most_common(1)[0][0]

@@ -15,14 +15,14 @@ _Z: Final = 1.959964
 """Half width of the interval that holds 95 % of a normal distribution, in standard deviations."""
 PERCENTILES: Final = (50, 90, 95, 99)
 MANY: Final = 2_000
-"""Number of values from which p99.9 is not almost the largest one."""
+"""Least number of values for p99.9; with fewer, p99.9 is almost the largest value."""
 
 
 @dataclass(frozen=True)
 class Percentile:
     """A percentile and its 95 % confidence interval, in nanoseconds.
 
-    An end of the interval that too few values determine has the value None.
+    An end of the interval is None if there are too few values to determine it.
     """
 
     percent: float
@@ -69,7 +69,7 @@ def arrivals_of(exchange: Exchange) -> list[int]:
     """Return the arrival times of the responses to one request of a stream, in nanoseconds.
 
     Returns:
-        No times for a gRPC stream with several requests, whose responses belong to any of them.
+        No times for a gRPC stream with several requests: each response may belong to any of them.
     """
     if exchange.request.protocol == "grpc":
         if any(message.sent for message in exchange.messages):
@@ -84,7 +84,7 @@ def arrivals_of(exchange: Exchange) -> list[int]:
 
 
 def percentiles(times: Iterable[int]) -> tuple[Percentile, ...]:
-    """Return PERCENTILES, and p99.9 of MANY values; empty without values."""
+    """Return PERCENTILES, and p99.9 of at least MANY values; empty without values."""
     ordered = sorted(times)
     wanted = (*PERCENTILES, 99.9) if len(ordered) >= MANY else PERCENTILES
     return tuple(percentile(ordered, percent) for percent in wanted) if ordered else ()

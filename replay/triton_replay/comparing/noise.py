@@ -1,4 +1,4 @@
-"""Differences between responses of one server to one request, which another server has as well."""
+"""Noise: differences between two responses of the same server to the same request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final
 from triton_replay.comparing.differences import Difference
 
 _VALUES: Final = frozenset(("rounding", "values", "values of some rows", "off by one", "order"))
-"""Kinds that vary with the values. They count as one."""
+"""Kinds that vary with the values, and count as one kind."""
 _FAILURES: Final = ("status", "error text", "text", "no complete response")
 _MARGIN: Final = 2
-"""Factor for values, because the largest seen difference is not the largest possible one."""
+"""Factor for values, because larger differences than those seen are possible."""
 
 Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The differences of a server from itself.
+    """The differences between a server's own responses.
 
     Args:
         counts: Number of requests by model, kind, output and path of a difference.
@@ -41,20 +41,20 @@ class Noise:
     def beyond(
         self, found: Sequence[Sequence[Difference]], *, learn: bool
     ) -> list[tuple[Difference, ...]]:
-        """Return the differences of another server that are no noise.
+        """Return the differences of another server that are not noise.
 
         Args:
             found: The differences of each request.
-            learn: Whether everything of the kinds in the noise is omitted: fields completely,
-                values up to twice the noise. Otherwise a difference stays if it is more frequent
-                than in the noise.
+            learn: Whether all differences of a kind that the noise has are omitted: fields
+                completely, values up to twice the noise. Otherwise a difference stays if it is
+                more frequent than in the noise.
         """
         counts = _counts(found)
 
         def stays(one: Difference) -> bool:
             usual = self.counts.get(_key(one), 0)
             if not learn or one.kind.startswith(_FAILURES):
-                # Three standard deviations of the difference of two counts.
+                # Three standard deviations of the difference between the two counts.
                 return counts[_key(one)] > usual + 3 * sqrt(2 * usual)
             if one.kind in _VALUES and not one.path:
                 return one.relative > _MARGIN * self.spread.get((one.model, one.output), -1.0)

@@ -1,7 +1,7 @@
 """Latency verdicts of paired requests: each request was sent to A and B within milliseconds.
 
-A difference is claimed if three conditions hold. With a second copy of A as a third server, they
-hold for B against both.
+A difference is reported if three conditions hold. If a second copy of A is the third server, the
+conditions must hold for B against A and against the copy.
 
 1. It is improbable by chance. The test exchanges A and B at random, in whole blocks of consecutive
    requests. This preserves effects that are common to both sides, and effects that last longer than
@@ -30,11 +30,11 @@ Times = NDArray[np.float64]
 
 PERCENTILES: Final = (50, 90, 99)
 STATISTICS: Final = (*(f"p{percent}" for percent in PERCENTILES), "slowest 0.5 %")
-"""The mean of the slowest shows rare stalls. A larger share hides them: of simulated servers with a
-stall of 30 ms in 1 of 150 of 2,000 requests, among shorter stalls in 2 % of all requests, 0.5 %
-finds more than 1 % (38 of 40 instead of 34)."""
+"""The mean of the slowest requests shows rare stalls. A larger share hides them. Simulated servers
+stalled for 30 ms in 1 of 150 of 2,000 requests, and for less in 2 %: the slowest 0.5 % showed the
+stalls in 38 of 40 simulations, the slowest 1 % in 34."""
 _SLOWEST: Final = 200
-"""One of this number of asks is among the slowest."""
+"""One in this number of asks (sendings of a request) is among the slowest."""
 MIN_REQUESTS: Final = 20
 """With fewer requests there is no verdict."""
 
@@ -42,8 +42,8 @@ _CHANCE: Final = 0.05
 _MIN_BLOCKS: Final = 16
 """A server may be slow for a part of the run, e.g. because another process uses its core. Long
 blocks keep such a part in few blocks. With 50 blocks, 9 of 60 comparisons of equal servers (25
-models, load 15 on two cores) claim a difference, and 56 of 60 simulations of rare stalls find them;
-with 16 blocks 3 and 54."""
+models, load 15 on two cores) reported a difference, and 56 of 60 simulations of rare stalls found
+the stalls. With 16 blocks, 3 comparisons and 54 simulations did."""
 _EXCHANGES_PER_TEST: Final = 200
 _MIN_EXCHANGES: Final = 2_000
 _FIRST_EXCHANGES: Final = 300
@@ -68,13 +68,13 @@ class Sample:
 
     @property
     def references(self) -> tuple[Times, ...]:
-        """The latencies to compare with `b`: those of A, and of its copy if there is one."""
+        """The latencies to compare with `b`: those of A, and those of A's copy if it exists."""
         return (self.a,) if self.a.shape[1] > 1 else (self.a, self.noise[:, 1:])
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One statistic of one model. Ratios are B to A; intervals hold 95 %."""
+    """One statistic of one model. Ratios are B / A; the confidence interval has 95 %."""
 
     statistic: str
     a: float
@@ -84,7 +84,7 @@ class Effect:
     low: float
     high: float
     noise: float
-    """Ratio of the second A to A."""
+    """Ratio of A's second ask, or of the ask of A's copy, to A's first ask."""
     noise_bound: float
     """Largest probable ratio (above 1) between two equal servers."""
     probability: float
@@ -100,7 +100,7 @@ def judge(
 
     Args:
         samples: Latencies by model.
-        at_least: Smallest claimed change, e.g. 0.05 for 5 %.
+        at_least: Smallest reported change, e.g. 0.05 for 5 %.
         seed: Seed of the random exchanges; equal seeds give equal results.
     """
     random = np.random.default_rng(seed)
@@ -129,7 +129,7 @@ def judge(
 
 
 def _beyond_chance(noises: Sequence[tuple[Times, Times]]) -> Times:
-    """Return for each statistic the spread between equal servers that exceeds chance."""
+    """Return, for each statistic, the part of the spread of equal servers that exceeds chance."""
     if not noises:
         return np.zeros(len(STATISTICS))
     excess = [ratios**2 - np.var(drawn, axis=0) for ratios, drawn in noises]
@@ -138,7 +138,7 @@ def _beyond_chance(noises: Sequence[tuple[Times, Times]]) -> Times:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Return probabilities corrected for their number, in the given order."""
+    """Return the probabilities, corrected for the number of tests, in the same order."""
     corrected = [0.0] * len(probabilities)
     worst = 0.0
     for done, at in enumerate(sorted(range(len(probabilities)), key=probabilities.__getitem__)):
@@ -150,7 +150,7 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 def _chances(
     a: Times, b: Times, blocks: int, exchanges: int, random: np.random.Generator
 ) -> list[float]:
-    """Return each statistic's probability that exchanged blocks give a ratio as far from 1."""
+    """Return for each statistic the probability that exchanged blocks give as large an effect."""
     seen = np.abs(_log_ratios(a[None], b[None])[0]) - 1e-12
     block = _blocks(len(a), blocks)
     reached, tried = np.zeros(len(STATISTICS)), 0
@@ -186,8 +186,8 @@ def _effects(
         smallest = log(1 + at_least) if ratio > 0 else -log(1 - at_least)
         sign = 1 if ratio > 0 else -1
         least = min(sign * float(each[at]) for each in others)
-        claimed = chances[at] <= _CHANCE and least >= max(smallest, bound)
-        verdict = ("slower" if ratio > 0 else "faster") if claimed else ""
+        is_proven = chances[at] <= _CHANCE and least >= max(smallest, bound)
+        verdict = ("slower" if ratio > 0 else "faster") if is_proven else ""
         effects.append(
             Effect(
                 statistic=statistic,
@@ -223,12 +223,12 @@ def _blocks(count: int, blocks: int) -> NDArray[np.intp]:
 
 
 def _log_ratios(a: Times, b: Times) -> Times:
-    """Return the logarithm of B to A, shape [draws, statistics], of [draws, requests, asks]."""
+    """Return log(B / A), shape [draws, statistics], of times [draws, requests, asks]."""
     return np.log(_statistics(b)) - np.log(_statistics(a))
 
 
 def _statistics(times: Times) -> Times:
-    """Return STATISTICS of [draws, requests, asks], shape [draws, statistics]."""
+    """Return STATISTICS, shape [draws, statistics], of times [draws, requests, asks]."""
     values = times.reshape(len(times), -1)
     count = values.shape[1]
     slowest = max(1, count // _SLOWEST)

@@ -1,4 +1,4 @@
-"""Compares responses and latencies of requests that were sent to two servers."""
+"""Comparison of responses and latencies of requests that were sent to two servers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _OfModel:
 
     requests: int = 0
     failures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Server -> reason -> number of failed asks."""
+    """Number of failed asks by reason, for each server."""
     answers: list[Compared] = field(default_factory=list)
-    """Differences of B from A."""
+    """Differences between A's and B's responses."""
     noise: list[Compared] = field(default_factory=list)
     """Differences between the two asks of A."""
     a: list[tuple[int, ...]] = field(default_factory=list)
@@ -42,9 +42,9 @@ class ModelVerdict(NamedTuple):
     requests: int
     failures: Mapping[str, Mapping[str, int]]
     groups: tuple[Group, ...]
-    """Differences of B from A that exceed A's differences from itself."""
+    """Differences between A and B that exceed `noise`."""
     noise: tuple[Group, ...]
-    """Differences of A from itself."""
+    """Differences between A's own responses."""
     effects: tuple[Effect, ...]
     """Empty if there are too few requests."""
     timed: int
@@ -67,8 +67,8 @@ class Results:
 
         Args:
             a: The asks of A.
-            b: The asks of B, as many.
-            again: A second ask of A, or that of a second copy of A; None if the request cannot be
+            b: The same number of asks of B.
+            again: A second ask of A, or an ask of A's copy; None if the request cannot be
                 repeated.
         """
         first, other = a[0][0], b[0][0]
@@ -82,7 +82,7 @@ class Results:
         for side, reason in reasons.items():
             model.failures[side].update([reason] if reason else [])
         self.answered += any(exchange.response is not None for exchange, _ in (*a, *b))
-        # B may have other names.
+        # B may have other output names.
         named = (first,) if self._tolerances.names.outputs else (first, other)
         self._outputs |= {(name, output) for one in named for output in outputs_of(one)}
         plain = replace(self._tolerances, names=Names())
@@ -99,7 +99,7 @@ class Results:
             model.pairs.append((a[0][1], again[1]))
 
     def judged(self, at_least: float) -> list[ModelVerdict]:
-        """Return the verdicts on all models, those with most requests first.
+        """Return the verdicts on all models, in descending order of requests.
 
         Raises:
             ReplayError: A tolerance names an output that no response has.

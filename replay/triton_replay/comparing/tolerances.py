@@ -34,7 +34,7 @@ class Tolerance:
 
     With `absolute`, `relative`, `scaled` or `ulp` set, each element must satisfy
     `|a - b| <= absolute + relative * |a| + scaled * max |a|` or lie within `ulp` units in the last
-    place. A float tensor of zeros never equals one with other values.
+    place. A float tensor of zeros never equals a tensor with other values.
 
     Args:
         absolute: Absolute difference of elements.
@@ -74,13 +74,13 @@ class Tolerance:
         Args:
             a: The reference, of any shape.
             b: A tensor of the same shape and datatype.
-            datatype: Triton's name of the datatype if the arrays have another one: BF16 is FP32.
+            datatype: Triton's datatype if the arrays have another dtype: BF16 is stored as FP32.
         """
         wrong = np.zeros(a.shape, bool)
         if a.dtype.kind not in "fiu":
             return np.asarray(a != b, bool)
         if a.dtype.kind == "f" and a.any() != b.any():
-            # All values of one side are zero. No tolerance hides a lost output.
+            # All values of one tensor are zero. No tolerance hides a lost output.
             return np.asarray(a != b, bool)
         criteria = (self.absolute, self.relative, self.scaled, self.ulp)
         if any(criterion is not None for criterion in criteria):
@@ -127,10 +127,10 @@ class Tolerance:
 
 
 DEFAULT: Final = Tolerance(relative=1e-4, scaled=1e-6)
-"""Tolerance of FP32 and FP64. Eight times the resolution of FP32 at the tensor's scale accepts
-other orders of summation, and still compares probabilities below 1e-5."""
+"""Tolerance of FP32 and FP64. `scaled` is eight times the resolution of FP32: this accepts another
+order of summation, and still compares probabilities below 1e-5."""
 HALF: Final = Tolerance(ulp=2)
-"""Tolerance of FP16 and BF16, where `DEFAULT` is below the distance of two numbers."""
+"""Tolerance of FP16 and BF16, whose adjacent numbers differ by more than `DEFAULT`."""
 EXACT: Final = Tolerance(absolute=0.0)
 
 
@@ -139,7 +139,7 @@ class Tolerances:
     """Rules for all responses: tolerances of outputs, fields that are ignored, and names.
 
     Args:
-        others: Tolerance of float outputs without a named one; None for that of the datatype.
+        others: Tolerance of float outputs that `named` lacks; None for the datatype's tolerance.
         named: Tolerances by "MODEL/OUTPUT" or "OUTPUT".
         ignored: Fields that are not compared, such as "parameters.ms" or "outputs.y"; "*" stands
             for any text.
@@ -233,8 +233,8 @@ def _criterion(rule: str) -> tuple[str, float]:
 
 def describe(tolerance: Tolerance) -> str:
     """Return a tolerance in the form of `--tolerance`."""
-    given = ((key, getattr(tolerance, name)) for key, name in _KEYS.items())
-    return ",".join(f"{key}={value:g}" for key, value in given if value is not None)
+    criteria = ((key, getattr(tolerance, name)) for key, name in _KEYS.items())
+    return ",".join(f"{key}={value:g}" for key, value in criteria if value is not None)
 
 
 def ulps_between(a: Array, b: Array) -> NDArray[np.float64]:
@@ -245,7 +245,7 @@ def ulps_between(a: Array, b: Array) -> NDArray[np.float64]:
     for values in (a, b.astype(a.dtype)):
         whole = np.ascontiguousarray(values).view(f"<u{a.dtype.itemsize}").astype(np.uint64)
         magnitude = whole & (middle - np.uint64(1))
-        # Ascending like the numbers; both zeros have the same place.
+        # Places ascend like the numbers; both zeros have the same place.
         places.append(np.where(whole >= middle, middle - magnitude, middle + magnitude))
     return np.where(np.isfinite(a) & np.isfinite(b), distance(*places), np.inf)
 
@@ -254,7 +254,7 @@ def distance(a: Array, b: Array) -> NDArray[np.float64]:
     """Return the absolute difference of elements, computed exactly for integers."""
     if a.dtype.kind == "f":
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
-    # Modulo 2**64, which is exact for the larger minus the smaller.
+    # Modulo 2**64, the larger minus the smaller integer is exact.
     one, other = (x.astype(np.uint64) for x in (a, b))
     return np.where(a > b, one - other, other - one).astype(np.float64)
 

@@ -14,7 +14,7 @@ from triton_replay.wire.bodies import NotUnderstood
 
 
 class Fails(Exception):
-    """A check failed; the text says what was found."""
+    """A check failed; the text describes the response."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def inferred(subject: Subject, reply: Reply) -> None:
 
 
 def same_as_json(subject: Subject, reply: Reply) -> None:
-    """Check for the outputs of the same inference in JSON, within a tolerance.
+    """Check that the outputs equal those of the same inference in JSON, within a tolerance.
 
     Values that also differ between two inferences in JSON are not compared.
     """

@@ -54,7 +54,7 @@ class GrpcCase:
         return command, lambda: self._attempt(subject)
 
     def _attempt(self, subject: Subject) -> None:
-        """Make the call and check it. Raise Fails, or ServerUnreachable without a server."""
+        """Make the call and check it. Raise Fails, or ServerUnreachable if no server listens."""
         assert subject.grpc is not None
         try:
             call = asyncio.run(self._call(subject.grpc, subject))
@@ -112,7 +112,7 @@ def _typed(subject: Subject) -> Message:
     del request.raw_input_contents[:]
     for one, tensor in zip(subject.inputs, request.inputs, strict=True):
         if one.datatype not in CONTENTS:
-            raise NotApplicable(f"the model has an input {one.datatype}, without typed contents")
+            raise NotApplicable(f"the model has a {one.datatype} input without typed contents")
         value = one.raw()[4:5] if one.datatype == "BYTES" else one.value()
         getattr(tensor.contents, CONTENTS[one.datatype]).extend([value] * one.count)
     return request
@@ -159,7 +159,7 @@ def _has_error(_: Subject, answers: Message) -> None:
 
 
 def _request(method: str, **fields: str) -> Callable[[Subject], Message]:
-    """Create the requests of a method, whose fields are attributes of the subject."""
+    """Create requests of a method; `fields` maps their fields to attributes of the subject."""
     kind = getattr(messages, f"{method}Request")
     return lambda subject: kind(**{key: getattr(subject, of) for key, of in fields.items()})
 
@@ -193,7 +193,7 @@ GRPC_CASES: Final = (
         GrpcCase("gRPC streams", name, "ModelStreamInfer", message, check, stream=True)
         for name, message, check in (
             ("a response", _infer, _streamed),
-            ("the last response says so", _with_final_response, _ended),
+            ("the last response is marked as final", _with_final_response, _ended),
             ("an unknown model", lambda s: _infer(s, "no_such_model"), _has_error),
         )
     ),

@@ -39,7 +39,7 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Input:
-    """An input of ones, or of the text "a", in the smallest shape that the metadata allow."""
+    """An input whose elements are 1 or "a", in the smallest shape that the metadata allow."""
 
     name: str
     datatype: str
@@ -51,13 +51,13 @@ class Input:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def described(self) -> dict[str, Any]:
-        """Return the JSON without values."""
+        """Return the JSON of the input without values."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
     def with_data(self) -> dict[str, Any]:
-        """Return the JSON with values. Raise NotApplicable for datatypes without JSON values."""
+        """Return the JSON of the input. Raise NotApplicable for datatypes without JSON values."""
         if self.datatype in NOT_IN_JSON:
-            raise NotApplicable(f"the model has an input {self.datatype}, not available in JSON")
+            raise NotApplicable(f"the model has a {self.datatype} input, which JSON cannot carry")
         return self.described() | {"data": [self.value()] * self.count}
 
     def value(self) -> Any:  # noqa: ANN401  of JSON
@@ -122,9 +122,9 @@ class Subject:
 
     @cached_property
     def infers(self) -> bool:
-        """True if the server accepts a valid inference in JSON, or in binary without JSON values.
+        """True if the server accepts a valid inference, in binary if JSON cannot carry an input.
 
-        Otherwise a refused inference proves nothing.
+        If it does not, a refused inference proves nothing.
         """
         try:
             request = self.infer()
@@ -245,7 +245,7 @@ class HttpRequest:
 
     @property
     def all_headers(self) -> Headers:
-        """The headers with the Content-Type."""
+        """The headers, with a Content-Type if there is a body."""
         return (*content_type(self.headers), *self.headers) if self.body else self.headers
 
     def command(self, server: Address, scheme: str = "http") -> str:
@@ -268,7 +268,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP response. Without one the status is 0, and `body` has the reason."""
+    """An HTTP response. If there was no response, the status is 0, and `body` has the reason."""
 
     status: int
     headers: Headers
@@ -298,7 +298,7 @@ class Reply:
 def send(
     server: Address, request: HttpRequest, timeout: float, tls: ssl.SSLContext | None = None
 ) -> Reply:
-    """Send a request and return the response, or a Reply with status 0.
+    """Send a request and return the response, or a Reply with status 0 if none arrives.
 
     Args:
         server: Address of the server.

@@ -32,8 +32,9 @@ class Chapter:
         extension: Name of the extension, or of a chapter of the protocol.
         announced: Whether the server announces the extension.
         verdict: One of five. "fails": a case fails, and the extension is required or announced.
-            "not served": a case fails, and the extension is neither. "accepts": no case fails, but
-            the extension is not announced, and a server may just ignore its parameters.
+            "not served": a case fails, and the extension is neither required nor announced.
+            "accepts": no case fails, but the extension is not announced, and a server may just
+            ignore its parameters.
             "serves": at least one case holds. "not tried": no case was tried.
         findings: Results of the cases.
     """

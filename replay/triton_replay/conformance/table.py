@@ -42,7 +42,7 @@ IGNORABLE: Final = ("parameters", "schedule_policy", "sequence")
 _UNKNOWN: Final = "/v2/models/no_such_model"
 _BINARY_ANSWER: Final = {"parameters": {"binary_data_output": True}}
 _COMPRESSION_THRESHOLD: Final = 1_500
-"""Servers need not compress a smaller body: it is one packet."""
+"""Servers need not compress a smaller body, which fits one packet."""
 
 
 def _tensors(subject: Subject, reply: Reply) -> None:
@@ -89,7 +89,7 @@ def _changed(subject: Subject, **changes: object) -> HttpRequest:
 
 def _binary_bytes(subject: Subject) -> HttpRequest:
     if not any(one.datatype == "BYTES" for one in subject.inputs):
-        raise NotApplicable("the model has no input BYTES")
+        raise NotApplicable("the model has no BYTES input")
     return subject.binary(**_BINARY_ANSWER)
 
 
@@ -146,7 +146,7 @@ def _packed(subject: Subject) -> HttpRequest:
 
 
 def _packed_answer(subject: Subject) -> HttpRequest:
-    plain = subject.infer(id="a" * _COMPRESSION_THRESHOLD)  # in the response again
+    plain = subject.infer(id="a" * _COMPRESSION_THRESHOLD)  # the response repeats the id
     return HttpRequest("POST", plain.target, plain.body, (("Accept-Encoding", "gzip"),))
 
 
@@ -213,7 +213,7 @@ _CHAPTERS: Final[Mapping[str, Sequence[tuple[Any, ...]]]] = {
         ("the server is ready", get("/v2/health/ready"), good),
         ("the model is ready", get("{model}/ready"), good),
         ("an unknown model is not ready", get(f"{_UNKNOWN}/ready"), refused_somehow),
-        ("its version is ready", _of_version("/ready"), good),
+        ("the model's version is ready", _of_version("/ready"), good),
     ),
     "metadata": (
         ("of the server", get("/v2"), holds(name=str, version=str, extensions=list)),
@@ -229,10 +229,10 @@ _CHAPTERS: Final[Mapping[str, Sequence[tuple[Any, ...]]]] = {
             lambda s, r: _field("model_name", s.model)(s, r),
         ),
         (
-            *("outputs that are asked for", lambda s: s.infer(outputs=[_first_output(s)])),
+            *("only the requested outputs", lambda s: s.infer(outputs=[_first_output(s)])),
             _only_the_first,
         ),
-        ("a version that is named", _infer_version, inferred),
+        ("a named version", _infer_version, inferred),
     ),
     "errors": (
         ("metadata of an unknown model", get(_UNKNOWN), refused),
@@ -254,10 +254,10 @@ _CHAPTERS: Final[Mapping[str, Sequence[tuple[Any, ...]]]] = {
         ("BYTES", _binary_bytes, _came_in_bytes),
         ("a byte is missing", _too_few_bytes, refused_inference),
     ),
-    "parameters": (("one that is unknown", lambda s: s.infer(parameters={"a": 1}), inferred),),
+    "parameters": (("an unknown parameter", lambda s: s.infer(parameters={"a": 1}), inferred),),
     "schedule_policy": (("priority and timeout", lambda s: s.infer(parameters=_TIMES), inferred),),
     "classification": (("the largest element", _classify, _classified),),
-    "sequence": (("one of a single request", _sequence, inferred),),
+    "sequence": (("a sequence of one request", _sequence, inferred),),
     "model_repository": (
         ("the index", post("/v2/repository/index"), _listed),
         ("loading an unknown model", _LOAD, refused),

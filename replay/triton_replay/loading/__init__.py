@@ -1,1 +1,1 @@
-"""Load on a server: requests made before, sent in closed and open loops, and what was measured."""
+"""Load on a server: prepared requests, closed and open loops that send them, and measurements."""

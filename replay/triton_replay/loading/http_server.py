@@ -75,7 +75,7 @@ class HttpServer:
         return self._post(loop, f"/v2/systemsharedmemory/region/{region}/unregister", b"{}")
 
     def text(self, loop: Loop, target: str) -> Query:
-        """Return the query for any page, whose answer is its text."""
+        """Return the query that reads the text of any page."""
         request = message("GET", target, self.address, self.headers)
         return Query(self.connect(loop), request, bytes.decode)
 
@@ -122,7 +122,7 @@ class HttpRequests:
     def whole(self, data: RequestData) -> bytes:
         text, tail = self._body(data)
         more = {"parameters": self._parameters} if self._parameters else {}
-        return self._message(_joined(json.dumps(more), text), tail)
+        return self._message(_merge_objects(json.dumps(more), text), tail)
 
     def in_sequence(self, data: RequestData) -> InSequence:
         text, tail = self._body(data)
@@ -134,7 +134,7 @@ class HttpRequests:
                 "sequence_end": end,
             }
             more = {"parameters": {**self._parameters, **of_sequence}}
-            return self._message(_joined(json.dumps(more), text), tail)
+            return self._message(_merge_objects(json.dumps(more), text), tail)
 
         return create
 
@@ -181,8 +181,8 @@ def _object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _joined(first: str, second: str) -> bytes:
-    """Merge two serialized JSON objects, the second not empty."""
+def _merge_objects(first: str, second: str) -> bytes:
+    """Merge two serialized JSON objects; the second must not be empty."""
     return (second if first == "{}" else f"{first[:-1]},{second[1:]}").encode()
 
 

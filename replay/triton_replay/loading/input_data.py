@@ -35,7 +35,7 @@ class InputOptions:
         sources: "zero", "random", one folder, or JSON files.
         shapes: Shapes by input name.
         string_length: Length of random BYTES elements.
-        string_data: Value of all BYTES elements; None for random ones.
+        string_data: Value of all BYTES elements; None for random values.
     """
 
     sources: Sequence[str]
@@ -45,7 +45,7 @@ class InputOptions:
 
 
 def read_streams(model: Model, options: InputOptions) -> list[list[Row]]:
-    """Return the rows of each stream of data. Only JSON files have several streams.
+    """Return the rows of each stream, i.e. sequence of inputs. Only JSON files have several.
 
     Raises:
         ReplayError: The data cannot be read, or do not fit the model.
@@ -58,11 +58,13 @@ def read_streams(model: Model, options: InputOptions) -> list[list[Row]]:
         if len(options.sources) > 1:
             raise ReplayError("--input-data: zero and random cannot be combined with other values")
         maker = _zeros if options.sources[0] == "zero" else _random
-        return [[_made(model, options, maker)]]
+        return [[_make_row(model, options, maker)]]
     paths = [Path(source) for source in options.sources]
     if paths[0].is_dir():
         if len(paths) > 1:
-            raise ReplayError(f"--input-data {paths[0]}: a folder cannot be combined with others")
+            raise ReplayError(
+                f"--input-data {paths[0]}: a folder cannot be combined with other values"
+            )
         return [[_of_folder(model, options, paths[0])]]
     streams = [stream for path in paths for stream in _JsonFile(model, options, path).streams()]
     if not any(streams):
@@ -71,10 +73,10 @@ def read_streams(model: Model, options: InputOptions) -> list[list[Row]]:
 
 
 def shape_of(place: TensorPlace, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape of an input whose data have none.
+    """Return the shape of an input whose data do not specify a shape.
 
     Raises:
-        ReplayError: The shape has free sizes without `--shape`, or `--shape` does not fit.
+        ReplayError: The shape has free sizes and no `--shape`, or `--shape` does not fit.
     """
     if place.name not in shapes:
         if any(size < 0 for size in place.shape):
@@ -83,10 +85,10 @@ def shape_of(place: TensorPlace, shapes: Mapping[str, tuple[int, ...]]) -> tuple
                 f"--shape {place.name}:{','.join(str(max(n, 16)) for n in place.shape)}"
             )
         return place.shape
-    return _checked(place, shapes[place.name], f"--shape {place.name}")
+    return _check_shape(place, shapes[place.name], f"--shape {place.name}")
 
 
-def _checked(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
+def _check_shape(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
     fits = len(shape) == len(place.shape) and all(
         has in (-1, given) for has, given in zip(place.shape, shape, strict=True)
     )
@@ -95,7 +97,7 @@ def _checked(place: TensorPlace, shape: tuple[int, ...], where: str) -> tuple[in
     return shape
 
 
-def _made(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN401  two functions
+def _make_row(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN401  two functions
     chance = random.Random(_SEED)
     found = {}
     for place in model.inputs:
@@ -114,7 +116,7 @@ def _made(model: Model, options: InputOptions, maker: Any) -> Row:  # noqa: ANN4
 def _zeros(
     place: TensorPlace, shape: tuple[int, ...], options: InputOptions, chance: random.Random
 ) -> bytes:
-    if place.datatype == "BYTES":  # empty elements: only their lengths
+    if place.datatype == "BYTES":  # empty elements, each of which is a length of zero
         return bytes(4 * prod(shape))
     return bytes(SIZES[place.datatype] * prod(shape))
 
@@ -220,7 +222,7 @@ class _JsonFile:
     def _shape(self, place: TensorPlace, given: object, where: str) -> tuple[int, ...]:
         if not isinstance(given, list) or not all(type(n) is int and n >= 0 for n in given):
             raise self._fault(where, f"found {given!r}, expected a list of sizes")
-        return _checked(place, tuple(given), f"{self._path}: {where}")
+        return _check_shape(place, tuple(given), f"{self._path}: {where}")
 
     def _fault(self, where: str, what: str) -> ReplayError:
         return ReplayError(f"{self._path}: {where}: {what}")

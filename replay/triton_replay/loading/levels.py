@@ -1,4 +1,4 @@
-"""The loads of a run, send times of an open loop, and sequences of requests. Pure."""
+"""The loads of a run, send times of an open loop, and sequences of requests, without I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONCURRENCY: Final = "concurrency"
 RATE: Final = "request_rate"
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
-"""Shares of the server's capacity. Above them its queues grow without limit."""
+"""Shares of the server's capacity. Above the capacity, its queues grow without limit."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One load. `value` is requests in flight, or requests per second."""
+    """One load. `value` is a number of requests in flight or of requests per second."""
 
     mode: str
     value: float
@@ -33,7 +33,7 @@ Levels = Generator[Level, bool, None]
 
 @dataclass(frozen=True)
 class Range:
-    """Loads from `start` to `end` by `step`; `end` 0 means until the threshold is exceeded."""
+    """Loads from `start` to `end` by `step`; with `end` 0, until one exceeds the threshold."""
 
     mode: str
     start: float
@@ -91,9 +91,9 @@ def parse_range(text: str, option: str, mode: str) -> Range:
 
 
 def doubling(most: int) -> Generator[int, float, None]:
-    """Yield numbers of requests in flight that find the capacity; receive the rate of each.
+    """Yield doubling numbers of requests in flight; receive the rate that each one reached.
 
-    Ends when twice the number increases the rate by less than a tenth.
+    Ends when doubling increases the rate by less than a tenth: the capacity is found.
     """
     best, in_flight = 0.0, 1
     while in_flight <= most:
@@ -114,12 +114,12 @@ def shares_of(capacity: float) -> Levels:
 
 
 def evenly(rate: float, start: int) -> Iterator[int]:
-    """Yield times with equal gaps, `rate` per second, in nanoseconds from `start`."""
+    """Yield `rate` times per second with equal gaps, in nanoseconds from `start`."""
     return (start + round(number * 1e9 / rate) for number in itertools.count())
 
 
 def poisson(rate: float, start: int, chance: random.Random) -> Iterator[int]:
-    """Yield the times of a Poisson process, `rate` per second, in nanoseconds from `start`."""
+    """Yield the times of a Poisson process of `rate` per second, in nanoseconds from `start`."""
     return (start + at for at in Arrivals(rate).times(float("inf"), chance))
 
 
@@ -129,10 +129,10 @@ def repeated(gaps: Sequence[int], start: int) -> Iterator[int]:
 
 
 def read_intervals(path: Path) -> list[int]:
-    """Read gaps from a file with microseconds, one per line; return nanoseconds.
+    """Read gaps in nanoseconds from a file that has microseconds, one number per line.
 
     Raises:
-        ReplayError: The file cannot be read, has no line, or an invalid one.
+        ReplayError: The file cannot be read, has no line, or has an invalid line.
     """
     try:
         lines = path.read_text().split("\n")
@@ -164,10 +164,10 @@ class SequencePlan:
     """The properties of sequences.
 
     Args:
-        streams: Indexes of the requests of each stream of data. Sequences use the streams in
-            turn.
+        streams: Indexes of the requests of each stream of input data. Each new sequence uses the
+            next stream.
         length: Mean length of a sequence; None for the length of its stream.
-        variation: Largest deviation from the mean length, as a share.
+        variation: Largest deviation from the mean length, as a share of it.
         first: First id.
         end: End of the range of ids, exclusive; None for no end.
     """
@@ -219,7 +219,7 @@ class Running:
 
     @property
     def is_open(self) -> bool:
-        """True while its last request is still to be sent."""
+        """True while the last request of the sequence is still to be sent."""
         return self._left > 0
 
 

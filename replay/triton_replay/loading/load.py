@@ -49,15 +49,15 @@ class LoadOptions:
         parameters: Parameters of every request.
         inputs: Values of the inputs.
         plan: How each load is measured.
-        search: Range of loads; None with `plan.gaps`, or for shares of the server's capacity.
+        search: Range of loads; None for loads by `plan.gaps` or by the server's capacity.
         is_binary_search: Whether the range is searched by bisection.
         sequences: Concurrent sequences of an open loop.
         sequence_length: Mean length of a sequence; None for the length of its data.
-        sequence_variation: Largest deviation from this length, as a share.
-        sequence_ids: First id, and end of the range or None.
+        sequence_variation: Largest deviation from this length, as a share of it.
+        sequence_ids: First id, and the exclusive end of the range or None.
         output_size: Bytes of an output row in shared memory; None without shared memory.
         metrics: Address and path of the metrics page, and nanoseconds between two readings.
-        composing: Names and versions of more models whose statistics are reported.
+        composing: Names and versions of further models whose statistics are reported.
         timeout: Seconds without any response after which the server counts as unreachable.
         streaming: Whether requests may have several responses.
         responses: Whether the time of each response is recorded, for the export.
@@ -104,7 +104,7 @@ class LoadReport:
     scraper: Scraper | None = None
 
     def parts_of(self, one: Measurement) -> dict[str, float] | None:
-        """Return a request's times at the server in microseconds, None without statistics."""
+        """Return the parts of a request's time at the server in us, or None if unknown."""
         assert self.model is not None
         composing = [name for name, _ in self.model.steps]
         return of_one_request(self.model.name, one.server, composing)
@@ -112,7 +112,7 @@ class LoadReport:
 
 @dataclass(eq=False)
 class Load:
-    """One run. `report` has the results so far even if `run` raises.
+    """One run. If `run` raises, `report` has the results so far.
 
     Args:
         options: Options of the run.
@@ -157,7 +157,7 @@ class Load:
                 loop.record.responses = []
             made = stack.enter_context(contextlib.closing(Regions(loop, self._server)))
             self._make_requests(model, made)
-            # Pauses of the collector would count as latency. The load creates no cycles.
+            # Pauses of the garbage collector would count as latency. The load creates no cycles.
             gc.disable()
             stack.callback(gc.enable)
             self._measure(loop, model)

@@ -22,7 +22,7 @@ from triton_replay.wire.sockets import Connection, Slot
 _NEVER: Final = 2**63 - 1
 _LONGEST_WAIT: Final = 1_000_000_000
 _LATE: Final = 1_000_000
-"""Nanoseconds of delay from which a request counts as late."""
+"""A request that is sent this many nanoseconds after its due time counts as late."""
 _PR_SET_TIMERSLACK: Final = 29
 
 NextRequest = Callable[[Slot], bytes]
@@ -34,19 +34,19 @@ class Record:
 
     def __init__(self) -> None:
         self.starts = array("q")
-        """Due time of each request, or the time it was sent in a closed loop."""
+        """Due time of each request; in a closed loop, the time at which it was sent."""
         self.ends = array("q")
-        """Time of the complete response, or of the first of several responses."""
+        """Time of each complete response; with several responses, of the first one."""
         self.failed: dict[int, str] = {}
         """Reasons of failed requests, by index."""
         self.sending = array("q")
-        """Duration from the start of each request until its bytes were passed to the system."""
+        """Duration from the start of each request until the system accepted its bytes."""
         self.responses: list[array[int]] | None = None
         """Times of all responses of each request, or None if they are not recorded."""
         self.sequences = array("q")
         """Sequence id of each request, if the model has sequences."""
         self.late = 0
-        """Requests that the load generator itself sent at least 1 ms too late."""
+        """Number of requests that the load generator sent at least 1 ms late by its own fault."""
 
 
 class Loop:
@@ -55,7 +55,7 @@ class Loop:
     Not thread-safe.
 
     Args:
-        connect: Creates a connection on the loop's `poll` and `by_number`.
+        connect: Creates a connection that uses the loop's `poll` and `by_number`.
         next_request: Returns the next request of a slot.
         prepare: Initializes a new slot.
         timeout: Seconds without any response after which the server counts as unreachable.
@@ -213,7 +213,7 @@ class Loop:
             return self.poll.poll(wait / 1e9)
         wait = min(wait, self._next_due - time.perf_counter_ns())
         if wait > 0:
-            # select has a resolution of microseconds, epoll of milliseconds.
+            # The timeout of select has a resolution of microseconds, that of epoll milliseconds.
             select.select((self.poll,), (), (), wait / 1e9)
         return self.poll.poll(0)
 
@@ -269,7 +269,7 @@ class Loop:
                 continue
             if now - due > _LATE:
                 self.record.late += 1
-            slot = self._idle.popleft()  # the longest idle one, so that sequences alternate
+            slot = self._idle.popleft()  # the one idle for longest, so that sequences alternate
             self._send(slot, due)
             used.add(slot.connection)
         for connection in used:

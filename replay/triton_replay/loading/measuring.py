@@ -66,7 +66,7 @@ def _times(values: array[int]) -> Times:
 
 @dataclass(eq=False)
 class Readings:
-    """Readings of the server's statistics. The load continues while they are queried."""
+    """Readings of the server's statistics. The load continues during a reading."""
 
     loop: Loop
     queries: Sequence[Query]
@@ -92,7 +92,7 @@ class Readings:
         return read_statistics([one for one in self._found[number] if not isinstance(one, Failed)])
 
     def wait(self) -> None:
-        """Wait until the last reading is complete, or for the loop's timeout."""
+        """Wait until the last reading is complete, at most for the loop's timeout."""
         until = time.perf_counter_ns() + self.loop.timeout
         while self._pending and time.perf_counter_ns() < until:
             self.loop.run(until)

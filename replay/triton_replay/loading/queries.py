@@ -1,4 +1,4 @@
-"""Requests beside the load: metadata, configuration, statistics, shared memory, metrics."""
+"""Queries to the server of a load: metadata, configuration, statistics, shared memory, metrics."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Query:
     """A request that is not part of the load.
 
     Args:
-        connection: A connection of its own, so that the request does not wait for inferences.
+        connection: A separate connection, so that the request does not wait for inferences.
         request: The request as bytes.
-        read: Parses the body of the response. Raises ValueError for an invalid one.
+        read: Parses the body of the response. Raises ValueError if the body is invalid.
     """
 
     connection: Connection
@@ -39,7 +39,7 @@ class Query:
 
 
 class Failed(Exception):
-    """A query failed: an error response, or one that cannot be parsed."""
+    """A query failed: its response is an error or cannot be parsed."""
 
 
 InSequence = Callable[[int, bool, bool], bytes]
@@ -65,7 +65,7 @@ class Server(Protocol):
     def requests(
         self, model: Model, parameters: Mapping[str, Any], outputs: Mapping[str, Region]
     ) -> Requests:
-        """Return the inference requests of a model, with shared memory regions of outputs."""
+        """Return the creator of a model's requests; `outputs` has regions by output name."""
 
     def metadata(self, loop: Loop, model: str, version: str) -> Query:
         """Query the model's metadata."""
@@ -108,7 +108,7 @@ def query_answer(loop: Loop, query: Query) -> Any:  # noqa: ANN401  of JSON
 
 
 def send_query(loop: Loop, query: Query, take: Callable[[Any], object]) -> None:
-    """Send a query without waiting; the loop calls `take` with the result or a Failed."""
+    """Send a query and return; the loop calls `take` with the result or a Failed."""
 
     def reply(slot: Slot) -> None:
         try:
@@ -123,7 +123,7 @@ def send_query(loop: Loop, query: Query, take: Callable[[Any], object]) -> None:
 def describe(
     loop: Loop, server: Server, model: str, version: str
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the model's metadata and configuration, the latter empty if the server has none.
+    """Return the model's metadata and configuration, which is empty if the server has none.
 
     Raises:
         ReplayError: The server has no metadata of the model.
@@ -165,7 +165,7 @@ class Regions:
         )
 
     def outputs(self, model: Model, batch: int, size: int) -> Mapping[str, Region]:
-        """Create a region for each output; all requests write to it.
+        """Create a region for each output; the responses to all requests use the same region.
 
         Args:
             model: The model.

@@ -1,4 +1,4 @@
-"""The server's own figures during a load: statistics of models, and metrics of GPUs."""
+"""Figures that the server reports during a load: statistics of models, and metrics of GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Statistics = Mapping[tuple[str, str], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class ServerSide:
-    """The figures of one model between two times. Times are microseconds per request, on average.
+    """The figures of one model between two readings. Times are average microseconds per request.
 
     The keys of `parts` are PARTS, "cache_hit" and "cache_miss".
     """
@@ -40,7 +40,7 @@ class ServerSide:
 
     @property
     def overhead(self) -> float:
-        """Time at the server outside of PARTS."""
+        """Time at the server that no part of PARTS includes."""
         return max(self.total - sum(self.parts[part] for part in PARTS), 0.0)
 
 
@@ -81,7 +81,7 @@ def of_one_request(
     Args:
         model: The model under load.
         sides: Figures of all models.
-        composing: Steps of an ensemble, whose parts are added.
+        composing: Models of an ensemble's steps; their parts are added up.
 
     Returns:
         Microseconds by part.
@@ -129,7 +129,7 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[..., float]]]] = {
     "Max GPU Memory Usage": ("nv_gpu_memory_used_bytes", max),
     "Total GPU Memory": ("nv_gpu_memory_total_bytes", max),
 }
-"""perf_analyzer's columns, each with its metric and the function of the values in a window."""
+"""perf_analyzer's columns, each with its metric and the function that joins a window's values."""
 _SAMPLE: Final = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _DEVICE: Final = re.compile(r'gpu_uuid="([^"]*)"')
 
@@ -156,7 +156,7 @@ class Scraper:
         self._pending = False
         self._samples: list[tuple[int, Sample]] = []
         self.failure = ""
-        """Why the page could not be read the last time it failed."""
+        """The last error of reading the page, or ""."""
 
     def scrape(self) -> int:
         """Request the page if it is due; return the time of the next request."""

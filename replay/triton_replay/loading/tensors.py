@@ -1,4 +1,4 @@
-"""The model under load, and tensors of its requests: those of one row and of a batch of rows."""
+"""The model under load, and the inputs of its requests, as single rows and as batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def batches(model: Model, streams: Sequence[Sequence[Row]], batch: int) -> list[
         raise ReplayError(text)
     return [
         [
-            _joined(model, [rows[(first + step) % len(rows)] for step in range(batch)])
+            _join_rows(model, [rows[(first + step) % len(rows)] for step in range(batch)])
             for first in range(len(rows))
         ]
         for rows in streams
@@ -72,7 +72,7 @@ def values_of(place: TensorPlace, shape: tuple[int, ...], values: object, where:
 
     Args:
         place: The input.
-        shape: Its shape.
+        shape: The shape of the input.
         values: Numbers or texts, in any nesting of lists.
         where: Location of the values, for error texts.
 
@@ -99,7 +99,7 @@ def bytes_of(place: TensorPlace, shape: tuple[int, ...], data: bytes, where: str
 
     Args:
         place: The input.
-        shape: Its shape.
+        shape: The shape of the input.
         data: The bytes of the binary data extension.
         where: Location of the bytes, for error texts.
 
@@ -114,13 +114,13 @@ def bytes_of(place: TensorPlace, shape: tuple[int, ...], data: bytes, where: str
         )
     if size is None and _elements(data) != prod(shape):
         raise ReplayError(
-            f"{where}: expected {prod(shape)} elements for shape {list(shape)}, each after its "
-            "length in 4 bytes"
+            f"{where}: expected {prod(shape)} elements for shape {list(shape)}, each preceded by "
+            "its length in 4 bytes"
         )
     return TensorData(place.name, place.datatype, shape, data)
 
 
-def _joined(model: Model, rows: Sequence[Row]) -> RequestData:
+def _join_rows(model: Model, rows: Sequence[Row]) -> RequestData:
     if not model.max_batch_size:
         return RequestData(tuple(rows[0].values()))
     found = []

@@ -1,4 +1,4 @@
-"""Measurement windows, their stability, and the result of a load. Pure."""
+"""Measurement windows, their stability, and the result of a load, without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton_replay.loading.statistics import ServerSide
 
 Times = NDArray[np.int64]
 AGREEING: Final = 3
-"""Number of windows that have to be stable."""
+"""Number of consecutive windows that must agree."""
 PERCENTILES: Final = (50, 90, 95, 99, 99.9)
 
 
@@ -50,8 +50,8 @@ class Stability:
     """Conditions under which windows are stable.
 
     Args:
-        share: Allowed excess of the largest over the smallest value, as a share, for requests
-            per second and for latency.
+        share: Allowed excess of the largest over the smallest value, as a share of the smallest,
+            for requests per second and for latency.
         percent: Percentile of the latency to compare; None for the mean.
         threshold: Latency limit in nanoseconds; 0 for none.
         trials: Largest number of windows.
@@ -84,7 +84,7 @@ class Stability:
 
 @dataclass(frozen=True)
 class Streams:
-    """Times of requests with several responses, in nanoseconds. Empty without such requests."""
+    """Times, in nanoseconds, of requests with several responses; empty if there are none."""
 
     last: Times
     """Time until the last response of each request."""
@@ -99,7 +99,7 @@ class Streams:
 
         Args:
             starts: Start of each successful request.
-            responses: The times of its responses; none if these are not recorded.
+            responses: For each of these requests, the times of its responses, if recorded.
         """
         if not any(len(times) > 1 for times in responses):
             return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
@@ -131,23 +131,23 @@ class Measurement:
     level: Level
     batch: int
     windows: Sequence[Window]
-    """The last windows, which the result is computed from."""
+    """The last windows, from which the result is computed."""
     is_stable: bool
     meets_threshold: bool
     percentiles: tuple[Percentile, ...]
     sending: float
-    """Mean time from the start of a request, or its due time, until the system had its bytes."""
+    """Mean time from a request's start, or its due time, until the system accepted its bytes."""
     failures: Mapping[str, int]
     """Failed requests by reason."""
     responses: int
-    """Responses to all requests, if a request may have several; otherwise 0."""
+    """Number of responses to all requests; 0 if each request has one response."""
     streams: Streams
     good: int | None
     """Number of requests within the limits of `--goodput`; None without limits."""
     unsent: int = 0
     """Requests of an open loop that were due but not sent at the end."""
     late: int = 0
-    """Requests that the load generator itself sent too late."""
+    """Number of requests that the load generator sent late by its own fault."""
     server: Sequence[ServerSide] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ class Measurement:
 
 
 def percentiles_of(latencies: Times, percent: int | None) -> tuple[Percentile, ...]:
-    """Return PERCENTILES and `percent`, each with its 95 % interval; empty without latencies."""
+    """Return PERCENTILES and `percent`, with 95 % intervals; empty without latencies."""
     ordered = np.sort(latencies).tolist()
     wanted = sorted({*PERCENTILES, *(() if percent is None else (percent,))})
     return tuple(percentile(ordered, one) for one in wanted) if ordered else ()

@@ -1,1 +1,1 @@
-"""Recording: a proxy that forwards bytes at once and records the traffic beside them."""
+"""Recording: a proxy that forwards bytes at once, and records them afterwards."""

@@ -1,8 +1,8 @@
 """The gRPC tap: records the calls of one proxied HTTP/2 connection.
 
 A request is recorded when it is complete, a response when the call has ended. A stream
-(ModelStreamInfer) may last for hours, so its request is recorded with the first message, and every
-further message in either direction as a record of its own.
+(ModelStreamInfer) may last for hours. Its request is therefore recorded with the first message, and
+every further message in either direction becomes a separate record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The HTTP/1 tap: records the requests and responses of one proxied connection.
 
-It does not change or delay the traffic. Bytes that it cannot parse, such as an upgrade, end the
-recording of the connection, but not the connection.
+The tap does not change or delay the traffic. Bytes that it cannot parse, such as an upgrade, end
+the recording of the connection, but not the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConnectionTap:
         numbers: Yields the numbers of requests.
         clock: Returns nanoseconds since the start of the recording.
         sink: Receives the records.
-        max_body: Largest body in bytes that is kept; of a larger one only the size is.
+        max_body: Largest body in bytes that is kept; of a larger body only the size is kept.
     """
 
     connection: int
@@ -49,7 +49,7 @@ class ConnectionTap:
         self._readable = True
 
     def _unreadable(self, protocol: str) -> None:
-        """Stop reading bytes that are not of the protocol."""
+        """Stop reading, because the bytes are not valid in the protocol."""
         self._readable = False
         self.sink.count(f"connections that could not be read as {protocol}")
 
@@ -117,7 +117,7 @@ class HttpTap(ConnectionTap):
 
     def on_headers_complete(self) -> None:
         if self._requests.get_method() == b"HEAD":
-            # Its response has a Content-Length, but no body.
+            # The response to HEAD has a Content-Length, but no body.
             raise httptools.HttpParserError("HEAD")
 
     def on_body(self, data: bytes) -> None:

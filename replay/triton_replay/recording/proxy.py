@@ -135,7 +135,7 @@ class _Client(_Side):
 
     def data_received(self, data: bytes) -> None:
         if self.peer is None:
-            # Not in connection_made: uvloop starts to read after it in any case.
+            # Pausing in connection_made has no effect: uvloop starts to read after it.
             assert self.transport is not None
             self.transport.pause_reading()
             self._early += data
@@ -148,7 +148,7 @@ class _Client(_Side):
         return super().eof_received()
 
     def _forward(self, data: bytes) -> None:
-        # Without a transport the server has closed, and this side is being closed.
+        # If there is no transport, the server has closed, and this side is being closed.
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write(data)
 
@@ -196,13 +196,13 @@ class _Server(_Side):
         self.close_peer()
 
 
-# -- parsing on a thread of its own: the event loop only queues the bytes with their time, so that
-# no request waits for a parser
+# -- parsing on a separate thread: the event loop only queues the bytes with their time, so that no
+# request waits for a parser
 
 INTERVAL: Final = 0.02
 """Seconds between two checks of the queue."""
 MAX_NOTED: Final = 10_000
-"""Largest number of queued pieces. Above it the event loop parses them, which slows traffic."""
+"""Largest number of queued pieces. Beyond it the event loop parses them, which slows traffic."""
 
 
 class Tap(Protocol):
@@ -223,7 +223,7 @@ class Reading:
 
     Args:
         clock: Returns nanoseconds since the start of the recording.
-        count: Called with the reason if a tap raises, which is a defect.
+        count: Called with the reason if a tap raises, which means a defect.
     """
 
     def __init__(self, clock: Callable[[], int], count: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Writing of records to a capture, on a thread of its own.
+"""Writing of records to a capture, on a separate thread.
 
 `put` only appends to a queue. Every quarter of a second the writer thread selects, redacts and
 writes the queued records and synchronizes the file, so that a crash of the machine loses at most
@@ -34,8 +34,8 @@ class Recorder:
     Args:
         writer: The capture; the recorder closes it.
         clock: Returns nanoseconds since the start of the recording.
-        selection: Which requests are kept; None for all.
-        redaction: What is overwritten; None for the default headers.
+        selection: Selects the requests to keep; None for all.
+        redaction: Selects what is overwritten; None for the default headers.
         max_capture: Size in bytes at which the recording ends; None for no limit.
         max_waiting: Largest total size of queued bodies, in bytes.
         on_end: Called on the writer thread with the reason if the recording ends early.
@@ -91,8 +91,8 @@ class Recorder:
         """Write the queued records and the closing record.
 
         Args:
-            cut_short: Why the recording ended early, if the recorder does not know.
-            lateness: Delays that a replay caused itself, as in `Closing`.
+            cut_short: Reason of the caller for an early end, or "".
+            lateness: The value of `Closing.lateness`; None for a recording.
 
         Raises:
             CaptureIncomplete: The recording ended early, or the disk is full.
@@ -135,7 +135,7 @@ class Recorder:
         except CaptureIncomplete as error:
             self.ended = str(error)
         except Exception as error:
-            # A defect in the recorder itself. The thread must report it before it ends.
+            # A defect in the recorder. The thread must report it before it ends.
             self.ended = f"the recorder failed: {error!r}"
         if self.ended:
             self.on_end(self.ended)
@@ -163,7 +163,7 @@ class Recorder:
             yield redacted
 
     def _within_limit(self, records: Iterator[Traffic]) -> Iterator[list[Record]]:
-        """Yield the records in batches, so that slow redaction does not delay earlier ones."""
+        """Yield the records in batches, so that slow redaction does not delay earlier records."""
         batch: list[Record] = []
         size, since = self.writer.size, self.clock()
         for record in records:

@@ -1,7 +1,7 @@
 """Redaction of credentials and tensors before they are written to a capture.
 
-The value of a header that may hold a credential, by its name, is overwritten. Such a parameter of
-the query is removed from the target.
+If the name of a header suggests a credential, its value is overwritten. If the name of a query
+parameter does, the parameter is removed from the target.
 
 A redacted tensor keeps its shape and datatype, so that the request can be replayed: numbers become
 0, strings become "x" repeated to the same length. A body whose tensors cannot be identified is not
@@ -50,10 +50,10 @@ class Redaction:
     """Names of headers, query parameters and tensors to redact. Headers are in lower case.
 
     Args:
-        headers: Names of redacted headers and query parameters, besides those of credentials.
+        headers: Further names of redacted headers and query parameters, besides SECRET_NAMES.
         tensors: Names of redacted tensors.
         kept: Names of headers and query parameters that hold no credential.
-        max_unpacked: Largest decompressed size of a body in bytes. Of a larger one nothing is kept.
+        max_unpacked: Largest decompressed size of a body in bytes. A larger body is not kept.
     """
 
     headers: Collection[str] = ()
@@ -244,7 +244,7 @@ def _tensors(
     names: Collection[str],
 ) -> bool:
     """Redact the named tensors; return whether there are any."""
-    # The raw contents are those of the tensors that are not in shared memory, in order.
+    # Each tensor that is not in shared memory has raw contents, in the order of the tensors.
     in_order = [one for one in tensors if "shared_memory_region" not in one.parameters]
     if raw and len(raw) != len(in_order):
         raise NotUnderstood(f"{len(raw)} raw contents of {len(in_order)} tensors")

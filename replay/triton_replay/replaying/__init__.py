@@ -1,1 +1,1 @@
-"""Replay: the requests of a capture are sent again, in order and at their times."""
+"""Replay: sends the requests of a capture again, in order and at their recorded times."""

@@ -1,4 +1,4 @@
-"""Sends each request of a capture to two servers in random order, as a closed loop.
+"""Send each request of a capture to two servers in random order, as a closed loop.
 
 Each request goes to A and B within milliseconds, so that delays of this machine or the network
 affect both sides. The random order removes the advantage of being first or last.
@@ -23,15 +23,16 @@ from triton_replay.replaying.plan import Plan, Step, changes_the_server, in_sequ
 from triton_replay.wire.bodies import Headers
 
 Put = Callable[[Sequence[Asked], Sequence[Asked], Asked | None], None]
-"""Receives the asks of A, as many asks of B, and one more ask of A (or its copy) or None."""
+"""Receives the asks of A, the same number of asks of B, and one more ask of A (or its copy) or
+None. An ask is one sending of a request to one server."""
 
 
 def comparable(plan: Plan, rounds: int) -> tuple[list[Step], Counter[str]]:
-    """Return the steps that servers can execute repeatedly, and counts of other steps by reason.
+    """Return the steps that servers can execute repeatedly, and count the other steps by reason.
 
     Args:
         plan: The plan of a capture.
-        rounds: Number of repetitions. Indices in `after` count through all rounds.
+        rounds: Number of repetitions. The indexes in `Step.after` count through all rounds.
     """
     left_out: Counter[str] = Counter(plan.left_out)
     kept: dict[int, int] = {}
@@ -62,7 +63,7 @@ class SideBySide:
         timeout: Seconds until an ask fails.
         clock: Returns nanoseconds.
         order: Random numbers for the order of the asks.
-        names: Names of B that differ from those in the capture.
+        names: Names that differ between the capture and B.
     """
 
     a: Server

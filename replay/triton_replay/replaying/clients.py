@@ -33,7 +33,7 @@ def request_head(request: Request, server: Address, headers: Headers) -> bytes:
     Args:
         request: The recorded request.
         server: Host and port, for the header Host unless `headers` has it.
-        headers: Headers that replace recorded ones of the same name.
+        headers: Headers that replace recorded headers of the same name.
     """
     replaced = {name.lower() for name, _ in headers} | _OF_THE_CONNECTION
     kept = (
@@ -56,7 +56,7 @@ class HttpConnection(asyncio.Protocol):
     Args:
         server: Address of the server.
         clock: Returns nanoseconds since the start of the replay.
-        headers: Headers that replace recorded ones of the same name.
+        headers: Headers that replace recorded headers of the same name.
         timeout: Seconds until a request fails and the connection is closed.
         tls: Context of TLS, or None.
     """
@@ -74,7 +74,7 @@ class HttpConnection(asyncio.Protocol):
         self._responses = self._reader()
 
     async def send(self, exchange: Exchange) -> Response:
-        """Send a request and return the complete response. Raise NotAnswered without one."""
+        """Send a request and return the response. Raise NotAnswered if it is not complete."""
         request = exchange.request
         await self.open()
         assert self._transport is not None
@@ -176,7 +176,7 @@ class GrpcConnection:
         server: Address of the server.
         clock: Returns nanoseconds since the start of the replay.
         put: Receives the messages of streams in both directions.
-        headers: Metadata that replace recorded ones of the same name.
+        headers: Metadata that replace recorded metadata of the same name.
         timeout: Seconds until a call is cancelled.
         speed: Factor of the speed within a stream; None sends without pauses.
         tls: Context of TLS, or None.
@@ -244,8 +244,8 @@ class GrpcConnection:
                 try:
                     return await active.response()
                 except CallFailed as error:
-                    # A busy server may refuse a call that its limit allows: it counts an ended call
-                    # for a moment longer than its client. `send` limits the time.
+                    # A busy server may refuse a call that its limit allows, because it counts an
+                    # ended call for a moment longer than the client. `send` limits the time.
                     if str(error) != REFUSED:
                         raise
         splitter = MessageSplitter()
@@ -280,7 +280,7 @@ def _message(number: int, sent: bool, at: int, body: Body) -> StreamMessage:
 
 
 def _metadata(request: Request, headers: Headers) -> Headers:
-    """Return the recorded metadata, without those of the connection, and the given ones."""
+    """Return the recorded metadata, without those of the connection, and `headers`."""
     given = {name.lower() for name, _ in headers}
     kept = (
         (name, value)

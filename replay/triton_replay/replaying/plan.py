@@ -1,4 +1,4 @@
-"""The plan of a replay: which request is sent when, and after which others. Pure.
+"""The plan of a replay: when each request is sent, and which requests must be complete before.
 
 The recorded order is kept where a client may rely on it: on a connection, within a sequence, and
 around requests that change the server, such as the loading of a model.
@@ -41,13 +41,13 @@ _INDEX: Final = "/v2/repository/index"
 """Path of a query that uses POST."""
 
 FOLLOWING: Final = 10
-"""Smallest number of requests after others that shows whether a load is a closed loop."""
+"""Smallest number of requests after a response that shows whether a load is a closed loop."""
 AT_ONCE: Final = 1_000_000
-"""Nanoseconds after a response within which a client has not waited for anything else."""
+"""A request within this many nanoseconds of a response was sent because of the response."""
 
 
 class Step(NamedTuple):
-    """One request, sent when it is due, but not before the steps in `after` have responses."""
+    """One request. It is sent when it is due and the steps in `after` have responses."""
 
     exchange: Exchange
     lane: int
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     after: tuple[int, ...]
     """Indexes of earlier steps that must be complete."""
     think: int | None = None
-    """Nanoseconds after the lane's previous response at which the request is due, not `due`."""
+    """Replaces `due` unless None: nanoseconds after the lane's previous response."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Plan:
     left_out: Mapping[str, int]
     """Numbers of requests that cannot be sent, by reason."""
     closed: bool = False
-    """True if requests follow the previous response of their lane."""
+    """True if each request is due relative to the previous response of its lane."""
 
     @property
     def lanes(self) -> dict[int, list[int]]:
@@ -85,8 +85,8 @@ def plan_replay(exchanges: Iterable[Exchange], speed: float | None, loop: str = 
     Args:
         exchanges: The recorded requests.
         speed: Factor of the recorded speed; None for as fast as possible.
-        loop: "open" sends at the recorded times, "closed" after the previous response of the lane
-            and the recorded think time, "auto" as the recorded clients did.
+        loop: "open" sends at the recorded times, "closed" at the recorded think time after the
+            previous response of the lane, "auto" as the recorded clients did.
     """
     left_out: Counter[str] = Counter()
     sendable: list[Exchange] = []
@@ -157,8 +157,8 @@ def _is_closed_loop(thinks: Mapping[int, tuple[int, int]]) -> bool:
 class _Lanes:
     """Assigns requests to lanes.
 
-    Each HTTP connection is a lane. A gRPC connection has as many lanes as it had concurrent calls;
-    a call uses a lane whose previous call had ended.
+    Each HTTP connection is a lane. A gRPC connection has as many lanes as it had concurrent calls:
+    a call uses a lane whose previous call has ended.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Execution of a plan: each recorded connection becomes a connection, responses a new capture.
+"""Execution of a plan: replays each recorded connection, and passes on requests and responses.
 
-An open loop sends due requests whether or not responses on other lanes have arrived. The latency of
-a request that waits for another one, on its lane or in its sequence, counts from its due time, so
-that a slow server shows as latency and not as a lower load. In a closed loop a request is due at a
-time after the previous response of its lane, so a slow server receives fewer requests per second.
+An open loop sends due requests whether or not responses on other lanes have arrived. If a request
+waits for an earlier one of its lane or its sequence, its latency still counts from its due time, so
+that a slow server shows as latency and not as a lower load. In a closed loop, the due time depends
+on the previous response of the lane, so a slow server receives fewer requests per second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from triton_replay.wire.bodies import Headers
 LEAD: Final = 100_000_000
 """Nanoseconds before its first use at which a connection is opened."""
 LATE: Final = 10_000_000
-"""Nanoseconds of delay from which a request counts as late."""
+"""A request that is sent this many nanoseconds after its due time counts as late."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class Outcome:
     unanswered: Counter[str] = field(default_factory=Counter)
     """Requests without a complete response, by reason."""
     delays: array[int] = field(default_factory=lambda: array("q"))
-    """Delays of requests caused by the replay itself, in nanoseconds."""
+    """Delays that the replay itself caused, in nanoseconds by request."""
 
     @property
     def lateness(self) -> Mapping[str, int]:
-        """The number of requests with a due time, of late ones, and the largest delay."""
+        """The numbers of requests with a due time and of late requests, and the largest delay."""
         late = sum(delay >= LATE for delay in self.delays)
         largest = max(self.delays, default=0)
         return {"requests": len(self.delays), "late": late, "largest": largest}
@@ -116,7 +116,7 @@ class Player:
                 free = max(free, await self._answered[earlier])
             if step.think is not None:
                 due = max(due, free)
-            # Otherwise the latency of the first request would include the connection time.
+            # Connect early: the first latency must not include the connection time.
             await self._until(due - LEAD)
             with contextlib.suppress(NotAnswered):  # the request itself will report it
                 await client.open()

@@ -11,7 +11,7 @@ from typing import Final
 from triton_replay.comparing.latencies import rank
 
 _TICKS: Final = 5
-"""Lines of each half of the remaining distance to 100 %."""
+"""Number of lines for each half of the remaining distance to 100 %."""
 
 
 def hdr_lines(times: Sequence[int]) -> Iterator[str]:

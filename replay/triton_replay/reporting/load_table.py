@@ -67,7 +67,7 @@ def measurement_lines(report: LoadReport, one: Measurement) -> Iterator[str]:
 
 
 def summary_lines(report: LoadReport) -> Iterator[str]:
-    """Yield a line for each load, with the latency that stability is based on."""
+    """Yield a line for each load, with the latency that determines stability."""
     what = "Average" if report.percent is None else f"p{report.percent}"
     yield f"Inferences/Second vs. Client {what} Batch Latency"
     for one in report.measurements:

@@ -155,7 +155,7 @@ def _curve(measured: list[Measurement]) -> str:
 
 
 def _spectra(measured: list[Measurement]) -> str:
-    """Plot the latencies of evenly chosen loads, as many as there are colors."""
+    """Plot the latencies of evenly spaced loads, at most one for each color."""
     count = min(len(KEYS), len(measured))
     chosen = [measured[round(n * (len(measured) - 1) / max(count - 1, 1))] for n in range(count)]
     keys = dict(zip(KEYS, chosen, strict=False))

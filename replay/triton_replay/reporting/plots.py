@@ -1,4 +1,4 @@
-"""Plots as SVG: latencies over percentiles, with a logarithmic tail, and over loads."""
+"""SVG plots of latencies: over percentiles with a logarithmic tail, and over loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
 _TICKS: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS: Final = 300
-"""Most points of a line; the largest value is always one of them."""
+"""Largest number of points of a line; the largest value is always one of them."""
 _MOST_TICKS: Final = 8
 """Most ticks on the axis of loads."""
 
@@ -65,7 +65,7 @@ def load_plot(loads: Sequence[float], measured: Mapping[str, Sequence[int]], wha
 
     Args:
         loads: The loads.
-        measured: For each key a latency in nanoseconds at each load.
+        measured: Latencies in nanoseconds by key, one at each load.
         what: Unit of the loads.
     """
     scale = _LatencyAxis([value for values in measured.values() for value in values])
@@ -122,7 +122,7 @@ def _depth(count: int) -> float:
 
 
 def _spectrum(ordered: Sequence[int]) -> list[tuple[float, int]]:
-    """Return the points of a line, in even steps of the axis up to the largest value."""
+    """Return the points of a line, evenly spaced on the axis up to the largest value."""
     n = len(ordered)
     deepest = _depth(n)
     indexes = (int(n * (1 - 10 ** (-step / _POINTS * deepest))) for step in range(_POINTS))

@@ -139,7 +139,7 @@ def _failure_lines(one: ModelReview) -> Iterator[str]:
 
 
 def markdown(review: Review) -> str:
-    """Return a comment for a pull request. Names are code, so that they are not interpreted."""
+    """Return a comment for a pull request. Names are marked as code, so that they stay literal."""
     failed = any(check.failures for check in review.checks)
     lines = [f"### {':x:' if failed else ':white_check_mark:'} {review.title}", ""]
     lines += [f"* {_code(server)}" for server in review.servers]

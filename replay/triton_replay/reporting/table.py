@@ -1,4 +1,4 @@
-"""The result of `compare` as text and JSON, and that of `conformance` as text."""
+"""The result of `compare` as text and JSON, and the result of `conformance` as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton_replay.conformance.suite import Chapter
 MODELS_SHOWN: Final = 20
 FAILURES_SHOWN: Final = 20
 FEW: Final = 10
-"""With fewer requests all confidence intervals are open."""
+"""With fewer requests, at least one end of each confidence interval is undetermined."""
 _OF_SHADOW: Final = (
     "No verdict, and conditions are incomplete: shadow stored only requests whose responses differ",
 )
@@ -24,7 +24,7 @@ _NO_VERDICT: Final = (
     "No verdict: A and B ran at different times, and the latency of one server differs between",
     "runs by more than the intervals show, because requests of one run are not independent",
 )
-"""Lines beside the latencies."""
+"""Lines that replace a verdict on the latencies."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -159,7 +159,7 @@ def _model_lines(times: ModelTimes) -> list[str]:
 def more_times(
     times: ModelTimes,
 ) -> Iterator[tuple[str, Percentile | None, Percentile | None]]:
-    """Yield p50 and p99 of service times that differ from response times, and of streams."""
+    """Yield p50 and p99 of service times, if they differ from response times, and of streams."""
     a, b = times.summary_a, times.summary_b
     waited = any(
         response.value > 1.05 * service.value
@@ -175,7 +175,7 @@ def more_times(
 
 
 def excluded_text(times: ModelTimes) -> str:
-    """Describe the requests of a model without latency."""
+    """Describe the requests of a model that have no latency."""
     return f"{times.excluded} of {times.requests} requests that failed in A or B"
 
 
@@ -189,7 +189,7 @@ def failures_of(comparison: Comparison) -> list[Failures]:
 
 
 def failure_rows(failures: Iterable[Failures]) -> list[tuple[str, str, int, int]]:
-    """Return model, reason, and the counts in A and B, of the failures that differ most."""
+    """Return model, reason, and counts in A and B of the failures whose counts differ most."""
     rows = [
         (model, why, a.get(why, 0), b.get(why, 0))
         for model, a, b in failures
@@ -207,7 +207,7 @@ def failure_lines(failures: Iterable[Failures]) -> list[str]:
 
 
 def interval(percentile: Percentile) -> str:
-    """Format a percentile and its interval in milliseconds; an open end has no number."""
+    """Format a percentile and its interval in milliseconds; an end that is None has no number."""
     low, high = ("" if x is None else _ms(x) for x in (percentile.low, percentile.high))
     return f"{_ms(percentile.value)} [{low}..{high}]"
 

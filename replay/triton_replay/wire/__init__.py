@@ -1,1 +1,1 @@
-"""The v2 protocol on the wire: HTTP/1, HTTP/2, gRPC, bodies, tensors and connections."""
+"""The v2 protocol's bytes: HTTP/1, HTTP/2, gRPC, bodies, tensors and connections."""

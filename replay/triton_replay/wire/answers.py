@@ -77,7 +77,7 @@ def read_answers(headers: Headers, body: Body) -> list[Answer]:
 
 
 def read_inputs(headers: Headers, body: Body) -> Mapping[str, Tensor]:
-    """Parse the inputs of an inference request, without those in shared memory.
+    """Parse the inputs of an inference request, except inputs in shared memory.
 
     A request of the generate extension has its text fields as inputs.
 
@@ -151,7 +151,7 @@ def tensor_of_values(name: str, datatype: str, shape: tuple[int, ...], values: A
     """Create a tensor from nested lists of JSON values.
 
     Raises:
-        NotUnderstood: The values do not fit datatype and shape; the error has `name`.
+        NotUnderstood: The values do not fit datatype and shape; the error names `name`.
     """
     try:
         return Tensor(datatype, shape, _from_json(datatype, values).reshape(shape))
@@ -163,7 +163,7 @@ def tensor_of_wire(name: str, datatype: str, shape: tuple[int, ...], data: memor
     """Create a tensor from binary data, in the form of the binary extension and of gRPC.
 
     Raises:
-        NotUnderstood: The data do not fit datatype and shape; the error has `name`.
+        NotUnderstood: The data do not fit datatype and shape; the error names `name`.
     """
     try:
         return Tensor(datatype, shape, _from_bytes(datatype, data).reshape(shape))
@@ -185,7 +185,7 @@ def _from_json(datatype: str, data: list[Any]) -> Array:
         return _objects([one.encode() if isinstance(one, str) else one for one in flat(data)])
     dtype = np.dtype(np.float32) if datatype == "BF16" else DTYPES[datatype]
     values = list(flat(data))
-    if dtype.kind in "iu" and values:  # NumPy 1 changes integers that are out of range
+    if dtype.kind in "iu" and values:  # NumPy 1 would wrap integers that are out of range
         limits = np.iinfo(dtype.name)
         for value in (min(values), max(values)):
             if not limits.min <= value <= limits.max:

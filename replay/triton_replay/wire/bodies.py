@@ -1,4 +1,4 @@
-"""Bodies of HTTP requests and responses: compression, JSON, and binary tensor data after it.
+"""Bodies of HTTP requests and responses: compression, JSON, and binary tensor data.
 
 In the binary data extension the body starts with JSON, whose length is in a header. The bytes of
 the tensors that have a `binary_data_size` follow, in the order of the tensors.
@@ -27,7 +27,7 @@ INFERENCE: Final = re.compile(
 
 
 MAX_UNPACKED: Final = 256 * 2**20
-"""Default of the largest decompressed size of a body, in bytes."""
+"""Default limit of the decompressed size of a body, in bytes."""
 _PIECE: Final = 2**20
 
 
@@ -43,7 +43,7 @@ class TensorBody:
     binary: memoryview
 
     def tensors(self) -> Iterator[tuple[dict[str, Any], memoryview | None]]:
-        """Yield the JSON of each input or output with its binary data, or None without any.
+        """Yield the JSON of each input or output with its binary data, or with None.
 
         Raises:
             NotUnderstood: The JSON or a `binary_data_size` is invalid.
@@ -63,7 +63,7 @@ class TensorBody:
 
 
 def header(headers: Headers, name: str) -> str:
-    """Return the value of a header, or "" without one. `name` must be lower case."""
+    """Return the value of a header, or "" if it is missing. `name` must be lower case."""
     return next((value for key, value in headers if key.lower() == name), "")
 
 
@@ -76,7 +76,7 @@ def inflate(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> Body:
         limit: Largest decompressed size in bytes.
 
     Raises:
-        NotUnderstood: The encoding is unknown, the body does not have it, or it is too large.
+        NotUnderstood: The encoding is unknown or wrong, or the decompressed body is too large.
     """
     encoding = header(headers, "content-encoding").strip().lower()
     if encoding in ("", "identity"):
@@ -113,7 +113,7 @@ def decompress(data: Body, window: int, limit: int) -> bytes:
 
 
 def _gunzip(body: Body, limit: int) -> bytearray:
-    """Decompress all members of a gzip body, in linear time for any number of members."""
+    """Decompress all members of a gzip body in linear time."""
     found = bytearray()
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
         while piece := file.read(_PIECE):
@@ -158,7 +158,7 @@ def tensor_body(document: dict[str, Any], binary: Sequence[bytes]) -> tuple[Head
 
 
 def content_type(headers: Headers) -> Headers:
-    """Return the Content-Type that the protocol demands for a body, or none if there is one.
+    """Return the Content-Type that the protocol demands for a body; empty if `headers` has one.
 
     Args:
         headers: All other headers of the request; they show whether the body has binary data.
@@ -170,14 +170,14 @@ def content_type(headers: Headers) -> Headers:
 
 
 def head_lines(method: str, target: str, server: object, headers: Headers) -> list[str]:
-    """Return the first lines of an HTTP request. `Host` is the server, unless a header has it."""
+    """Return the first lines of an HTTP request. `Host` is `server` unless `headers` has it."""
     host = () if header(headers, "host") else (("Host", server),)
     fields = (f"{name}: {value}" for name, value in (*host, *headers))
     return [f"{method} {target} HTTP/1.1", *fields]
 
 
 def json_of(headers: Headers, data: Body) -> bytes:
-    """Return the JSON at the start of a decompressed body, without binary data after it."""
+    """Return the JSON at the start of a decompressed body, without the binary data."""
     length = header(headers, JSON_LENGTH).strip()
     end = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
     return bytes(data[:end])
@@ -186,7 +186,7 @@ def json_of(headers: Headers, data: Body) -> bytes:
 def sequence_of(headers: Headers, body: Body, limit: int = MAX_UNPACKED) -> str:
     """Return the correlation id of a request as text, or "" if it belongs to no sequence."""
     if not header(headers, "content-encoding"):
-        # Parsing costs more than this search, and the binary data need none.
+        # This search costs less than parsing, and skips the binary data.
         text = json_of(headers, body)
         if b'"sequence_id"' not in text and b"\\u" not in text:
             return ""

@@ -1,4 +1,4 @@
-"""gRPC calls in asyncio: concurrent calls on one HTTP/2 connection, with whole responses."""
+"""Concurrent gRPC calls on one HTTP/2 connection in asyncio; each call returns at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triton_replay.wire.http2_client import Http2Client, call_fields
 from triton_replay.wire.sockets import CLOSED
 
 _CANCEL: Final = 8
-"""Error code of HTTP/2 for calls that the client no longer needs."""
+"""Error code of HTTP/2 (CANCEL) for calls whose response the client no longer needs."""
 
 
 class CallFailed(Exception):
@@ -26,7 +26,7 @@ class CallFailed(Exception):
 
 @dataclass(eq=False)
 class GrpcCall:
-    """A call. Headers, trailers and messages are those of the wire, without decoding.
+    """A call. Headers, trailers and messages are as on the wire, without decoding.
 
     Args:
         fields: Header fields of the request.
@@ -40,7 +40,7 @@ class GrpcCall:
     stream: int = 0
     received: int = 0
     headers: Headers = ()
-    """Headers of the response. One without messages has its status here, and no trailers."""
+    """Headers of the response. A response without messages has its status here, not in trailers."""
     trailers: Headers = ()
     body: bytearray = field(default_factory=bytearray)
 
@@ -86,11 +86,11 @@ class GrpcChannel:
     async def start(
         self, path: str, metadata: Headers, on_data: Callable[[bytes], None] | None = None
     ) -> ActiveCall:
-        """Start a call, as soon as the server accepts a further one.
+        """Start a call as soon as the server accepts another call.
 
         Args:
             path: Path of the method.
-            metadata: Metadata of the call, in the form of the wire.
+            metadata: Metadata of the call, encoded as on the wire.
             on_data: Receives the data of the response; None collects them.
 
         Raises:
@@ -119,7 +119,7 @@ class ActiveCall:
         self._call = call
 
     def send(self, message: Body, *, ends: bool) -> None:
-        """Send a message with its prefix; `ends` for the last one."""
+        """Send a message that has its prefix; `ends` marks the last message."""
         self._connection.send(self._call, message, ends=ends)
 
     async def response(self) -> GrpcCall:

@@ -1,7 +1,7 @@
 """gRPC connections of a load: concurrent calls on one HTTP/2 connection.
 
-A slot has one call in flight: a new call of ModelInfer for each request, or one call of
-ModelStreamInfer for all requests. Responses are not kept.
+Each slot has one call in flight: a new call of ModelInfer for each request, or one call of
+ModelStreamInfer for all its requests. Responses are not kept.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class GrpcConnection(Http2Client[Slot], Wire):
         self._streaming = streaming
         self._many = many
         self._later: list[tuple[Slot, bytes]] = []
-        """Requests that wait for the next connection, after a GOAWAY."""
+        """Requests that wait for a new connection, because the server sent GOAWAY."""
         self._done: list[Slot] = []
         Http2Client.__init__(self)
 
@@ -113,7 +113,7 @@ class GrpcConnection(Http2Client[Slot], Wire):
     def _block(self, _: Slot) -> bytes:
         if not self._first:
             self._first = self._encoder.encode(self._fields)
-            # From the second call on, the block is shorter: it refers to HPACK's dynamic table.
+            # The block of later calls is shorter, because it refers to HPACK's dynamic table.
             self._again = self._encoder.encode(self._fields)
             return self._first
         return self._again

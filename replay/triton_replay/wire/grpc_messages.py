@@ -1,6 +1,6 @@
 """Messages of Triton's gRPC service, in protobuf, with and without gRPC's framing.
 
-On the wire each message follows a byte for compression and its length as u32. The message classes
+On the wire, a byte for compression and the length as u32 precede each message. The message classes
 come from `grpc_service.binpb`, a serialized FileDescriptorSet of NVIDIA's `model_config.proto` and
 `grpc_service.proto` (from tritonclient 2.73).
 """
@@ -24,7 +24,7 @@ from triton_replay.wire.bodies import MAX_UNPACKED, Body, NotUnderstood, decompr
 
 SERVICE: Final = "/inference.GRPCInferenceService"
 PREFIX: Final = 5
-"""Bytes before each message."""
+"""Number of bytes before each message."""
 STREAMING: Final = "/ModelStreamInfer"
 """Suffix of the path of a call with a stream of messages in each direction."""
 INFERENCES: Final = ("/ModelInfer", STREAMING)
@@ -59,8 +59,8 @@ def _message_classes() -> SimpleNamespace:
     files = FileDescriptorSet.FromString(
         Path(__file__).with_name("grpc_service.binpb").read_bytes()
     ).file
-    # A pool of its own: the default pool refuses the files' names once tritonclient has registered
-    # its schema, unless both are of one release.
+    # A separate pool: if tritonclient has registered its schema of another release, the default
+    # pool refuses files of the same names.
     pool = DescriptorPool()
     for file in files:
         pool.Add(file)
@@ -115,7 +115,7 @@ def read_messages(
     body: Body,
     limit: int = MAX_UNPACKED,
 ) -> list[Any]:
-    """Parse the messages of a body, of one message class. Raise NotUnderstood if invalid."""
+    """Parse the messages of a body, all of class `kind`. Raise NotUnderstood if invalid."""
     return [_parsed(kind, message) for message in split_messages(body, limit)]
 
 
@@ -129,7 +129,7 @@ def read_stream_answer(message: bytes, *, is_last: bool) -> tuple[str, bool, boo
 
     Args:
         message: A serialized ModelStreamInferResponse, without prefix.
-        is_last: Whether the response is the last one if it has no `triton_final_response`.
+        is_last: Whether a response without `triton_final_response` counts as the last one.
 
     Returns:
         The error text, whether it is the last response, and whether it has no outputs.
@@ -155,7 +155,7 @@ def sequence_of_call(body: Body, limit: int = MAX_UNPACKED) -> str:
 
 
 def has_id(body: Body) -> bool:
-    """Return whether one of a call's requests has an id. Raise NotUnderstood if it is invalid."""
+    """Return whether a request of a call has an id. Raise NotUnderstood if `body` is invalid."""
     return any(request.id for request in read_requests(body))
 
 
@@ -284,7 +284,7 @@ def _tensors(described: Any, raw: Any) -> dict[str, Tensor]:  # noqa: ANN401
     for one in described:
         shape = tuple(one.shape)
         if "shared_memory_region" in one.parameters:
-            # Its values are not in the message.
+            # The values are in shared memory, not in the message.
             found[one.name] = Tensor(one.datatype, shape, np.empty(0))
         elif raw:
             data = next(contents, None)

@@ -1,6 +1,6 @@
-"""HTTP/2 frames: written for a client, and read for an observer of one direction.
+"""HTTP/2 frames: writing for a client, and reading for an observer of one direction.
 
-The frame layout and the constants are those of RFC 9113, header blocks those of RFC 7541.
+RFC 9113 defines the frames and constants, RFC 7541 the header blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEAD: Final = struct.Struct(">HBBBI")
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME: Final = 16_384
 OPEN_WINDOW: Final = 2**31 - 1
-"""Largest window of flow control: the server never has to wait for it."""
+"""Largest window of flow control; with it, the server never waits for the client."""
 LARGEST_FRAME: Final = 2**22
 """Largest DATA frame that `opening` allows, as in gRPC's C library."""
 
@@ -109,7 +109,7 @@ class HeaderBlocks:
         self._cache: dict[bytes, Headers] = {}
 
     def decode(self, block: bytes) -> Headers:
-        """Return the headers of a block; the same object for a cached block.
+        """Return the headers of a block; for a cached block, always the same object.
 
         Raises:
             hpack.HPACKError: The block is invalid.
@@ -144,7 +144,7 @@ def _changes_the_table(block: bytes) -> bool:
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """Read an integer with a prefix of `bits` (RFC 7541, 5.1); return it and its end."""
+    """Read an integer with a prefix of `bits` (RFC 7541, 5.1); return its value and its end."""
     mask = (1 << bits) - 1
     value = block[at] & mask
     at += 1
@@ -192,7 +192,7 @@ class FrameReader:
     """Reads one direction of a connection.
 
     Args:
-        from_client: Whether the bytes are those of the client, which start with a preface.
+        from_client: Whether the bytes come from the client, and thus start with a preface.
     """
 
     def __init__(self, *, from_client: bool) -> None:

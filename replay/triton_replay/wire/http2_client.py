@@ -26,11 +26,11 @@ _REFUSED_STREAM: Final = 7
 _RESET: Final = "the server reset the call"
 _PAIR: Final = struct.Struct(">HI")
 _LAST_STREAM: Final = 2**30
-"""A new connection replaces this one before its stream numbers are used up."""
+"""Stream number after which a new connection is used, before the numbers are exhausted."""
 
 
 class Call(Protocol):
-    """The state of a call. An object may be reused for later calls."""
+    """The state of a call. The object may be reused for later calls."""
 
     stream: int
     """Number of the HTTP/2 stream; 0 while no call is in progress."""
@@ -69,7 +69,7 @@ class Http2Client(Generic[C]):
         self._max_frame = h2.DEFAULT_FRAME
         self._max_calls = 2**31
         self._held: deque[tuple[int, memoryview, bool]] = deque()
-        """Data that wait for SETTINGS or for a window: stream, data, and True at its end."""
+        """Data that wait for SETTINGS or for a window: stream, data, and whether they end it."""
 
     # -- hooks
 
@@ -117,7 +117,7 @@ class Http2Client(Generic[C]):
 
     def _send_data(self, stream: int, data: Body, *, ends: bool) -> None:
         size = len(data)
-        # Fast path: the data fit one frame, and no other data wait.
+        # Fast path: the data fit into one frame, and no other data wait.
         if self._has_settings and not self._held and size <= self._room(stream):
             self._spend(stream, size)
             flags = h2.END_STREAM if ends else 0

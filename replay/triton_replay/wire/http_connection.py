@@ -1,4 +1,4 @@
-"""HTTP/1 connections of a load: one request at a time, whose response is not kept."""
+"""HTTP/1 connections of a load. Each sends one request at a time; responses are not kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httptools
 from triton_replay.wire.sockets import CLOSED, Connection, Resolved, Slot, Wire
 
 _REPORTED: Final = 200
-"""Bytes of an error response that are reported."""
+"""Number of bytes of an error response that are reported."""
 
 
 class HttpConnection(Wire):
@@ -51,7 +51,7 @@ class HttpConnection(Wire):
             self._feed(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, KeyboardInterrupt):
-                # Ctrl-C during a callback: the parser wraps it in its own error.
+                # Ctrl-C during a callback: the parser wraps KeyboardInterrupt in its own error.
                 raise error.__context__ from None
             self._over(f"the response is not HTTP: {error}", done)
             return

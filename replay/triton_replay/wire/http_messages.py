@@ -15,7 +15,7 @@ class Message:
     """A request or response, possibly incomplete.
 
     Args:
-        limit: Largest body in bytes that is kept; of a larger one only the size is.
+        limit: Largest body in bytes that is kept; of a larger body only the size is kept.
         at: Time of the first byte.
     """
 
@@ -46,7 +46,7 @@ class Message:
 
     @property
     def chunks(self) -> tuple[tuple[int, int], ...]:
-        """`parts` if there are several, otherwise empty."""
+        """`parts` if it has several entries, otherwise empty."""
         return tuple(self.parts) if len(self.parts) > 1 else ()
 
     @property

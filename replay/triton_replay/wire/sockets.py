@@ -1,4 +1,4 @@
-"""Connections of a load: slots for requests in flight, and TCP connections on an epoll object."""
+"""Connections of a load: slots for requests in flight, and TCP sockets watched by epoll."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _MOST_PIECES = 1_000
-"""Pieces of one `sendmsg`; Linux allows 1,024."""
+"""Largest number of pieces of one `sendmsg`; Linux allows 1,024."""
 _IN, _OUT = 1, 4
 """Events of Linux's epoll. Other systems can import this module although they have no epoll."""
 
 CLOSED: Final = "the server closed the connection"
-"""Failure of a request whose connection ended before its response."""
+"""Reason of failure if the connection ended before the response."""
 
 
 class SequenceState(Protocol):
@@ -34,7 +34,7 @@ class SequenceState(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True while its last request is still to be sent."""
+        """True while the last request of the sequence is still to be sent."""
 
     def step(self) -> tuple[int, int, bool, bool]:
         """Advance; return the index of the data, the id, and the flags `start` and `end`."""
@@ -95,7 +95,7 @@ class Connection(Protocol):
     slots: list[Slot]
 
     def send(self, slot: Slot, request: bytes) -> None:
-        """Send a request for this slot, at the latest with the next `flush`."""
+        """Send a request for this slot, no later than the next `flush`."""
 
     def handle(self, mask: int, done: list[Slot]) -> None:
         """Handle events of the socket; append slots whose requests are over to `done`.
@@ -197,7 +197,7 @@ class Wire(Connection):
             self._poll.modify(self._socket.fileno(), _IN | _OUT)
 
     def read(self, mask: int) -> bytes | None:
-        """Return received bytes; b"" after the server closed, None if there are none."""
+        """Return received bytes: b"" if the server closed, None if nothing was received."""
         if self._socket is None:
             return None
         if mask & _OUT:
@@ -222,7 +222,7 @@ class Wire(Connection):
             self._poll.modify(self._socket.fileno(), _IN)
 
     def _send(self) -> bool:
-        """Send unsent pieces; return whether none is left."""
+        """Send unsent pieces; return whether all are sent."""
         assert self._socket is not None
         unsent = self._unsent
         while unsent:
@@ -233,7 +233,7 @@ class Wire(Connection):
             except BlockingIOError:
                 return False
             except OSError:
-                # The connection is broken. What was received before is still to be read.
+                # The connection is broken, but bytes that were received before can still be read.
                 unsent.clear()
                 return True
             for piece in pieces:

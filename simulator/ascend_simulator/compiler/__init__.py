@@ -1,1 +1,1 @@
-"""The simulated compiler: an ONNX file and ATC's command line in, a simulated .om out."""
+"""The simulated compiler, from an ONNX file and ATC's command line to a simulated .om."""

@@ -1,4 +1,4 @@
-"""AIPP at a model's inputs: the file of --insert_op_conf, images, and the graph's inputs."""
+"""AIPP: the file of --insert_op_conf, and the inputs of a model with images."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AippOp:
     rank: int
     """Index of the input, from 0."""
     parameters: Parameters | None
-    """None for dynamic AIPP. Sizes and crops of 0 are the model's own."""
+    """None for dynamic AIPP. A size or crop of 0 means the model's size."""
     most_bytes: int = 0
     """For dynamic AIPP: max_src_image_size."""
 
@@ -90,7 +90,7 @@ def read(path: str) -> list[AippOp]:
         raise CompileFault("E10410", f"--insert_op_conf={path}: {error}") from error
     found = [_op(fields) for fields in _parsed(text)]
     if not found:
-        raise wrong("no aipp_op", "one for each image input")
+        raise wrong("no aipp_op", "an aipp_op for each image input")
     ranks = [op.rank for op in found]
     if len({*ranks}) < len(ranks):
         raise wrong(f"related_input_rank {ranks}", "each input once")
@@ -196,7 +196,7 @@ def _parameters(fields: Mapping[str, str], values: Mapping[str, object]) -> Para
         raise wrong("src_image_size_w 1", "0, or 2 to 4096")
     frame = _frame(values)
     if (frame.crop or frame.padding) and not (width and height):
-        raise wrong("no src_image_size", "it together with crop and padding")
+        raise wrong("crop or padding without src_image_size", "src_image_size as well")
     even = [width, height, *(frame.crop or ())]
     if is_yuv and any(number % 2 for number in even):
         raise wrong(f"{even} of YUV420SP_U8", "even numbers")
@@ -250,7 +250,7 @@ _RANK: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A model's inputs as its caller passes them."""
+    """A model's inputs in the form in which callers pass them."""
 
     inputs: tuple[om.OmTensor, ...]
     """All inputs; the input for dynamic AIPP parameters is the last."""
@@ -258,7 +258,7 @@ class Inserted:
     """The AIPP of each graph input; () if none has AIPP."""
 
     def shapes(self, dims: Sequence[om.Dims]) -> tuple[om.Dims, ...]:
-        """Return the dims that the caller passes, from the dims of the graph's inputs."""
+        """Return the dims of the caller's inputs, from the dims of the graph's inputs."""
         if not self.aipp:
             return tuple(dims)
         given = [
@@ -320,7 +320,7 @@ def _aipp(op: AippOp, tensor: om.OmTensor, dims: Sequence[om.Dims], family: om.F
     crop = frame.crop
     if crop is not None and not (crop[2] and crop[3]):
         if frame.padding:
-            raise wrong("padding without crop_size", "both")
+            raise wrong("padding without crop_size", "crop_size as well")
         frame = replace(frame, crop=(crop[0], crop[1], width, height))
     own = replace(own, width=own.width or width, height=own.height or height, frames=(frame,))
     crop = frame.crop
@@ -355,9 +355,9 @@ def _sides(parameters: Parameters | None, dims: om.Dims) -> tuple[int, int]:
 
 
 def _given(aipp: om.OmAipp, dims: om.Dims) -> om.Dims:
-    """Return the dims of the images; one dim if the bytes have another form.
+    """Return the dims of the images, from the dims of the graph's input.
 
-    The usual form is [rows, height, width, channels].
+    [rows, height, width, channels]; one dim for dynamic AIPP, or if the bytes have another form.
     """
     own = aipp.parameters
     if own is None:

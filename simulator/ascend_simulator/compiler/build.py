@@ -42,7 +42,7 @@ _NOWHERE: Final = Value(0, None)
 
 
 def compile_model(options: Options) -> bytes:
-    """Return the file that `options` describe. Raises CompileFault. Slower for larger models."""
+    """Return the content of the file that `options` describe. Raises CompileFault."""
     source, model = _load(options.model)
     return _Compilation(options, source, model).run()
 
@@ -75,7 +75,7 @@ class _Compilation:
         if model.ByteSize() > _MOST_GRAPH_BYTES:
             raise CompileFault("E10055", "the model exceeds the simulator's limit of 2 GiB")
         graph = bytes(model.SerializeToString())
-        try:  # refuse a model that cannot be executed here, not at its load
+        try:  # a model that cannot be executed is refused here, and not at its load
             Graph.open(graph, threads=1)
         except Exception as error:  # onnxruntime raises various exceptions
             raise CompileFault("E10501", f"onnxruntime cannot execute it: {error}") from error
@@ -98,9 +98,9 @@ class _Compilation:
             raise CompileFault("E10501", text)
 
     def _check_matrices(self) -> None:
-        """Check that matrix units support FP32 if the graph has FP32 matrix products.
+        """Raise CompileFault if the graph has FP32 matrix products. The matrix units support FP16.
 
-        Without support such products run on the AI CPU, or not at all.
+        FP32 products would run on the AI CPU, or not at all.
         """
         values = self._at(None)
         for node in self._model.graph.node:
@@ -110,7 +110,7 @@ class _Compilation:
                 raise CompileFault("E10501", f"{text}; expected --precision_mode_v2=fp16")
 
     def _at(self, gear: shapes.Gear | None) -> dict[str, Value]:
-        """Return all values at the input shapes of `gear`; None is the declared shapes."""
+        """Return all values at the input shapes of `gear`; None means the declared shapes."""
         given = None
         if gear is not None:
             names = [each.name for each in self._inputs]
@@ -122,7 +122,7 @@ class _Compilation:
             raise CompileFault("E10059", text) from error
 
     def _unplanned(self, found: Sequence[Mapping[str, Value]]) -> str:
-        """Return why the values' sizes cannot be planned; '' if they can."""
+        """Return the reason why the values' sizes cannot be planned; '' if they can be planned."""
         if any(subgraphs(node) for node in self._model.graph.node):
             return "the sizes of a subgraph's values are only known at run time"
         made = [name for node in self._model.graph.node for name in node.output if name]
@@ -133,7 +133,7 @@ class _Compilation:
         return ""
 
     def _converted(self) -> ModelProto:
-        """Return the graph to execute; with "origin", the given graph."""
+        """Return the graph to execute, which for "origin" is the unchanged graph."""
         options = self._options
         self._check_types()
         if options.precision == "fp16":
@@ -220,7 +220,7 @@ class _Compilation:
         return [values.get(each.name, _NOWHERE).dims for each in graph.output]
 
     def _values_bytes(self, values: Mapping[str, Value]) -> int:
-        """Return the bytes of the intermediate values at these shapes, see `inference`."""
+        """Return the bytes of intermediate values at these shapes, see `inference.values_bytes`."""
         fp16 = self._options.precision == "fp16"
         steps = [
             inference.Step(tuple(filter(None, node.input)), tuple(filter(None, node.output)))

@@ -1,6 +1,6 @@
 """ATC's command line: the flags that the simulator implements, ignores or refuses, and the chips.
 
-A flag that would change the answers, the sizes or the interface of a model is implemented or
+A flag that would change the results, the sizes or the interface of a model is implemented or
 refused, never ignored. Flags that only tune a compiler are accepted without effect.
 """
 
@@ -81,7 +81,7 @@ _CHOICES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "disable_reuse_memory": _SWITCH,
 }
-"""The documented values; an empty value is the default."""
+"""The documented values of flags; an empty value means the default."""
 _CODES: Final[Mapping[Sequence[str], str]] = {_SWITCH: "E10006", _TRUTH: "E10005"}
 _NUMBER: Final = re.compile(" *-?[0-9]+ *")
 _PATH: Final = re.compile("[A-Za-z0-9_./\u4e00-\u9fa5-]+")
@@ -95,7 +95,7 @@ _REFUSED: Final = frozenset(
     )
 )
 _OFF: Final = frozenset({"", "0", "false"})
-"""Values with which a refused flag has no effect and is accepted."""
+"""Values that switch off a flag of _REFUSED, so that the flag is accepted."""
 
 _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode_v2", "fp16"): "fp16",
@@ -104,12 +104,12 @@ _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode", "must_keep_origin_dtype"): "origin",
 }
 _FORMATS: Final = ("NCHW", "ND", "NCDHW")
-"""The formats for an ONNX file. NHWC is for TensorFlow."""
+"""The formats that ATC accepts for ONNX files; NHWC is for TensorFlow's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A command line, checked as far as possible without the model."""
+    """The options of a command line, checked as far as possible without the model."""
 
     model: str
     output: str
@@ -124,7 +124,7 @@ class Options:
     """`--precision_mode_v2`; FP16 by default, as in ATC."""
     fp16_inputs: tuple[str, ...] = ()
     insert_op_conf: str = ""
-    """The path of the AIPP file; '' for none."""
+    """The path of the AIPP file; '' without AIPP."""
     output_type: str = ""
     """FP32 or FP16; '' keeps each output's type."""
     reuse_memory: bool = True
@@ -209,7 +209,7 @@ def read(arguments: Sequence[str], soc: str) -> Options:
 
 
 def number(text: str) -> int:
-    """Parse a decimal number. Raises ValueError for other forms that Python's int accepts."""
+    """Parse a decimal number. Raises ValueError for other text, even if `int` accepts it."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     return int(text)

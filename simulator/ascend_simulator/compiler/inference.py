@@ -1,8 +1,8 @@
 """The type, dims and device memory of every value in a graph at given input shapes.
 
-onnx infers most types and dims. If a dim depends on values that themselves depend on shapes, onnx's
-reference evaluator computes those values, one small node at a time, and onnx infers again. Dims
-that are still unknown depend on data. The device memory of a compiled model is overestimated.
+The package onnx infers most types and dims. If a dim depends on a value that depends only on
+shapes, the reference evaluator of onnx computes the value, and onnx infers again. Dims that are
+still unknown depend on data. The device memory of a compiled model is overestimated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TensorType: TypeAlias = Any  # a TypeProto.Tensor
 Constants: TypeAlias = dict[str, NDArray[Any]]
 
 _MOST_ELEMENTS: Final = 1024
-"""The maximum elements of a value that may determine a size: a shape, an index, a list of axes."""
+"""The maximum elements of a value that may determine a dim: a shape, an index, a list of axes."""
 _RANDOM: Final = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform")
 ) | {"RandomUniformLike"}
@@ -56,7 +56,7 @@ class Inference:
     """Inference for one graph at any number of input shapes."""
 
     def __init__(self, model: ModelProto) -> None:
-        """Prepare the graph. Large initializers of `model` may lack elements."""
+        """Prepare the graph. The elements of large initializers are not needed."""
         graph = model.graph
         initialized = {each.name for each in graph.initializer}
         self._inputs = [each for each in graph.input if each.name not in initialized]
@@ -76,7 +76,8 @@ class Inference:
     def at(self, shapes: Mapping[str, Dims] | None) -> dict[str, Value]:
         """Return all values by name at these input shapes. Raises onnx's exceptions.
 
-        `shapes` is by input; None infers only what is equal at all shapes: types, and some dims.
+        `shapes` has the dims of each input. With None only types, and dims that are equal at all
+        shapes, are inferred.
         """
         model = onnx.ModelProto()
         model.CopyFrom(self._bare)
@@ -94,7 +95,7 @@ class Inference:
 
 
 def _infer(model: ModelProto) -> dict[str, Value]:
-    # Strict mode raises for contradictory dims. Values that cannot be inferred stay unknown.
+    # Strict mode raises for contradictory dims. Dims that cannot be inferred stay unknown.
     graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     values = {
         value.name: _value(value.type.tensor_type)
@@ -113,7 +114,7 @@ def _value(tensor: TensorType) -> Value:
 
 
 def _fold(model: ModelProto, values: Mapping[str, Value]) -> bool:
-    """Replace nodes whose results depend on shapes by constants; return whether any was."""
+    """Replace nodes whose results depend only on shapes by constants. Return whether any was."""
     constants: Constants = {
         tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
     }
@@ -137,14 +138,14 @@ def _fold(model: ModelProto, values: Mapping[str, Value]) -> bool:
 def _computed(
     node: NodeProto, constants: Constants, values: Mapping[str, Value], opsets: Mapping[str, int]
 ) -> Constants | None:
-    """Return the node's results by name; None if they depend on more than shapes, or are large."""
+    """Return a node's results by name; None if they do not depend only on shapes, or are large."""
     if any(_elements(values.get(name)) > _MOST_ELEMENTS for name in node.output if name):
         return None
     if node.op_type in ("Shape", "Size"):
         value = values.get(node.input[0])
         if value is None or value.dims is None:
             return None
-        # A constant of this shape, all of whose bytes are equal.
+        # An array of this shape that takes one byte of memory.
         inputs: Constants = {node.input[0]: np.broadcast_to(np.int8(0), value.dims)}
     elif node.op_type in _RANDOM or not all(name in constants for name in node.input if name):
         return None
@@ -174,7 +175,7 @@ TensorProto: TypeAlias = Any
 _STEP: Final = 32
 _ALIGNMENT: Final = 512
 FIXED_BYTES: Final = 1 << 20
-"""The tasks and descriptors of every model with a memory plan."""
+"""Size of the tasks and descriptors of a model with a memory plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The offset of a value, and its first and last step (inclusive)."""
+    """The offset and size of a value in the workspace, and its first and last step (inclusive)."""
 
     offset: int
     size: int
@@ -201,10 +202,11 @@ def occupied(nbytes: int) -> int:
 
 
 def values_bytes(steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: bool) -> int:
-    """Return values + own, as defined above.
+    """Return the bytes of all intermediate values, plus a node's own memory.
 
-    `nbytes` has the sizes of intermediate values; a value that is not in it is a constant, an input
-    or an output. Without `reuse` each value has a place for the whole run.
+    A node's own memory is estimated as the size of the values that it reads and writes. `nbytes`
+    has the sizes of the intermediate values: a value without a size is a constant, an input or an
+    output. Without `reuse` each value has a place for the whole run.
     """
     placed = places(steps, nbytes, reuse=reuse)
     own = max((_touched(step, nbytes) for step in steps), default=0)
@@ -214,9 +216,10 @@ def values_bytes(steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: boo
 def places(
     steps: Sequence[Step], nbytes: Mapping[str, int], *, reuse: bool = True
 ) -> dict[str, Place]:
-    """Return a place for each value; values alive at the same time never overlap.
+    """Return a place for each value; values that are needed at the same time never overlap.
 
-    The largest value is placed first, each at the lowest offset that is free during its life.
+    The largest value is placed first. Each value gets the lowest offset that is free in all its
+    steps.
     """
     first = {name: index for index, step in enumerate(steps) for name in step.writes}
     last = dict(first)

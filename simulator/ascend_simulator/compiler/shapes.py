@@ -1,7 +1,7 @@
 """The shapes of a compiled model: --input_shape and the three gear flags combined.
 
-Facts and limits are from ATC's documents ("dynamic_gear") and GE's list of error codes. Error codes
-are our choice if two codes fit or the documents name none.
+Facts and limits are from ATC's documents ("dynamic_gear") and GE's list of error codes. If two
+codes fit, or the documents name none, the choice of the error code is ours.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NO_END: Final = -1
 """The maximum of an unbounded dim."""
 
 Range: TypeAlias = tuple[int, int]
-"""Minimum and maximum of a dim, equal for a fixed dim."""
+"""Minimum and maximum of a dim. They are equal for a fixed dim."""
 
 _ANY: Final[Range] = (1, NO_END)
 
 LEAST_GEARS: Final = 2
 MOST_GEARS: Final = 100
 MOST_GEARS_950: Final = 256
-"""The maximum for chips named Ascend950..."""
+"""The maximum number of gears for chips named Ascend950..."""
 
 _FLAGS: Final[Mapping[Family, str]] = {
     "batch": "--dynamic_batch_size",
@@ -36,7 +36,7 @@ _IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3)}
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """An input in the ONNX file; None replaces a dim that is not a number."""
+    """An input in the ONNX file. A dim that is not a number is None."""
 
     name: str
     dims: tuple[int | None, ...]
@@ -44,7 +44,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Gear:
-    """One set of input shapes, in the order of the inputs, and the values that select it."""
+    """One set of input shapes, in the order of the inputs, and the gear values that select it."""
 
     values: Dims
     inputs: tuple[Dims, ...]
@@ -52,7 +52,7 @@ class Gear:
 
 @dataclass(frozen=True, slots=True)
 class InputShapes:
-    """The shapes of a model's inputs, as derived from the flags and the inputs alone."""
+    """The shapes of a model's inputs, derived only from the flags and the graph's inputs."""
 
     family: Family
     ranges: tuple[tuple[Range, ...], ...]
@@ -60,10 +60,10 @@ class InputShapes:
     gears: tuple[Gear, ...]
     """One gear without values for a static model; none for a dynamic model."""
     order: tuple[int, ...] = ()
-    """Indices of the inputs that --input_shape names, in its order."""
+    """Indices of the inputs that --input_shape names, in the order of the flag."""
 
     def dims(self, index: int) -> Dims:
-        """Return the dims of input `index`, -1 where they vary."""
+        """Return the dims of input `index`; a dim that varies is -1."""
         return tuple(low if low == high else -1 for low, high in self.ranges[index])
 
 
@@ -99,7 +99,7 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
     count = sum(map(len, axes.values()))
     gears = []
     for gear in values:
-        # A batch size is repeated for each input, dims are not.
+        # A gear's batch size applies to all inputs, whereas each value of other gears is used once.
         spread = iter(gear * (count // len(gear)))
         shapes = {name: _fixed(ranges[name], spread) for name in order}
         fixed = {name: _fixed(ranges[name], iter(())) for name in names if name not in shapes}
@@ -136,7 +136,7 @@ def _range(text: str, whole: str) -> Range:
 
 
 def _checked(graph: GraphInput, listed: tuple[Range, ...] | None) -> tuple[Range, ...]:
-    """Return the ranges of one input, which the graph's own dims must allow."""
+    """Return the ranges of one input. Raises CompileFault if they do not fit the graph's dims."""
     own = tuple(_ANY if dim is None else (dim, dim) for dim in graph.dims)
     if listed is None:
         return own
@@ -189,7 +189,7 @@ def family_of(options: Options) -> tuple[Family, str | None]:
 def values_of(family: Family, text: str) -> tuple[Dims, ...]:
     """Parse a list of gears.
 
-    Separators are ";" between gears and "," inside one; for batches "," between gears. A trailing
+    Gears are separated by ";" and the values of a gear by ","; gears of batch by ",". A trailing
     separator is ignored, as in GE. Raises CompileFault.
     """
     flag = f"{_FLAGS[family]}={text}"

@@ -1,4 +1,4 @@
-"""`atc --singleop`: compiles the operators that a JSON file lists, each to a file of its own."""
+"""`atc --singleop`: compiles each operator that a JSON file lists to a separate file."""
 
 from __future__ import annotations
 

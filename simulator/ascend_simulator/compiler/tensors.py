@@ -32,10 +32,10 @@ _EXACT: Final = frozenset(
         *("Unsqueeze", "Where"),
     )
 )
-"""Operators whose results are input values or their negatives: already rounded."""
+"""Operators whose results need no rounding, because they are input values or their negatives."""
 
 _NO_DATA: Final[Mapping[str, tuple[int, ...]]] = {"Resize": (1, 2, 3), "Upsample": (1,)}
-"""Operator -> its inputs that are parameters, such as scales, and must not be rounded."""
+"""Indexes of inputs that are parameters (e.g. scales) and must not be rounded, by operator."""
 
 _SUFFIX: Final = "/half"
 
@@ -49,10 +49,9 @@ def rounded(
 ) -> ModelProto:
     """Return a copy of `model` that computes in half precision.
 
-    Inputs and outputs keep their types, except those named in `fp16_inputs` and, with
-    `fp16_outputs`, all FP32 outputs. All names are unchanged, except FP32 inputs and outputs, which
-    get a suffix: see `graph_name`. `values` are the graph's at any shapes; only their types are
-    used.
+    The inputs in `fp16_inputs` become FP16, and with `fp16_outputs` all FP32 outputs. Other inputs
+    and outputs keep their types. The names of FP32 inputs and outputs get a suffix: see
+    `graph_name`. `values` are the graph's values at any shapes; only their types are used.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -131,7 +130,7 @@ class _Boundary:
         self._graph.node.extend([*nodes, *kept])
 
     def outputs(self, fp16: bool) -> None:
-        """Return FP32 outputs unchanged, or as FP16."""
+        """Cast FP32 outputs to FP16 if `fp16`; otherwise only rename them."""
         for value in self._graph.output:
             name, tensor = value.name, value.type.tensor_type
             if tensor.elem_type != TensorProto.FLOAT:
@@ -198,8 +197,9 @@ def output_tensors(
 ) -> tuple[om.OmTensor, ...]:
     """Return the outputs.
 
-    `dims` has the dims of each output; None takes the graph's declared dims, with -1 where they
-    vary. `most` has the upper bounds of each output's dims for free shapes, None if unknown.
+    `dims` has the dims of each output; None means the graph's declared dims, where a dim that
+    varies is -1. `most` has the upper bounds of each output's dims for free shapes, None if
+    unknown.
     """
     tensors = []
     for index, value in enumerate(graph.output):
@@ -249,7 +249,7 @@ def _tensor(
     dtype = _DATA_TYPES.get(kind)
     if dtype is None:
         raise CompileFault("E10501", f"'{name}' has the unsupported type {kind_name(kind)}")
-    # --input_format applies to images and volumes (four and five dims); all others are ND.
+    # --input_format applies to images and volumes (four and five dims); other tensors are ND.
     fits = len(dims) == len(options.input_format)
     layout = _FORMATS[options.input_format] if fits else Format.ACL_FORMAT_ND
     nbytes = DATA_TYPE_BYTES[dtype]
@@ -257,7 +257,7 @@ def _tensor(
 
 
 def _conversion_name(graph: GraphProto, output: str) -> str:
-    """Return an output's name as conversions make it, node:port:name."""
+    """Return the name of an output in a compiled file, node:port:name."""
     for node in graph.node:
         if output in node.output:
             port = list(node.output).index(output)

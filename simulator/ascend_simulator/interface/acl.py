@@ -21,7 +21,7 @@ UNRESET = declare(
 LEAKS = declare("process.finalize-leaks", "All resources must be released before acl.finalize().")
 
 _UNKNOWN_BYTES: Final = 8
-"""Size of a type that CANN does not know. These include the types of 4 and 6 bits."""
+"""Size of a type that CANN does not know. Such types include those of 4 and 6 bits."""
 _VERSION: Final = (1, 16, 0)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -30,7 +30,7 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 def init(path: str = "") -> None:
     """Initialise `acl`; `path` names a JSON file.
 
-    Reads err_msg_mode and dump, and checks whether there is a profiler section. Violates
+    Reads err_msg_mode and dump, and checks whether there is a profiler section. Checks
     DUMP_AND_PROFILER. Refused: REPEAT_INITIALIZE if already initialised (the count is still
     raised, and `path` is not read); INVALID_FILE, PARSE_FILE, INVALID_DUMP_CONFIG; INVALID_PARAM
     for a configuration that differs from the one before acl.finalize().
@@ -61,7 +61,7 @@ def init(path: str = "") -> None:
 
 @status("finalize")
 def finalize() -> None:
-    """Finalize `acl`, for any init count. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    """Finalize `acl`, for any init count. Checks LEAKS. Refused: REPEAT_FINALIZE."""
     now = process.current()
     with now.lock:
         if now.init_count == 0:
@@ -71,7 +71,7 @@ def finalize() -> None:
 
 @value("finalize_reference")
 def finalize_reference() -> int:
-    """Undo one init; the last one finalizes. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    """Undo one init; the last undo finalizes. Checks LEAKS. Refused: REPEAT_FINALIZE."""
     now = process.current()
     with now.lock:
         if now.init_count == 0:
@@ -91,7 +91,7 @@ def get_soc_name() -> str:
 
 @bare("get_recent_err_msg", failed=None, anytime=True)
 def get_recent_err_msg() -> str | None:
-    """Return the text of this thread's last refusal once; after that, None."""
+    """Return the text of this thread's last refusal, and remove it; None without a text."""
     return process.current().take_error()
 
 
@@ -105,7 +105,7 @@ def get_version() -> tuple[int, int, int]:
 def app_log(level: int, text: str) -> None:
     """Write a line of the program to CANN's log. Levels: 0 debug, 1 info, 2 warning, 3 error.
 
-    The line is printed only if CANN's variables send its log to stdout.
+    The line is printed only if CANN's environment variables send the log to stdout.
     """
     if os.environ.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1" and 0 <= level < len(_LEVELS):
         least = os.environ.get("ASCEND_GLOBAL_LOG_LEVEL", "3")

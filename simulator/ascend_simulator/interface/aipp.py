@@ -1,4 +1,4 @@
-"""acl.mdl: a model's AIPP, and the parameters of dynamic AIPP, per image, and their assignment."""
+"""acl.mdl: a model's AIPP, and the parameters of dynamic AIPP, which programs assign to models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_ROWS: Final = 1 << 16
 
 @dataclass
 class Setting:
-    """The object that create_aipp makes: parameters for a batch of images."""
+    """The object that create_aipp makes: the parameters of a batch of images."""
 
     head: Parameters
     frames: list[Frame]
@@ -54,7 +54,7 @@ def aipp_settings() -> Handles[Setting]:
 
 
 def REAL(given: SupportsFloat) -> float:
-    """Convert any number to float. Raises TypeError for other types, as pyACL does."""
+    """Convert any number to float. Raises TypeError for other types, like pyACL."""
     if isinstance(given, str):
         raise TypeError("must be real number, not str")
     return float(given)
@@ -65,7 +65,7 @@ def REAL(given: SupportsFloat) -> float:
 
 @bare("mdl.create_aipp", U64)
 def create_aipp(rows: int) -> int:
-    """Create parameters for `rows` images. Refused: 0 is returned for a number out of range."""
+    """Create parameters for `rows` images. Refused: a number out of range, which returns 0."""
     if not 0 < rows <= _MOST_ROWS:
         raise Refused(
             Code.INVALID_PARAM, f"create_aipp: found a batch of {rows}, expected 1 or more"
@@ -75,7 +75,7 @@ def create_aipp(rows: int) -> int:
 
 @status("mdl.destroy_aipp", U64)
 def destroy_aipp(handle: int) -> None:
-    """Destroy the parameters. Models to which they were assigned keep their copy."""
+    """Destroy the parameters. Models to which they were assigned keep a copy."""
     remove(aipp_settings(), handle, "destroy_aipp")
 
 
@@ -89,7 +89,7 @@ def get_aipp_data_size(rows: int) -> int:
 
 @status("mdl.set_aipp_input_format", U64, U32)
 def set_aipp_input_format(handle: int, layout: int) -> None:
-    """Set an aclAippInputFormat; unsimulated formats are refused on assignment to a model."""
+    """Set an aclAippInputFormat. Formats that are not simulated are refused on assignment."""
     own = lookup(aipp_settings(), handle, "set_aipp_input_format")
     own.head = replace(own.head, input_format=layout)
 
@@ -134,7 +134,7 @@ def set_aipp_src_image_size(handle: int, width: int, height: int) -> None:
 
 @status("mdl.set_aipp_scf_params", U64, I32, I32, I32, I32, I32, U64)
 def set_aipp_scf_params(handle: int, switch: int, *values: int) -> None:
-    """Set resizing, which is refused when it is assigned to a model."""
+    """Set resizing, which is refused on assignment to a model."""
     *sizes, index = values
     what = "set_aipp_scf_params"
     scales = _switch(what, switch)
@@ -303,7 +303,7 @@ def _dims_info(model: Model, index: int, own: OmAipp) -> dict[str, Any]:
 
 @status("mdl.set_aipp_by_input_index", U32, U64, U64, U64)
 def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) -> None:
-    """Assign parameters as set_input_aipp does, by the index of the image input."""
+    """Assign parameters like set_input_aipp, by the index of the image input."""
     what = "set_aipp_by_input_index"
     lookup(aipp_settings(), setting, what)
     found = dataset(handle, what)
@@ -319,9 +319,9 @@ def set_aipp_by_input_index(number: int, handle: int, index: int, setting: int) 
 
 @status("mdl.set_input_aipp", U32, U64, U64, U64)
 def set_input_aipp(number: int, handle: int, index: int, setting: int) -> None:
-    """Write the parameters immediately to the buffer that the model's next execution reads.
+    """Write the parameters immediately into the buffer that the model's next execution reads.
 
-    `index` is the index of the parameter input. Violates `claims.BUSY`, `models.OTHER_CONTEXT`.
+    `index` is the index of the parameter input. Checks `claims.BUSY`, `models.OTHER_CONTEXT`.
     Refused: INVALID_PARAM for impossible parameters, GE_EXEC_MODEL_ID_INVALID,
     GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer.
     """

@@ -1,7 +1,7 @@
 """acl.mdl's bundles: files of several models, which are loaded and unloaded together.
 
-The codes are those of GE's api/acl/acl_model/model/model.cpp. CANN writes such files with
-aclgrphBundleSaveModel, the simulator with `models.om.bundle`.
+The return codes are from GE's api/acl/acl_model/model/model.cpp. CANN writes such files with
+aclgrphBundleSaveModel, and the simulator with `models.om.bundle`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Bundles:
         return self._models[number]
 
     def remove(self, number: int) -> None:
-        """Unload the models of a bundle. Raises as `get`, and as `Models.unload`."""
+        """Unload the models of a bundle. Raises like `get` and `Models.unload`."""
         for model in self.get(number, "bundle_unload"):
             models().unload(model)
         del self._models[number]
@@ -68,13 +68,13 @@ def bundles() -> Bundles:
 
 @value("mdl.bundle_load_from_file", STR)
 def bundle_load_from_file(path: str) -> int:
-    """Load all models of a bundle; return the bundle's id. Refused: as `om.parse_bundle`."""
+    """Load all models of a bundle; return the bundle's id. Refused: like `om.parse_bundle`."""
     return bundles().add(om.parse_bundle(om.content(path), path), Path(path).stem)
 
 
 @value("mdl.bundle_load_from_mem", U64, U64)
 def bundle_load_from_mem(ptr: int, size: int) -> int:
-    """Load a bundle from host memory, as bundle_load_from_file does."""
+    """Load a bundle from host memory, like bundle_load_from_file."""
     return bundles().add(om.parse_bundle(host_bytes(ptr, size, "bundle_load_from_mem")), "")
 
 

@@ -24,7 +24,7 @@ class Tensor:
 
     name: str
     real_name: str
-    """The full name, if `name` replaces a name that is too long."""
+    """The full name, which `name` replaces if it is too long."""
     dtype: int
     format: int
     dims: Dims
@@ -38,7 +38,7 @@ class Desc:
 
     manifest: Manifest | None = None
     model: int | None = None
-    """The id of the loaded model; None if filled from a file."""
+    """The id of the loaded model; None if the description is filled from a file."""
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
 
@@ -77,7 +77,7 @@ def _handles() -> Handles[Desc]:
 
 
 def described(handle: int, what: str) -> Desc:
-    """Return the description of a handle. Raises as `datasets.lookup` does."""
+    """Return the description of a handle. Raises like `datasets.lookup`."""
     return lookup(_handles(), handle, what)
 
 
@@ -130,14 +130,14 @@ def at(tensors: tuple[Tensor, ...], index: int) -> Tensor:
 
 
 def from_memory(ptr: int, size: int, what: str) -> om.Om:
-    """Parse a model in host memory, as `host_bytes` returns it. Raises as `om.parse` does."""
+    """Parse a model in host memory. Raises like `host_bytes` and `om.parse`."""
     return om.parse(host_bytes(ptr, size, what), what)
 
 
 def host_bytes(ptr: int, size: int, what: str) -> memoryview:
-    """Return bytes of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
+    """Return bytes of host memory. Checks the rules of `AddressSpace.locate` and `Borrowed`.
 
-    Raises Refused: INVALID_PARAM for null.
+    Raises Refused INVALID_PARAM for null.
     """
     if ptr == 0 or size == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {ptr:#x}")
@@ -187,9 +187,9 @@ _TENSOR_GETTERS: Final = (
     ("format", "format", -1),
     ("name_by_index", "name", ""),
 )
-"""Function of a tensor -> the returned attribute, and the result after a refusal.
+"""For each getter: its suffix, the returned attribute of `Tensor`, the result after a refusal.
 
-Sizes are those of the largest gear or, for free shapes, of the upper bounds; 0 without bounds.
+A size is that of the largest gear or, for free shapes, of the upper bounds; 0 without bounds.
 """
 
 
@@ -223,7 +223,7 @@ def get_output_index_by_name(handle: int, name: str) -> int:
 
 @bare("mdl.get_tensor_real_name", U64, STR, failed=None)
 def get_tensor_real_name(handle: int, name: str) -> str:
-    """Return the full name that `name` replaces, or `name` itself; None for an unknown name."""
+    """Return the full name that `name` replaces, or `name`; None for an unknown name."""
     desc = described(handle, "get_tensor_real_name")
     tensors = (*desc.inputs, *desc.outputs)
     return tensors[_index(tensors, name)].real_name
@@ -240,16 +240,16 @@ def get_op_attr(handle: int, operator: str, attribute: str) -> None:
 
 @dictionary("mdl.get_input_dims", U64, U64)
 def get_input_dims(handle: int, index: int) -> DimsDict:
-    """Return the input's dims, with -1 where gears or ranges change a dim."""
+    """Return the input's dims; a dim that gears or ranges change is -1."""
     tensor = at(described(handle, "get_input_dims").inputs, index)
     return _dims(tensor.name, tensor.dims)
 
 
 @dictionary("mdl.get_input_dims_v2", U64, U64)
 def get_input_dims_v2(handle: int, index: int) -> DimsDict:
-    """Return dims as get_input_dims, but the image's dims for static AIPP.
+    """Return the same dims as get_input_dims: for static AIPP, the dims of the image.
 
-    Older documents differ.
+    Older documents describe other dims.
     """
     tensor = at(described(handle, "get_input_dims_v2").inputs, index)
     return _dims(tensor.name, tensor.dims)
@@ -264,7 +264,7 @@ def get_output_dims(handle: int, index: int) -> DimsDict:
 
 @dictionary("mdl.get_cur_output_dims", U64, U64)
 def get_cur_output_dims(handle: int, index: int) -> DimsDict:
-    """Return dims at the gear that any caller last set on the model, or at the largest gear.
+    """Return dims at the gear that was last set on the model; if none was set, at the largest.
 
     Refused: API_NOT_SUPPORT for free shapes, GE_EXEC_MODEL_ID_INVALID after the model's unload.
     """
@@ -283,7 +283,7 @@ def get_cur_output_dims(handle: int, index: int) -> DimsDict:
 
 @dictionary("mdl.get_input_dims_range", U64, U64, failed={"rangeCount": 0, "range": []})
 def get_input_dims_range(handle: int, index: int) -> DimsDict:
-    """Return the minimum and maximum of each dim for free shapes; else no ranges."""
+    """Return the minimum and maximum of each dim for free shapes; for other models no ranges."""
     ranges = at(described(handle, "get_input_dims_range").inputs, index).ranges
     return {"rangeCount": len(ranges), "range": [list(each) for each in ranges]}
 
@@ -315,10 +315,10 @@ def get_input_dynamic_gear_count(handle: int, index: int) -> int:
 
 @listing("mdl.get_input_dynamic_dims", U64, I32, U64)
 def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict]:
-    """Return, for each gear, the dims of all inputs in the order of --input_shape, concatenated.
+    """Return for each gear the concatenated dims of all inputs, in the order of --input_shape.
 
     `index` is reserved and must be -1. `count` is the result of get_input_dynamic_gear_count.
-    Refused: INVALID_PARAM if `count` is smaller. This is an assumption: it is not documented.
+    Refused: INVALID_PARAM if `count` is smaller (an assumption, which is not documented).
     """
     desc = described(handle, "get_input_dynamic_dims")
     _check_reserved(index)
@@ -354,7 +354,7 @@ def _dims(name: str, dims: Dims) -> DimsDict:
 
 
 def _gears(desc: Desc, family: Family) -> list[Dims]:
-    """Return the gear values of this family; empty if the model's gears are of another family."""
+    """Return the gear values of this family; empty if the model has gears of another family."""
     if desc.manifest is None or desc.manifest.family != family:
         return []
     gears = [shapes.gear for shapes in desc.manifest.shapes]

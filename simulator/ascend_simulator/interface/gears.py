@@ -1,4 +1,4 @@
-"""The three functions that set a model's gear: their checks, in order, and what they write."""
+"""The three functions that set a model's gear, with CANN's checks in CANN's order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = declare(
 )
 
 Chosen: TypeAlias = Callable[[Model], int | None]
-"""Return the index of the requested gear of a model; None if the model has no such gear."""
+"""Returns the index of the requested gear of a model; None if the model has no such gear."""
 
 _MOST_DIMS: Final = 128
 
@@ -89,10 +89,10 @@ def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
 
 
 def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen) -> None:
-    """Make the gear current and write it immediately: a copy, so the thread needs a context.
+    """Make the gear current, and write it immediately: a copy, so the thread needs a context.
 
-    Violates ELSEWHERE, as a device accepts any input as the gear input, `claims.BUSY` and, inferred
-    from the rule for executions, `models.OTHER_CONTEXT`.
+    Checks ELSEWHERE, because a device accepts any input as the gear input, `claims.BUSY`, and
+    `models.OTHER_CONTEXT` (inferred from the rule for executions).
 
     Raises Refused, in this order: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for
     dims that do not fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for an unknown gear,
@@ -102,7 +102,7 @@ def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen)
     model = models().get(number, what)
     index = chosen(model)
     if index is None:
-        text = f"{what}: {model.name}: not one of its {len(model.manifest.shapes)} gears"
+        text = f"{what}: {model.name}: found none of the model's {len(model.manifest.shapes)} gears"
         raise Refused(Code.GE_DYNAMIC_BATCH_SIZE_INVALID, text)
     values = model.manifest.shapes[index].gear
     model.gear = index  # a device changes the gear before it checks the buffer's length

@@ -1,4 +1,4 @@
-"""acl.mdl: sizes, loads and executions, and the handles with options of both.
+"""acl.mdl: sizes, loads and executions, and the handles with options of loads and executions.
 
 Other modules of the namespace: `bundles`, `descs`, `gears` and `models.datasets`.
 """
@@ -78,7 +78,7 @@ _MANDATORY: Final[Mapping[int, tuple[ConfigAttr, ...]]] = {
         ConfigAttr.ACL_MDL_MEM_SIZET,
     ),
 }
-"""The options required by each load type. Memory that is not given is allocated by the system."""
+"""The options that each load type requires. The system allocates memory that is not given."""
 _LIMITS: Final[Mapping[int, range]] = {
     ConfigAttr.ACL_MDL_PRIORITY_INT32: range(8),
     ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: range(min(LoadType), max(LoadType) + 1),
@@ -93,7 +93,7 @@ _REFUSED: Final[Mapping[int, str]] = {
 
 
 class Configs(HandleTables):
-    """The handles of both kinds: a `Part` of the process."""
+    """The handles of load and execution configurations: a `Part` of the process."""
 
     def __init__(self) -> None:
         self.load: Final[Handles[Options]] = Handles("load configuration")
@@ -187,8 +187,8 @@ def destroy_exec_config_handle(handle: int) -> None:
 def query_size(path: str) -> tuple[int, int]:
     """Return the bytes of workspace and of weights. See `compiler.inference`.
 
-    The workspace is 0 with free shapes. Refused: RT_CONTEXT_NULL (an inference: the documents say
-    that a context is "wanted").
+    The workspace is 0 with free shapes. Refused: RT_CONTEXT_NULL (inferred: the documents say that
+    a context is "wanted").
     """
     process.current().context()
     return _sizes(om.read(path))
@@ -196,7 +196,7 @@ def query_size(path: str) -> tuple[int, int]:
 
 @pair("mdl.query_size_from_mem", U64, U64)
 def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
-    """Return the sizes of a model in host memory, as query_size does."""
+    """Return the sizes of a model in host memory, like query_size."""
     process.current().context()
     return _sizes(from_memory(ptr, size, "query_size_from_mem"))
 
@@ -212,7 +212,7 @@ def load_from_file(path: str) -> int:
 
 @value("mdl.load_from_mem", U64, U64)
 def load_from_mem(ptr: int, size: int) -> int:
-    """Load a model from host memory, which may be freed after the call; else as load_from_file."""
+    """Load a model like load_from_file, from host memory, which may be freed after the call."""
     return models().load(from_memory(ptr, size, "load_from_mem"))
 
 
@@ -233,14 +233,14 @@ def load_from_file_with_mem(
 def load_from_mem_with_mem(
     ptr: int, size: int, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
-    """Load a model from host memory as load_from_file_with_mem does from a file."""
+    """Load a model like load_from_file_with_mem, from host memory."""
     found = from_memory(ptr, size, "load_from_mem_with_mem")
     return models().load(found, Given(work_ptr, work_size), Given(weight_ptr, weight_size))
 
 
 @value("mdl.load_with_config", U64)
 def load_with_config(handle: int) -> int:
-    """Load a model as the configuration says; return its id."""
+    """Load a model with the options of a configuration; return the model's id."""
     options = lookup(configs().load, handle, "load_with_config")
     kind = checked(options)
     from_file = kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM)
@@ -321,7 +321,7 @@ def _execute(what: str, model: int, inputs: int, outputs: int, stream: int) -> N
         return
     execution = submit(now, found, given, wanted, home, waits=True)
     now.streams.wait(home.record(), None)
-    execution.result()  # raises this execution's failure, which does not count as the stream's
+    execution.result()  # raises the execution's failure, which is not a failure of the stream
 
 
 def _sizes(found: om.Om) -> tuple[int, int]:

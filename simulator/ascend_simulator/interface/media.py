@@ -1,6 +1,6 @@
 """acl.media: picture memory, channels, and the descriptions of pictures and areas.
 
-The operations on pictures are in `media_tasks`. The package explains "Refused" and "Violates".
+The operations on pictures are in `media_tasks`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOLDER: Final = "acl.media (to be freed with dvpp_free)"
 
 @dataclass
 class Channel:
-    """A channel description, and whether its channel is created."""
+    """A channel description, and whether the channel was created."""
 
     is_open: bool = False
     mode: int = 0
@@ -62,7 +62,7 @@ class Media(HandleTables):
         self.scalings: Final[Handles[Scaling]] = Handles("resize configuration")
 
     def live(self) -> list[str]:
-        """Return the number of handles of each kind, and of channels, that were not destroyed."""
+        """Return the numbers of handles by kind, and of channels, that were not destroyed."""
         is_open = sum(channel.is_open for channel in self.channels)
         return super().live() + ([f"{is_open} DVPP channel(s)"] if is_open else [])
 
@@ -73,14 +73,14 @@ def media() -> Media:
 
 
 def picture(handle: int, what: str) -> Picture:
-    """Return the picture description of a handle. Raises as `datasets.lookup` does."""
+    """Return the picture description of a handle. Raises like `datasets.lookup`."""
     return lookup(media().pictures, handle, what)
 
 
 def channel(handle: int, what: str) -> Channel:
     """Return a created channel.
 
-    Raises Refused INVALID_PARAM if the channel is not created, and as `datasets.lookup`.
+    Raises Refused INVALID_PARAM if the channel was not created, and like `datasets.lookup`.
     """
     found = lookup(media().channels, handle, what)
     if not found.is_open:
@@ -93,7 +93,7 @@ def channel(handle: int, what: str) -> Channel:
 
 @value("media.dvpp_malloc", U64)
 def dvpp_malloc(size: int) -> int:
-    """Allocate device memory for pictures. Refused: as rt.malloc."""
+    """Allocate device memory for pictures. Refused: like rt.malloc."""
     ptr = allocate(size, 0, tail=True)
     process.current().memory.hold(ptr, size, HOLDER)
     return ptr
@@ -101,7 +101,7 @@ def dvpp_malloc(size: int) -> int:
 
 @status("media.dvpp_free", U64)
 def dvpp_free(ptr: int) -> None:
-    """Free picture memory immediately. Violates BAD_FREE, `claims.FREE_BUSY` and `heaps.HELD`."""
+    """Free picture memory immediately. Checks BAD_FREE, `claims.FREE_BUSY` and `heaps.HELD`."""
     if ptr == 0:
         raise Refused(Code.INVALID_PARAM, "dvpp_free: found a null pointer")
     now = process.current()
@@ -126,13 +126,13 @@ def dvpp_create_channel_desc() -> int:
 
 @status("media.dvpp_destroy_channel_desc", U64)
 def dvpp_destroy_channel_desc(handle: int) -> None:
-    """Destroy the description. Its channel must have been destroyed before."""
+    """Destroy the description. The channel must have been destroyed before."""
     remove(media().channels, handle, "dvpp_destroy_channel_desc")
 
 
 @status("media.dvpp_set_channel_desc_mode", U64, U32)
 def dvpp_set_channel_desc_mode(handle: int, mode: int) -> None:
-    """Set the bits of the channel's purpose, which have no effect in the simulator."""
+    """Set the bits for the channel's purpose, which have no effect in the simulator."""
     lookup(media().channels, handle, "dvpp_set_channel_desc_mode").mode = mode
 
 
@@ -209,7 +209,7 @@ def _export_picture_field(field: str, convert: Converter) -> None:
         setattr(picture(handle, setter), field, given)
 
     def get_field(handle: int) -> int:
-        """Return a field of a picture description; decoding rounds odd sides to even numbers."""
+        """Return a field of a picture description. Decoding makes odd sides even."""
         return int(getattr(picture(handle, getter), field))
 
     status(f"media.{setter}", U64, convert)(set_field)
@@ -222,7 +222,7 @@ for _field, _convert in _PICTURE_FIELDS.items():
 
 @bare("media.dvpp_get_pic_desc_ret_code", U64)
 def dvpp_get_pic_desc_ret_code(handle: int) -> int:
-    """Return 0, or the code of the failure to write the picture."""
+    """Return 0, or the code of the failed task that should have written the picture."""
     return picture(handle, "dvpp_get_pic_desc_ret_code").ret_code
 
 

@@ -41,7 +41,7 @@ def dvpp_jpeg_predict_dec_size(data: int, size: int, layout: int) -> int:
 def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, stream: int) -> None:
     """Queue a decoding on the stream.
 
-    A file that cannot be decoded, e.g. a progressive one, is a failure of the stream.
+    A file that cannot be decoded, e.g. a progressive file, is a failure of the stream.
     """
     what = "dvpp_jpeg_decode_async"
     now = process.current()
@@ -86,10 +86,10 @@ def _export_conversion(name: str, areas: int, *, scales: bool) -> None:
     """Export a conversion of a picture.
 
     Args:
-        name: its name between "dvpp_vpc_" and "_async".
-        areas: 0 to resize the whole picture to the dims of another, 1 to resize an area of it, 2 to
-            resize an area to an area of another picture, whose rest is unchanged.
-        scales: it also has a resize configuration, which has no effect in the simulator.
+        name: The function's name between "dvpp_vpc_" and "_async".
+        areas: 0: resize the whole picture to the dims of another picture. 1: resize an area of it.
+            2: resize an area to an area of another picture; the rest of the other is unchanged.
+        scales: The function has a resize configuration, which has no effect in the simulator.
     """
     what = f"dvpp_vpc_{name}_async"
 
@@ -113,14 +113,15 @@ _export_conversion("crop_resize_paste", 2, scales=True)
 
 # -- batches of pictures -------------------------------------------------------------------------
 
-Rest: TypeAlias = Any  # the areas to paste into, a resize configuration, the stream
+Rest: TypeAlias = Any  # the target areas, a resize configuration, or the stream
 _MOST_AREAS: Final = 256
 
 
 def _export_batch(name: str, shape: Shape, *, pastes: bool, scales: bool) -> None:
     """Export a conversion of `counts[i]` areas of picture i, each to its own output picture.
 
-    With `pastes` the target is an area of that picture, else all of it. `scales` is as above.
+    With `pastes` the target is an area of the output picture, else the whole output picture. For
+    `scales` see `_export_conversion`.
     """
     what = f"dvpp_vpc_batch_{name}_async"
 
@@ -155,7 +156,7 @@ def _convert_batch(
     pastes: list[int] | None,
     stream: int,
 ) -> None:
-    """Queue the conversions of a batch. Refused: INVALID_PARAM for lists that do not fit."""
+    """Queue the conversions of a batch. Refused: INVALID_PARAM for lists of different lengths."""
     sources, targets = (lookup(media().batches, each, what) for each in (given, output))
     places = areas if pastes is None else pastes
     total = sum(counts)
@@ -209,9 +210,9 @@ def _convert(
 
 
 def _memory(ptr: int, nbytes: int, what: str) -> tuple[int, int]:
-    """Return the range.
+    """Return the range of picture memory.
 
-    Violates MEMORY and `copies.OTHER_DEVICE`. Refused: as `Addresses.locate`.
+    Checks MEMORY and `copies.OTHER_DEVICE`. Refused: like `Addresses.locate`.
     """
     now = process.current()
     block = now.memory.locate(ptr, nbytes, want="device", what=what)
@@ -228,7 +229,7 @@ def _memory(ptr: int, nbytes: int, what: str) -> tuple[int, int]:
 
 
 def _bounds(what: str, whole: Picture, area: Area | None) -> tuple[int, int, int, int]:
-    """Return left, top, and the exclusive right and bottom. Violates `dvpp.PICTURE`."""
+    """Return left, top, and the exclusive right and bottom of an area. Checks `dvpp.PICTURE`."""
     if area is None:
         return 0, 0, whole.width, whole.height
     wrong = []

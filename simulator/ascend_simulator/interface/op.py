@@ -1,4 +1,4 @@
-"""acl.op: single operators. A call selects a compiled one by type, tensors and attributes."""
+"""acl.op: single operators. A call selects a compiled operator by type, tensors and attributes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def operators() -> Operators:
 def set_model_dir(path: str) -> None:
     """Load the operators in a folder.
 
-    Refused: INVALID_PARAM if `path` is not a folder, and for a second call.
+    Refused: INVALID_PARAM for a second call, and if `path` is not a folder.
     """
     own = operators()
     if own.has_folder or not Path(path).is_dir():
@@ -60,7 +60,7 @@ def set_model_dir(path: str) -> None:
 
 @status("op.load", U64, U64)
 def load(ptr: int, size: int) -> None:
-    """Load an operator from host memory. Refused: PARSE_MODEL for another file."""
+    """Load an operator from host memory. Refused: PARSE_MODEL if it is not an operator's file."""
     found = parse(bytes(host_bytes(ptr, size, "op.load")))
     if found is None:
         raise Refused(Code.PARSE_MODEL, "op.load: found another file, expected an operator")
@@ -117,7 +117,7 @@ def _export_execution(name: str) -> None:
         attributes: int,
         stream: int,
     ) -> None:
-        """Queue an operator on the stream. Refused: OP_NOT_FOUND if none was compiled for it."""
+        """Queue an operator on the stream. Refused: OP_NOT_FOUND if it was not compiled."""
         what = f"op.{name}: {kind}"
         found = _compiled(kind, inputs, outputs, attributes, what)
         _submit(found, input_buffers, output_buffers, stream, what)

@@ -1,12 +1,12 @@
-"""acl.prof, the dump functions of acl.mdl, and the JSON configuration files of both.
+"""acl.prof, the dump functions of acl.mdl, and the JSON files that configure profiles and dumps.
 
 Profiling starts and stops per device, and writes the folders that CANN would write:
 
     {path}/PROF_{number}_{time}_{letters}/host/data/
                                          /device_{id}/data/
 
-The files in the folders have the simulator's own format: one line of JSON per stream task. Their
-times are not a card's, and CANN's msprof cannot read them.
+The files in the folders have the simulator's own format: one line of JSON per stream task. The
+times are not a card's, and CANN's msprof cannot read the files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEEPEST: Final = 10  # nested objects, and nested arrays
 
 
 def read_config(path: str, what: str) -> dict[str, Any]:
-    """Return the file's JSON object; an empty file is an empty object.
+    """Return the file's JSON object, or an empty object for an empty file.
 
     Refused: INVALID_FILE, PARSE_FILE.
     """
@@ -112,7 +112,7 @@ class Profiler:
         self.path: Path | None = None
         self.configs: Handles[ProfConfig] = Handles("prof config")
         self.running: dict[int, tuple[ProfConfig, Path]] = {}
-        """Handle of a configuration that was started: where its files go."""
+        """Started configurations and the folders of their files, by handle."""
         self.before: frozenset[int] = frozenset()
         """The models that were loaded before prof.init()."""
         self.spans: list[Span] = []
@@ -141,7 +141,7 @@ def device_list(given: object) -> tuple[int, ...]:
 
 @bare("prof.create_config", device_list, I32, U64, U64)
 def create_config(devices: Sequence[int], metrics: int, events: int, data: int) -> int:
-    """Create a configuration. Invalid devices, metrics, events or data return null."""
+    """Create a configuration; return null for invalid devices, metrics, events or data."""
     now = process.current()
     known = range(len(now.settings.device_ids))
     if not devices or len({*devices}) < len(devices) or not {*devices} <= {*known}:
@@ -157,7 +157,7 @@ def create_config(devices: Sequence[int], metrics: int, events: int, data: int) 
 
 @status("prof.destroy_config", U64)
 def destroy_config(config: int) -> None:
-    """Destroy a configuration. Violates DEAD_CONFIG, CONFIG_RUNNING. Refused: INVALID_PARAM."""
+    """Destroy a configuration. Checks DEAD_CONFIG, CONFIG_RUNNING. Refused: INVALID_PARAM."""
     own = process.current().part(Profiler)
     _living(own, config, "destroy_config")
     if config in own.running:
@@ -169,7 +169,8 @@ def destroy_config(config: int) -> None:
 def init(path: str) -> None:
     """Initialise profiling. Folders are written to `path`, which is created if missing.
 
-    Refused: REPEAT_INITIALIZE, also if acl.init() had a profiler; INVALID_FILE.
+    Refused: REPEAT_INITIALIZE for a second call, and if acl.init() configured a profiler;
+    INVALID_FILE.
     """
     now = process.current()
     own = now.part(Profiler)
@@ -190,7 +191,7 @@ def init(path: str) -> None:
 def start(config: int) -> None:
     """Record all tasks of the process from now on.
 
-    Violates DEAD_CONFIG, DUMP_AND_PROFILER. Refused: INVALID_PARAM, PROF_NOT_RUN without init,
+    Checks DEAD_CONFIG, DUMP_AND_PROFILER. Refused: INVALID_PARAM, PROF_NOT_RUN without init,
     PROF_ALREADY_RUN for a device that is already profiled.
     """
     now = process.current()
@@ -218,7 +219,7 @@ def start(config: int) -> None:
 def stop(config: int) -> None:
     """Write the recorded tasks to the configuration's folder.
 
-    Violates DEAD_CONFIG, LOADED_BEFORE. Refused: INVALID_PARAM, PROF_NOT_RUN,
+    Checks DEAD_CONFIG, LOADED_BEFORE. Refused: INVALID_PARAM, PROF_NOT_RUN,
     INVALID_PROFILING_CONFIG for a configuration that was not started.
     """
     own = process.current().part(Profiler)
@@ -234,7 +235,8 @@ def stop(config: int) -> None:
     if executed and executed <= own.before:
         violate(
             LOADED_BEFORE,
-            f"prof.stop: only models {sorted(executed)} were executed, all loaded before",
+            f"prof.stop: found executions only of models {sorted(executed)}, all loaded before "
+            "prof.init()",
         )
 
 
@@ -242,7 +244,7 @@ def stop(config: int) -> None:
 def finalize() -> None:
     """End profiling and stop started configurations.
 
-    Violates FINALIZED_RUNNING. Refused: PROF_NOT_RUN.
+    Checks FINALIZED_RUNNING. Refused: PROF_NOT_RUN.
     """
     own = process.current().part(Profiler)
     _initialised(own, "finalize")
@@ -303,9 +305,9 @@ def init_dump() -> None:
 
 @status("mdl.set_dump", STR)
 def set_dump(path: str) -> None:
-    """Dump models loaded from now on as the file says. The file replaces an earlier configuration.
+    """Dump models that are loaded from now on. The file replaces an earlier configuration.
 
-    Violates DUMP_AND_PROFILER. Refused: DUMP_NOT_RUN without init_dump, INVALID_FILE, PARSE_FILE,
+    Checks DUMP_AND_PROFILER. Refused: DUMP_NOT_RUN without init_dump, INVALID_FILE, PARSE_FILE,
     INVALID_DUMP_CONFIG.
     """
     dumps = _dumps()
@@ -319,7 +321,7 @@ def set_dump(path: str) -> None:
 
 @status("mdl.finalize_dump")
 def finalize_dump() -> None:
-    """Stop dumping models loaded from now on. Refused: DUMP_NOT_RUN."""
+    """Do not dump models that are loaded from now on. Refused: DUMP_NOT_RUN."""
     dumps = _dumps()
     if not dumps.initialised:
         raise Refused(Code.DUMP_NOT_RUN, "finalize_dump: found no earlier init_dump")

@@ -50,7 +50,7 @@ def set_device(device: int) -> None:
 def get_device() -> int:
     """Return the device of this thread's context.
 
-    Allowed before acl.init(), because tools probe with it. Refused: RT_CONTEXT_NULL.
+    Allowed before acl.init(), because tools call it to test for a device. Refused: RT_CONTEXT_NULL.
     """
     return process.current().context().device
 
@@ -83,7 +83,7 @@ def query_device_status(device: int) -> int:
 
 @dictionary("rt.get_device_utilization_rate", I32)
 def get_device_utilization_rate(device: int) -> dict[str, int]:
-    """Return percentages; -1 is unknown. The cube is 100 if a stream has tasks, else 0."""
+    """Return percentages; -1 means unknown. The cube has 100 if a stream has tasks, else 0."""
     _check_device(device, "get_device_utilization_rate")
     now = process.current()
     busy = any(not stream.is_finished for stream in now.streams_of(device))
@@ -137,7 +137,7 @@ def create_stream() -> int:
 def create_stream_with_config(priority: int, flag: int) -> int:
     """Create a stream. Priority and flags are checked, and have no effect in the simulator.
 
-    Refused: RT_PARAM_INVALID for values that no document names (an inference).
+    Refused: RT_PARAM_INVALID for values that no document names (inferred).
     """
     if priority > _LEAST_PRIORITY or flag & ~_STREAM_FLAGS:
         raise Refused(
@@ -164,8 +164,8 @@ def destroy_stream(stream: int) -> None:
 def set_stream_failure_mode(stream: int, mode: int) -> None:
     """Set how a failed task affects later tasks; once per stream, and never on the default stream.
 
-    Refused: INVALID_PARAM for null and unknown modes, RT_PARAM_INVALID the second time (both
-    inferences).
+    Refused: INVALID_PARAM for null and unknown modes, RT_PARAM_INVALID for a second call (the codes
+    are inferred).
     """
     if stream == 0 or mode >= len(FailureMode):
         raise Refused(
@@ -187,7 +187,7 @@ def synchronize_stream(stream: int) -> None:
 
 @status("rt.synchronize_stream_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
 def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
-    """Wait at most `timeout_ms`; -1 is no limit.
+    """Wait at most `timeout_ms`; -1 means no limit.
 
     Refused: RT_PARAM_INVALID, RT_STREAM_SYNC_TIMEOUT.
     """
@@ -211,9 +211,10 @@ def set_op_wait_timeout(seconds: int) -> None:
 
 @status("rt.set_op_execute_time_out", U32)
 def set_op_execute_time_out(seconds: int) -> None:
-    """Set the time limit of operators of this process, at most the chip's maximum; 0: no limit.
+    """Set the time limit of this process's operators; 0 means no limit.
 
-    That a larger limit is the maximum is an inference. Only the faults `slow` and `hang` exceed it.
+    A limit above the chip's maximum is reduced to it (inferred). Only the injected faults `slow`
+    and `hang` exceed the limit.
     """
     now = process.current()
     now.context()
@@ -249,15 +250,15 @@ def create_event() -> int:
 def create_event_with_flag(flag: int) -> int:
     """Create an event with the properties in `flag`.
 
-    Refused: INVALID_PARAM (an inference) for unknown flags, and for ACL_EVENT_EXTERNAL or
-    ACL_EVENT_IPC combined with others.
+    Refused: INVALID_PARAM (inferred) for unknown flags, and for ACL_EVENT_EXTERNAL or ACL_EVENT_IPC
+    combined with other flags.
     """
     return _create_with_flag("create_event_with_flag", flag, is_ex=False)
 
 
 @value("rt.create_event_ex_with_flag", U32)
 def create_event_ex_with_flag(flag: int) -> int:
-    """Create an event as create_event_with_flag. reset_event and query_event refuse such events."""
+    """Create an event that reset_event and query_event refuse; flags as create_event_with_flag."""
     return _create_with_flag("create_event_ex_with_flag", flag, is_ex=True)
 
 
@@ -289,7 +290,7 @@ def synchronize_event(event: int) -> None:
 
 @status("rt.synchronize_event_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
 def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
-    """Wait at most `timeout_ms`; -1 is no limit.
+    """Wait at most `timeout_ms`; -1 means no limit.
 
     Refused: RT_PARAM_INVALID, RT_EVENT_SYNC_TIMEOUT.
     """
@@ -318,7 +319,7 @@ def query_event_status(event: int) -> int:
     """Return 1 if the event is complete, else 0."""
     now = process.current()
     done = now.events.get(event, "query_event_status").is_done(now.streams)
-    # In CANN's headers these values are opposite to those of the older `query_event`.
+    # In CANN's headers these values are opposite to the values of the older `query_event`.
     return int(
         EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
         if done
@@ -391,7 +392,7 @@ def check_lost(now: Process) -> None:
 def seconds(timeout_ms: int, what: str) -> float | None:
     """Return the timeout in seconds; None for -1.
 
-    Raises Refused RT_PARAM_INVALID for 0 and below -1.
+    Raises Refused RT_PARAM_INVALID for 0 and numbers below -1.
     """
     if timeout_ms == -1:
         return None

@@ -25,7 +25,7 @@ PART = declare(
     "ipc.part-of-a-block", "A block must be exported from its start, in whole pages of 4 KiB."
 )
 IMPORTERS = declare(
-    "ipc.closed-before-importers", "An exporter must close its key after all importers have."
+    "ipc.closed-before-importers", "An exporter must close a key after all importers of the key."
 )
 
 _HOLDER: Final = "a key of another process"
@@ -48,16 +48,16 @@ def _pids(given: object) -> list[int]:
 
 @value("rt.device_get_bare_tgid")
 def device_get_bare_tgid() -> int:
-    """Return the process id by which exporters allow this process."""
+    """Return the process id that exporters use to allow this process."""
     return os.getpid()
 
 
 @value("rt.ipc_mem_get_export_key", U64, U64, _length, U64, failed="")
 def ipc_mem_get_export_key(ptr: int, size: int, length: int, flag: int) -> str:
-    """Return the key by which other processes of the device import the memory.
+    """Return the key with which other processes of the device import the memory.
 
-    `length` is 65. `flag` is 0 for allowed processes only, 1 for all. Checks as `Sharing.export`.
-    Refused: also RT_PARAM_INVALID for another length or flag (an inference).
+    `length` is 65. `flag` is 0 for allowed processes only, 1 for all. Checks like `Sharing.export`.
+    Refused: also RT_PARAM_INVALID for another length or flag (inferred).
     """
     what = "ipc_mem_get_export_key"
     if length != KEY_BYTES:
@@ -70,7 +70,7 @@ def ipc_mem_get_export_key(ptr: int, size: int, length: int, flag: int) -> str:
 
 @status("rt.ipc_mem_set_import_pid", STR, _pids)
 def ipc_mem_set_import_pid(key: str, pids: list[int]) -> None:
-    """Allow processes; a second call adds to the first. Checks as `Sharing.allow`."""
+    """Allow processes, in addition to earlier calls. Checks like `Sharing.allow`."""
     process.current().part(Sharing).allow(key, pids)
 
 
@@ -78,8 +78,8 @@ def ipc_mem_set_import_pid(key: str, pids: list[int]) -> None:
 def ipc_mem_import_by_key(key: str, flag: int) -> int:
     """Return the address of the memory in this process.
 
-    `flag` is 0, or 1 for the peer access of two devices. Checks as `Sharing.take`. Refused: also
-    RT_PARAM_INVALID for other flags (an inference).
+    `flag` is 0, or 1 for the peer access of two devices. Checks like `Sharing.take`. Refused: also
+    RT_PARAM_INVALID for other flags (inferred).
     """
     _check_flag("ipc_mem_import_by_key", flag)
     now = process.current()
@@ -88,7 +88,7 @@ def ipc_mem_import_by_key(key: str, flag: int) -> int:
 
 @status("rt.ipc_mem_close", STR)
 def ipc_mem_close(key: str) -> None:
-    """Close a key; importers close before the exporter. Checks as `Sharing.close_key`."""
+    """Close a key; importers close it before the exporter. Checks like `Sharing.close_key`."""
     now = process.current()
     now.part(Sharing).close_key(now, key)
 
@@ -99,7 +99,7 @@ def _check_flag(what: str, flag: int) -> None:
 
 
 class Sharing:
-    """The keys that this process exported or imported: a `Part` of it. Safe from any thread."""
+    """The keys that this process exported or imported: a `Part`. Safe from any thread."""
 
     def __init__(self) -> None:
         self._ends: dict[str, tuple[Segment, Block]] = {}
@@ -107,8 +107,8 @@ class Sharing:
     def export(self, now: Process, ptr: int, nbytes: int, *, everyone: bool) -> str:
         """Return the key of `nbytes` bytes of device memory, which moves to shared memory.
 
-        Waits for the streams; no other thread may use the block during the call. `everyone` lets
-        every process import. Violates PART, TWICE, `copies.OTHER_DEVICE` and the rules of
+        Waits for the streams; no other thread may use the block during the call. With `everyone`
+        every process may import it. Checks PART, TWICE, `copies.OTHER_DEVICE` and the rules of
         `AddressSpace.locate`. Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips
         without sharing, INVALID_PARAM for null, RT_PARAM_INVALID.
         """
@@ -122,7 +122,7 @@ class Sharing:
             violate(OTHER_DEVICE, f"{what}: {block!r}: the context is of device {device}")
         if block.start != ptr or nbytes == 0 or nbytes % NORMAL_PAGE:
             _refuse(PART, f"{what}: {nbytes:,} bytes at {ptr:#x}: found {block!r}")
-        # The bytes are copied to shared memory; a concurrent task would still write the old ones.
+        # The bytes are copied to shared memory; a concurrent task would write to the old memory.
         now.streams.drain()
         with now.lock:
             if block.lease is not None:
@@ -137,7 +137,7 @@ class Sharing:
     def allow(self, key: str, pids: Sequence[int]) -> None:
         """Allow these processes to import the key. Raises Refused RT_PARAM_INVALID."""
         what = "ipc_mem_set_import_pid"
-        segment, _ = self._of(key, what)
+        segment, _ = self._end_of(key, what)
         if not segment.is_exported:
             raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: belongs to another process")
         if not pids or min(pids) <= 0:
@@ -148,10 +148,10 @@ class Sharing:
             raise Refused(Code.RT_PARAM_INVALID, f"{what}: {error}") from error
 
     def take(self, now: Process, key: str) -> int:
-        """Return the address in this process of memory of another process. Violates TWICE.
+        """Return the address in this process of memory of another process. Checks TWICE.
 
-        Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips without sharing and for
-        memory of another device than the context's, and as `segments.open_key`.
+        Raises Refused: RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT on chips without sharing and if the
+        memory and the context are of different devices, and like `segments.open_key`.
         """
         what = "ipc_mem_import_by_key"
         device = _device(now, what)
@@ -171,14 +171,14 @@ class Sharing:
     def close_key(self, now: Process, key: str) -> None:
         """End the sharing of exported memory, or release imported memory.
 
-        Violates IMPORTERS; for an importer, `claims.FREE_BUSY` and `memory.HELD`. Raises Refused
-        RT_PARAM_INVALID for a key that this process does not have.
+        Checks IMPORTERS for an exporter, `claims.FREE_BUSY` and `memory.HELD` for an importer.
+        Raises Refused RT_PARAM_INVALID for a key that this process does not have.
         """
         what = "ipc_mem_close"
-        segment, block = self._of(key, what)
+        segment, block = self._end_of(key, what)
         lives = now.memory.find(block.start) is block  # false after the device was reset
         if lives and segment.is_exported and segment.is_imported:
-            violate(IMPORTERS, f"{what}: {block!r}: other processes still have it imported")
+            violate(IMPORTERS, f"{what}: {block!r}: found a process that still imports it")
         if lives and not segment.is_exported:
             now.claims.check_idle(block, what)
             now.memory.check_free(block, what)
@@ -191,7 +191,7 @@ class Sharing:
             elif lives:
                 now.memory.discard(block)
 
-    def _of(self, key: str, what: str) -> tuple[Segment, Block]:
+    def _end_of(self, key: str, what: str) -> tuple[Segment, Block]:
         found = self._ends.get(key)
         if found is None:
             raise Refused(Code.RT_PARAM_INVALID, f"{what}: {key!r}: not a key of this process")

@@ -37,7 +37,7 @@ _LOCATION_UNREGISTERED: Final = 2
 
 @value("rt.malloc", U64, U32)
 def malloc(size: int, policy: int) -> int:
-    """Allocate `size` bytes on the current context's device. Violates IN_RUN.
+    """Allocate `size` bytes on the current context's device. Checks IN_RUN.
 
     Refused: RT_CONTEXT_NULL, INVALID_PARAM, RT_MEMORY_ALLOCATION.
     """
@@ -46,13 +46,13 @@ def malloc(size: int, policy: int) -> int:
 
 @value("rt.malloc_align32", U64, U32)
 def malloc_align32(size: int, policy: int) -> int:
-    """Allocate as malloc, without the 32 bytes that malloc adds."""
+    """Allocate like malloc, without the 32 bytes that malloc adds."""
     return allocate(size, policy, tail=False)
 
 
 @value("rt.malloc_cached", U64, U32)
 def malloc_cached(size: int, policy: int) -> int:
-    """Allocate as malloc. The cache, mem_flush and mem_invalidate are not simulated."""
+    """Allocate like malloc. The cache, mem_flush and mem_invalidate are not simulated."""
     return allocate(size, policy, tail=True)
 
 
@@ -69,7 +69,7 @@ def mem_invalidate(ptr: int, size: int) -> None:
 
 
 def _check_idle(now: process.Process, ptr: int, what: str) -> None:
-    """Violate `claims.FREE_BUSY` if queued work uses the block that starts at `ptr`."""
+    """Check `claims.FREE_BUSY` for the block that starts at `ptr`, if there is one."""
     block = now.memory.find(ptr)
     if block is not None and block.start == ptr:
         now.claims.check_idle(block, what)
@@ -79,8 +79,8 @@ def _check_idle(now: process.Process, ptr: int, what: str) -> None:
 def free(ptr: int) -> None:
     """Free device memory immediately.
 
-    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.free`. Refused: RT_CONTEXT_NULL (an
-    inference).
+    Checks `claims.FREE_BUSY` and the rules of `AddressSpace.free`. Refused: RT_CONTEXT_NULL
+    (inferred).
     """
     now = process.current()
     now.context()
@@ -104,8 +104,8 @@ def malloc_host(size: int) -> int:
 def free_host(ptr: int) -> None:
     """Free pinned memory immediately.
 
-    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.free_host`. Refused: RT_CONTEXT_NULL
-    (an inference).
+    Checks `claims.FREE_BUSY` and the rules of `AddressSpace.free_host`. Refused: RT_CONTEXT_NULL
+    (inferred).
     """
     now = process.current()
     now.context()
@@ -146,7 +146,8 @@ def memset(ptr: int, most: int, byte: int, count: int) -> None:
 def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> None:
     """Queue a fill of `count` bytes on the stream.
 
-    Violates `copies.PAGEABLE`, a caution: pageable memory is not watched, so the call waits.
+    Pageable memory violates `copies.PAGEABLE`, and the call waits, because its content is not
+    checked for changes.
     """
     now = process.current()
     found = now.stream(stream, "memset_async")
@@ -154,13 +155,13 @@ def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> Non
     if target is not None:
         fill = target.fill
         found.submit(Task(lambda: fill(byte & 0xFF), (), ((ptr, count),), "memset_async"))
-        if is_pageable(now.memory.find(ptr)):  # submitted as a task first, so that races are found
+        if is_pageable(now.memory.find(ptr)):  # after the submission, which detects races
             await_pageable(now, found, "memset_async")
 
 
 @pair("rt.get_mem_info", I32)
 def get_mem_info(attr: int) -> tuple[int, int]:
-    """Return free and total bytes of the current device; (0, 0) for a memory type the chip lacks.
+    """Return free and total bytes of the device; (0, 0) if the chip lacks this type of memory.
 
     Refused: RT_CONTEXT_NULL, RT_INVALID_MEMORY_TYPE for an unknown attribute.
     """
@@ -171,18 +172,18 @@ def get_mem_info(attr: int) -> tuple[int, int]:
         raise Refused(Code.RT_INVALID_MEMORY_TYPE, text)
     is_there = (attr in _HBM) == has_hbm(now.settings.soc)
     answer = now.memory.free_and_total(device) if is_there else (0, 0)
-    # After the answer: other processes may allocate between this call and an allocation.
+    # Last, because other processes may allocate between this call and an allocation.
     now.faults.strike("mem_info")
     return answer
 
 
 @value("rt.host_register", U64, U64, U32)
 def host_register(ptr: int, size: int, kind: int) -> int:
-    """Map existing host memory; return the address that tasks use and copies cannot.
+    """Map existing host memory; return the address that tasks can use, but copies cannot.
 
-    The memory stays pageable. Violates and refuses as `AddressSpace.register`. Refused:
-    RT_CONTEXT_NULL, and RT_FEATURE_NOT_SUPPORT for a type other than 0 or an unsupported chip (the
-    latter an inference).
+    The memory stays pageable. Checks and refuses like `AddressSpace.register`. Refused:
+    RT_CONTEXT_NULL, and RT_FEATURE_NOT_SUPPORT for a type other than 0 and for an unsupported chip
+    (for the chip, inferred).
     """
     now = process.current()
     device = now.context().device
@@ -194,10 +195,10 @@ def host_register(ptr: int, size: int, kind: int) -> int:
 
 @status("rt.host_register_v2", U64, U64, U32)
 def host_register_v2(ptr: int, size: int, flag: int) -> None:
-    """Map existing host memory, pin it, or both, as `flag` says.
+    """Map existing host memory, pin it, or both; `flag` has the bits of `HostRegister`.
 
-    Violates and refuses as `AddressSpace.register`. Refused: RT_CONTEXT_NULL,
-    RT_FEATURE_NOT_SUPPORT (an inference), RT_PARAM_INVALID for an unknown flag or 0.
+    Checks and refuses like `AddressSpace.register`. Refused: RT_CONTEXT_NULL,
+    RT_FEATURE_NOT_SUPPORT (inferred), RT_PARAM_INVALID for an unknown flag or 0.
     """
     now = process.current()
     device = now.context().device
@@ -220,7 +221,7 @@ def _check_registering(now: process.Process) -> None:
 def host_unregister(ptr: int) -> None:
     """Undo host_register.
 
-    Violates `claims.FREE_BUSY` and the rules of `AddressSpace.unregister`.
+    Checks `claims.FREE_BUSY` and the rules of `AddressSpace.unregister`.
     """
     now = process.current()
     now.context()
@@ -230,7 +231,7 @@ def host_unregister(ptr: int) -> None:
 
 @dictionary("rt.pointer_get_attributes", U64)
 def pointer_get_attributes(ptr: int) -> dict[str, Any]:
-    """Return where an address lies: type 0 pinned host, 1 device, 2 neither (an inference)."""
+    """Return the memory type of an address: 0 pinned host, 1 device, 2 neither (inferred)."""
     block = process.current().memory.find(ptr)
     if block is None or is_pageable(block):
         location = {"id": 0, "type": _LOCATION_UNREGISTERED}

@@ -25,7 +25,7 @@ def _as_given(given: object) -> object:
 
 @status("rt.subscribe_report", U64, U64)
 def subscribe_report(thread_id: int, stream: int) -> None:
-    """Make that thread run the stream's callbacks, in its acl.rt.process_report."""
+    """Make a thread run the stream's callbacks, when it calls acl.rt.process_report."""
     now = process.current()
     found = now.stream(stream, "subscribe_report")
     now.reports.subscribe(thread_id, found, now.context().device)
@@ -53,9 +53,9 @@ def launch_callback(
 
 @status("rt.process_report", I32, releases_gil=True, lost=Code.RT_LOST_HEARTBEAT)
 def process_report(timeout_ms: int) -> None:
-    """Run one callback of this thread; wait for it at most `timeout_ms`, -1 is no limit.
+    """Run one callback of this thread; wait for it at most `timeout_ms`. -1 means no limit.
 
-    Refused: INVALID_PARAM for 0 and below -1.
+    Refused: INVALID_PARAM for 0 and numbers below -1.
     """
     if timeout_ms == 0 or timeout_ms < -1:
         text = f"process_report: found {timeout_ms} ms, expected -1 or > 0"

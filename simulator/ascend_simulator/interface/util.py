@@ -51,7 +51,7 @@ def _as_given(given: object) -> object:
 def numpy_to_ptr(array: NDArray[Any]) -> int:
     """Return the address of the array's first byte; the caller keeps the array alive.
 
-    Violates, as cautions, DEPRECATED and NOT_CONTIGUOUS.
+    Each call violates the caution DEPRECATED. Checks NOT_CONTIGUOUS.
     """
     violate(DEPRECATED, "numpy_to_ptr: use array.ctypes.data")
     if not array.flags.c_contiguous:
@@ -62,7 +62,7 @@ def numpy_to_ptr(array: NDArray[Any]) -> int:
 
 @bare("util.numpy_contiguous_to_ptr", _array, anytime=True)
 def numpy_contiguous_to_ptr(array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-    """Return the address and the contiguous array that owns it, a copy if necessary."""
+    """Return the address of a contiguous array, and the array, which is a copy if necessary."""
     contiguous = np.ascontiguousarray(array)
     process.current().part(Borrowed).lend_array(contiguous)
     return contiguous.ctypes.data, contiguous
@@ -78,7 +78,7 @@ def bytes_to_ptr(given: bytes) -> int:
 
 @bare("util.ptr_to_bytes", U64, U64, failed=b"", anytime=True)
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
-    """Return a copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
+    """Return a copy of host memory. Checks the rules of `AddressSpace.locate` and `Borrowed`."""
     now = process.current()
     now.part(Borrowed).check(ptr, size, "ptr_to_bytes")
     now.claims.host_access(ptr, size, write=False, what="ptr_to_bytes")
@@ -87,10 +87,10 @@ def ptr_to_bytes(ptr: int, size: int) -> bytes:
 
 @bare("util.ptr_to_numpy", U64, _shape, I32, failed=None, anytime=True)
 def ptr_to_numpy(ptr: int, shape: tuple[int, ...], npy_type: int) -> NDArray[Any]:
-    """Return a view of host memory, which does not keep it alive.
+    """Return a view of host memory, which does not keep the memory alive.
 
-    Violates DEPRECATED, as a caution, and the rules of `AddressSpace.locate`. Raises ValueError for
-    an unknown type.
+    Each call violates the caution DEPRECATED. Checks the rules of `AddressSpace.locate`. Raises
+    ValueError for an unknown type.
     """
     violate(DEPRECATED, "ptr_to_numpy: use ctypes and numpy.frombuffer")
     if npy_type not in NPY_DTYPES:
@@ -144,7 +144,7 @@ def start_thread(function: Callable[[list[Any]], object], arguments: list[Any]) 
 
 @status("util.stop_thread", U64, anytime=True, releases_gil=True)
 def stop_thread(thread_id: int) -> None:
-    """Wait for the thread to end; its function must return. Refused: INVALID_PARAM if unknown.
+    """Wait until the thread's function has returned. Refused: INVALID_PARAM if unknown.
 
     Raises RuntimeError if the function raised.
     """

@@ -1,7 +1,7 @@
 """Blocks by address: address checks, the map of allocated blocks, and the latest freed blocks.
 
-A host address outside all blocks is pageable memory, of which nothing else is known, unless
-acl.util returned it: then the Python object must still exist.
+A host address outside all blocks is pageable memory. If acl.util returned the address, the Python
+object with the memory must still exist; otherwise pageable memory is not checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOWEST: Final = 0x10000
 
 _REMEMBERED: Final = 4096  # freed blocks, for messages
 
-# The limit of quarantined pinned memory: large enough to find late uses, small enough for a laptop.
+# Limits of quarantined pinned memory: large enough to find late uses, small enough for a laptop.
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _KEPT: Final = 1024
 
@@ -61,13 +61,13 @@ class Addresses:
         """The allocated block that contains an address, or None."""
 
     def blocks(self, kind: Kind | None = None) -> list[Block]:
-        """Return the allocated blocks, of one kind or all, by address."""
+        """Return the allocated blocks of a kind (None: of all kinds), sorted by address."""
         return [block for block in self._map.all() if kind in (None, block.kind)]
 
     def locate(self, ptr: int, nbytes: int, *, want: Want, what: str = "memory") -> Block | None:
         """Return the block with `nbytes` (0 or more) from `ptr`; None for pageable host memory.
 
-        `what` begins the message. Violates FREED, UNKNOWN, BEYOND, GONE, DEVICE_FOR_HOST,
+        `what` begins the message. Checks FREED, UNKNOWN, BEYOND, GONE, DEVICE_FOR_HOST,
         HOST_FOR_DEVICE. Raises Refused RT_PARAM_INVALID after a violation in lenient mode, and
         INVALID_PARAM for null.
         """
@@ -111,7 +111,7 @@ class Addresses:
     ) -> Bytes:
         """Return a view of the bytes, [nbytes] uint8, read-only unless `write`.
 
-        Raises as `locate` does.
+        Raises like `locate`.
         """
         block = self.locate(ptr, nbytes, want=want, what=what)
         if block is None:
@@ -138,7 +138,7 @@ class Addresses:
         return block
 
     def _check_pageable(self, ptr: int, nbytes: int, what: str) -> None:
-        """Check that no block overlaps the range. Violates BEYOND."""
+        """Check BEYOND: no block may overlap a range of pageable memory."""
         block = self._map.overlapping(ptr, nbytes)
         if block is not None or ptr + nbytes > resources.BASE:
             found = "the end of the host's memory" if block is None else repr(block)
@@ -160,8 +160,8 @@ class Addresses:
 class BlockMap:
     """Non-overlapping blocks by address.
 
-    Its lists are replaced, never changed, so that `find` needs no lock. Callers that change it hold
-    a lock.
+    The map's lists are replaced and never modified, so that `find` needs no lock. Callers of other
+    methods hold a lock.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class BlockMap:
         return None
 
     def add(self, block: Block) -> None:
-        """Add a block that overlaps no other."""
+        """Add a block that overlaps no other block."""
         starts, blocks = self._map
         place = bisect_right(starts, block.start)
         self._map = (
@@ -213,14 +213,14 @@ class BlockMap:
         return ""
 
     def all(self) -> list[Block]:
-        """Return the blocks by address."""
+        """Return the blocks, sorted by address."""
         return list(self._map[1])
 
 
 class Quarantine:
     """The latest freed blocks of pinned memory. Callers hold the process's lock.
 
-    Device memory does not need one: its addresses are never reused.
+    Device memory needs no quarantine, because device addresses are never reused.
     """
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class Quarantine:
         self._nbytes = 0
 
     def add(self, block: Block) -> None:
-        """Add a freed block. Violates FREED if an evicted block was written after its free."""
+        """Add a freed block. Checks FREED for evicted blocks."""
         block.content.fill(FRESH)
         self._blocks.append(block)
         self._nbytes += block.size
@@ -243,7 +243,7 @@ class Quarantine:
         return None
 
     def clear(self) -> None:
-        """Evict all blocks. Violates FREED if one was written after its free."""
+        """Evict all blocks. Checks FREED for evicted blocks."""
         while self._blocks:
             self._drop()
 
@@ -251,7 +251,7 @@ class Quarantine:
         block = self._blocks.popleft()
         self._nbytes -= block.size
         if (block.content != FRESH).any():
-            violate(FREED, f"{block!r}: found bytes that the host wrote after it was freed")
+            violate(FREED, f"{block!r}: found bytes that the host wrote after the block was freed")
 
 
 DROPPED = declare(
@@ -264,7 +264,7 @@ _LOANS: Final = 64
 
 
 class _Loan:
-    """Bytes `first` up to `end` of host memory, of which `owner` owns those up to `limit`."""
+    """Host memory from `first` to `end` of a Python object, `owner`; its memory ends at `limit`."""
 
     __slots__ = ("end", "first", "limit", "owner")
 
@@ -280,21 +280,21 @@ class _Loan:
 
 
 _ALONE: Final = _Loan(object(), 0, 0, 0).references
-"""References to an owner that only its loan refers to; depends on the Python version."""
+"""Number of references to an owner to which only its loan refers, in this version of Python."""
 
 
 class Borrowed:
-    """The last loans of the process: a `Part` of it. Safe from any thread."""
+    """The last loans of the process: a `Part`. Safe from any thread."""
 
     def __init__(self) -> None:
         self._loans: deque[_Loan] = deque(maxlen=_LOANS)
 
     def lend(self, owner: bytes, first: int) -> None:
-        """Record that the address of `owner`'s bytes was returned. Ignores large objects."""
+        """Record that the address of an object's bytes was returned. Ignores large objects."""
         self._lend(owner, first, len(owner), first + len(owner))
 
     def lend_array(self, array: NDArray[Any]) -> None:
-        """Record an array as `lend` does, or the array that it is a view of; not foreign memory."""
+        """Record an array, or the array that it is a view of, like `lend`; not foreign memory."""
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
@@ -307,7 +307,7 @@ class Borrowed:
             self._loans.append(_Loan(owner, first, nbytes, limit))
 
     def check(self, ptr: int, nbytes: int, what: str, *, write: bool = False) -> None:
-        """Check an access to pageable memory at `ptr`. Violates DROPPED, WRITTEN and BEYOND."""
+        """Check DROPPED, WRITTEN and BEYOND for an access to pageable memory at `ptr`."""
         for loan in reversed(self._loans):
             if loan.first <= ptr < loan.end:
                 if write and isinstance(loan.owner, bytes):
@@ -320,9 +320,9 @@ class Borrowed:
                 return
 
     def live(self) -> list[str]:
-        """Return nothing: loans need no release."""
+        """Return no names: loans need no release."""
         return []
 
     def close(self) -> None:
-        """Forget all loans."""
+        """Remove all loans."""
         self._loans.clear()

@@ -21,17 +21,17 @@ Range: TypeAlias = tuple[int, int]
 """Address and bytes."""
 
 HOST: Final = 0
-"""The stream number of a `Use` by the host, which is finished as soon as it is checked."""
+"""The stream number of a `Use` by the host. Such a use is finished as soon as it is checked."""
 
 OWNER: Final = -1
-"""The stream number of a `Use` that frees the memory, after which no use is valid."""
+"""The stream number of a `Use` that frees the memory. No use is valid after it."""
 
 Knowledge: TypeAlias = Mapping[int, int]
-"""Stream -> number of its last task that is known to be finished."""
+"""The number of the last task that is known to be finished, by stream."""
 
 
 class Ordering:
-    """The knowledge of all streams and of the host."""
+    """The known order of tasks: the knowledge of each stream and of the host."""
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}  # of existing streams
@@ -58,7 +58,7 @@ class Ordering:
         return number
 
     def last(self, stream: int) -> int:
-        """Return the number of the last task of `stream`, 0 if none."""
+        """Return the number of the last task of `stream`; 0 without tasks."""
         return self._last[stream]
 
     def upto(self, stream: int) -> Knowledge:
@@ -66,15 +66,15 @@ class Ordering:
         return {**self._streams[stream], stream: self._last[stream]}
 
     def learn(self, stream: int, knowledge: Knowledge) -> None:
-        """Order later tasks of `stream` after all of `knowledge`."""
+        """Order later tasks of `stream` after all tasks of `knowledge`."""
         self._merge(self._streams[stream], knowledge)
 
     def observe(self, knowledge: Knowledge) -> None:
-        """Add `knowledge` to the host's: all later submissions come after it."""
+        """Add `knowledge` to the host's: later submissions come after all tasks of `knowledge`."""
         self._merge(self._host, knowledge)
 
     def suspend(self, stream: int) -> None:
-        """Block the stream by a callback of the host: its later tasks start after `resume`."""
+        """Block the stream during a callback: later tasks of the stream start after `resume`."""
         self._held.add(stream)
 
     def resume(self, stream: int) -> None:
@@ -119,9 +119,9 @@ class Use(NamedTuple):
 class Uses:
     """The uses of a block of memory by streams.
 
-    Only the last of equal uses is kept: a later use that comes after it comes after all earlier
-    ones. The size is therefore bounded by the distinct ranges in use, and `conflict` removes uses
-    that the host knows to be finished.
+    Only the last of equal uses is kept, because a use that comes after the last one also comes
+    after the previous ones. So the number of distinct ranges limits the size. `conflict` removes
+    uses that the host knows to be finished.
     """
 
     __slots__ = ("_last",)
@@ -134,7 +134,7 @@ class Uses:
         self._last[use] = number
 
     def conflict(self, ordering: Ordering, use: Use) -> Use | None:
-        """Return another use of the same bytes that is not ordered before `use`, if any.
+        """Return another use of the same bytes that is not ordered before `use`, or None.
 
         Two reads never conflict.
         """
@@ -178,7 +178,7 @@ class PendingExecutions:
         return bool(self._left(ordering))
 
     def unordered(self, ordering: Ordering, stream: int) -> bool:
-        """Return whether an execution on another stream is unordered with `stream`'s next task."""
+        """Return whether an execution is not ordered before the next task of `stream`."""
         return any(
             not ordering.comes_after(stream, other, number)
             for other, number in self._left(ordering).items()
@@ -211,7 +211,7 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 ALIGNMENT: Final = 64
-"""Every address is a multiple of this; device addresses have no larger power of two."""
+"""Alignment of all addresses; device addresses are deliberately not aligned to more."""
 
 NORMAL_PAGE: Final = 4 * KIB
 HUGE_PAGE: Final = 2 * MIB
@@ -230,18 +230,18 @@ It is huge as float32 and as integers, and NaN as float16.
 
 
 class Lease(Protocol):
-    """Another process's share of a block."""
+    """The share of this process in memory that processes share."""
 
     @property
     def is_kept(self) -> bool:
         """True if the memory still exists."""
 
     def close(self) -> None:
-        """Release the share: this process has freed the block."""
+        """Release the share, after this process has freed the block."""
 
 
 class Block:
-    """`size` bytes of memory from `start`; `content` is their bytes, [size] uint8."""
+    """`size` bytes of memory from the address `start`; `content` has the bytes, [size] uint8."""
 
     __slots__ = (
         "alias",
@@ -272,7 +272,7 @@ class Block:
         self.charged = charged
         self.uses = Uses()
         self.writes = 0
-        """The number of writes so far: with equal counts the content is unchanged."""
+        """The number of writes so far. While it is the same, the content is unchanged."""
         self.holders: Counter[str] = Counter()
         self.alias: Block | None = None
         self.lease: Lease | None = None
@@ -308,12 +308,12 @@ class Place:
 
     @property
     def range(self) -> Range:
-        """The range in the form of a task."""
+        """The address and size, as `Task.reads` and `Task.writes` list them."""
         return self.ptr, self.nbytes
 
 
 def host_view(ptr: int, nbytes: int) -> Bytes:
-    """Return a view of host memory, [nbytes] uint8, which does not keep it alive."""
+    """Return a view of host memory, [nbytes] uint8, which does not keep the memory alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(ptr))
@@ -356,12 +356,12 @@ def page_bytes(nbytes: int, policy: int) -> int:
         MallocPolicy.ACL_MEM_MALLOC_HUGE1G_ONLY_P2P,
     ):
         return HUGE1G_PAGE
-    # CANN treats unknown policies like this too.
+    # CANN treats unknown policies in the same way.
     return HUGE_PAGE if nbytes >= 2 * MIB else NORMAL_PAGE
 
 
 def slice_bytes(nbytes: int) -> int:
-    """Return the bytes that a part of a block occupies if operators use it."""
+    """Return the bytes that a part of a block needs, with the 32 bytes that operators use."""
     return round_up(nbytes, 32) + _TAIL
 
 

@@ -1,9 +1,9 @@
 """Allocation of device memory, which the host cannot access, and of pinned memory.
 
-A device address has no host mapping, so that access on the host faults immediately; only `resolve`
-gives access to the bytes. Device addresses are never reused, so a use after free is always found.
-Pinned memory is real host memory between red zones, and quarantined after it is freed. Safe from
-any thread.
+A device address has no host mapping, so that an access by the host fails immediately; only
+`resolve` gives access to the bytes. Device addresses are never reused, so a use after free is
+always found. Pinned memory is real host memory between red zones, and is quarantined after it is
+freed. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ DEVICE_BASE: Final = 0x00DE_0000_0000_0000
 """The lowest device address. Bit 55 keeps it out of user mappings on arm64 and x86-64."""
 
 DEVICE_SPAN: Final = 1 << 46
-"""The addresses of one device, enough that none is reused."""
+"""The number of addresses of one device, enough that no address is reused."""
 
 _RED: Final = 0xFD
 _RED_BYTES: Final = 64
 _ODD_BYTES: Final = 16
-"""Offset of malloc_host's addresses with one memory, which CANN need not align to 64 bytes."""
+"""Offset of malloc_host's addresses if host and device share one memory, where CANN documents no
+alignment to 64 bytes."""
 
 BAD_FREE = declare(
     "memory.bad-free", "free must receive each address of malloc, unchanged, exactly once."
@@ -98,7 +99,7 @@ class AddressSpace(Addresses):
                 )
             self._used[device] += charged
             start = self._place(device, nbytes)
-        # Fill without the lock, so that other threads do not wait for it.
+        # Filled without the lock, so that other threads do not wait.
         try:
             content = aligned(nbytes)
         except MemoryError:
@@ -110,7 +111,7 @@ class AddressSpace(Addresses):
         return start
 
     def free(self, ptr: int) -> None:
-        """Free device memory immediately. Violates BAD_FREE and HELD.
+        """Free device memory immediately. Checks BAD_FREE and HELD.
 
         Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for an address that is not a
         block's start.
@@ -146,7 +147,7 @@ class AddressSpace(Addresses):
     def free_host(self, ptr: int) -> None:
         """Free pinned memory immediately.
 
-        Violates BAD_FREE_HOST, RED_ZONE and, for evicted blocks, FREED. Raises Refused:
+        Checks BAD_FREE_HOST, RED_ZONE and, for evicted blocks, FREED. Raises Refused:
         INVALID_PARAM for null, RT_PARAM_INVALID for an address not from malloc_host.
         """
         if ptr == 0:
@@ -160,8 +161,8 @@ class AddressSpace(Addresses):
     def register(self, ptr: int, nbytes: int, device: int, *, pins: bool, maps: bool) -> int:
         """Pin existing host memory, map it for the device, or both.
 
-        Returns the address for `device`, 0 if not mapped. The caller must not free the memory
-        before `unregister`. Violates TWICE and UNALIGNED. Raises Refused: INVALID_PARAM for null
+        Returns the address for `device`; 0 if not mapped. The caller must not free the memory
+        before `unregister`. Checks TWICE and UNALIGNED. Raises Refused: INVALID_PARAM for null
         and 0 bytes, RT_PARAM_INVALID for memory that is registered, pinned, on a device or
         unaligned.
         """
@@ -187,7 +188,7 @@ class AddressSpace(Addresses):
         return block.alias.start
 
     def unregister(self, ptr: int) -> None:
-        """Return registered memory to ordinary host memory. Violates BAD_UNREGISTER.
+        """Return registered memory to ordinary host memory. Checks BAD_UNREGISTER.
 
         Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for an address that is not
         registered.
@@ -203,7 +204,7 @@ class AddressSpace(Addresses):
     # -- sharing ----------------------------------------------------------------------------------
 
     def move(self, block: Block, content: Bytes, lease: Lease) -> None:
-        """Move the block's bytes to shared memory; its address is unchanged.
+        """Replace the block's content by shared memory; the block's address is unchanged.
 
         The caller has copied the bytes, and no thread uses the block during the call.
         """
@@ -223,7 +224,7 @@ class AddressSpace(Addresses):
     def hold(self, ptr: int, nbytes: int, holder: str) -> Block:
         """Mark the device block of these bytes as in use by `holder`, e.g. "model 3 (weights)".
 
-        Freeing it is then a violation, until `release`. Raises as `locate` does.
+        Until `release`, freeing the block is a violation. Raises like `locate`.
         """
         block = self.locate(ptr, nbytes, want="device", what=holder)
         assert block is not None  # only pageable memory has no block
@@ -232,7 +233,7 @@ class AddressSpace(Addresses):
         return block
 
     def check_free(self, block: Block, what: str) -> None:
-        """Check that a block may be freed. Violates HELD."""
+        """Check HELD: a block that is freed must not be in use."""
         if block.holders:
             violate(HELD, f"{what}: {block!r}: in use by {', '.join(sorted(block.holders))}")
 
@@ -245,7 +246,7 @@ class AddressSpace(Addresses):
     # -- usage ------------------------------------------------------------------------------------
 
     def free_and_total(self, device: int) -> tuple[int, int]:
-        """Return free and total bytes of `device`; other processes count as used."""
+        """Return free and total bytes of `device`. Memory of other processes counts as used."""
         total = self._capacities[device]
         return max(0, total - self._used[device] - self._taken[device]), total
 
@@ -259,14 +260,14 @@ class AddressSpace(Addresses):
             self._taken[device] = nbytes
 
     def check_host_writes(self) -> None:
-        """Violate RED_ZONE for pinned memory that was overrun, FREED for writes after a free."""
+        """Check RED_ZONE for all pinned memory, and FREED for freed pinned memory."""
         with self._lock:
             self._freed.clear()
         for block in self.blocks("pinned"):
             self._check_red_zones(block)
 
     def discard(self, block: Block) -> None:
-        """Forget a block as the reset of a device does, without checking rules."""
+        """Remove a block without checking rules, like the reset of a device."""
         with self._lock:
             self._remove(block)
 
@@ -280,7 +281,7 @@ class AddressSpace(Addresses):
     # -- helpers ----------------------------------------------------------------------------------
 
     def _place(self, device: int, nbytes: int) -> int:
-        # One alignment unit past a page: a multiple of 64 and of no larger power of two.
+        # 64 bytes past a page: a multiple of 64 that is not a multiple of 128.
         start = self._next[device] + ALIGNMENT
         self._next[device] += round_up(nbytes + 2 * ALIGNMENT, NORMAL_PAGE)
         return start

@@ -1,9 +1,9 @@
 """Memory shared between processes: an unnamed file, its header, and locks of its users.
 
-The exporter keeps byte 0 of the file locked, an importer byte 1; the kernel releases the locks when
-a process ends, however it ends. A key names the process and its file. It is invalid after that
-process has ended. A number in the key that the header repeats distinguishes an old key from a new
-file with the same descriptor.
+The exporter keeps byte 0 of the file locked, and each importer byte 1; the kernel releases the
+locks when a process ends, however it ends. A key names the exporter and its file, and is invalid
+after the exporter has ended. A random number, which is in the key and in the header, distinguishes
+an old key from a new file with the same descriptor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY_BYTES: Final = 65
 """The length of a key, including the terminating null."""
 
 MOST_IMPORTERS: Final = 256
-"""The maximum of processes that one key may allow."""
+"""The maximum number of processes that one key may allow."""
 
 _KEY: Final = re.compile("[0-9a-f]{32}")
 _HEADER_BYTES: Final = 4096
@@ -47,7 +47,7 @@ _HEADER: Final = np.dtype(
 class Segment:
     """One end of shared memory, in the process that exported or imported it.
 
-    `content`: its bytes, [nbytes] uint8. Callers hold a lock.
+    `content` has the bytes, [nbytes] uint8. Callers hold a lock.
     """
 
     def __init__(self, key: str, file: int, nbytes: int, *, is_exported: bool) -> None:
@@ -67,21 +67,21 @@ class Segment:
 
     @property
     def is_kept(self) -> bool:
-        """True if its exporter exists and has not closed the key. Takes about a microsecond."""
+        """True if the exporter exists and has not closed the key. Takes about a microsecond."""
         if self.is_exported or self._file < 0:
             return self._file >= 0
         return bool(self._header["open"][0]) and not _lock(self._file, fcntl.F_RDLCK, _KEPT)
 
     @property
     def is_imported(self) -> bool:
-        """True if another process has imported it. Used by the exporter."""
+        """True if another process imports the segment. Used by the exporter."""
         if not _lock(self._file, fcntl.F_WRLCK, _USED):
             return True
         _lock(self._file, fcntl.F_UNLCK, _USED)
         return False
 
     def allow(self, pids: Sequence[int]) -> None:
-        """Allow these processes to import it. Raises ValueError if the list is full."""
+        """Allow these processes to import the segment. Raises ValueError if the list is full."""
         allowed = self._header["pids"][0]
         free = np.flatnonzero(allowed == 0)
         if len(pids) > len(free):
@@ -89,7 +89,7 @@ class Segment:
         allowed[free[: len(pids)]] = pids
 
     def allows(self, pid: int) -> bool:
-        """Return whether the process may import it."""
+        """Return whether the process may import the segment."""
         return bool(self._header["everyone"][0]) or pid in self._header["pids"][0]
 
     def close(self) -> None:
@@ -105,9 +105,10 @@ class Segment:
 
 
 def export(content: Bytes, nbytes: int, device: int, *, everyone: bool) -> Segment:
-    """Make a segment that begins with a copy of `content`; importers get `nbytes` of it.
+    """Make a segment that begins with a copy of `content`; importers get the first `nbytes`.
 
-    `device` is a physical id. With `everyone` any process may import it, else only allowed ones.
+    `device` is a physical id. With `everyone` any process may import the segment, else only the
+    processes of `Segment.allow`.
     """
     file = os.memfd_create("ascend-simulator", os.MFD_CLOEXEC)
     os.truncate(file, _HEADER_BYTES + content.nbytes)
@@ -126,8 +127,8 @@ def export(content: Bytes, nbytes: int, device: int, *, everyone: bool) -> Segme
 def open_key(key: str) -> Segment:
     """Import a segment of another process.
 
-    Raises Refused RT_PARAM_INVALID for a key of this process, an unknown or closed key, and a key
-    that does not allow this process. That the code is this one is an inference.
+    Raises Refused RT_PARAM_INVALID (an inferred code) for a key of this process, an unknown or
+    closed key, and a key that does not allow this process.
     """
     owner, nonce, number = _read(key)
     if owner == os.getpid():
@@ -163,7 +164,7 @@ def _exported_bytes(key: str, file: int, nonce: int) -> int:
 
 
 def _read(key: str) -> tuple[int, int, int]:
-    """Return the process, the number in the header, and the descriptor."""
+    """Return the process, the random number, and the descriptor in a key."""
     if not _KEY.fullmatch(key):
         raise _refused(key, "is not a key of ipc_mem_get_export_key")
     return int(key[:8], 16), int(key[8:24], 16), int(key[24:], 16)
@@ -175,7 +176,7 @@ def _refused(key: str, text: str) -> Refused:
 
 def _lock(file: int, kind: int, byte: int, *, waits: bool = False) -> bool:
     """Lock or unlock one byte for this open file; return False if not possible immediately."""
-    # Not per-process locks: closing any of the process's descriptors of the file releases those.
+    # Locks of the open file, because closing any descriptor of the file releases process locks.
     command = fcntl.F_OFD_SETLKW if waits else fcntl.F_OFD_SETLK
     try:
         fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))

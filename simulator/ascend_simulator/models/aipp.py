@@ -20,7 +20,7 @@ Half: TypeAlias = NDArray[np.float16]
 
 
 class InputFormat(IntEnum):
-    """aclAippInputFormat, the simulated formats."""
+    """The simulated values of aclAippInputFormat."""
 
     YUV420SP_U8 = 1
     RGB888_U8 = 3
@@ -49,7 +49,7 @@ MOST_PADDED_WIDTH: Final = 1080
 
 YUV_TO_BGR: Final = (298, 516, 0, 298, -100, -208, 298, 0, 409)
 RGB_TO_YUV: Final = (66, 129, 25, -38, -74, 112, 112, -94, -18)
-"""The default matrix, by rows."""
+"""The default matrices of color conversions, by rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,9 @@ class Frame:
     """Top, bottom, left, right."""
     mean: tuple[int, ...] = (0, 0, 0, 0)
     low: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    """`min_chn`."""
     factor: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
-    """`min_chn` and `var_reci_chn`."""
+    """`var_reci_chn`."""
     scales: bool = False
     """True if resizing is requested, which no release supports."""
 
@@ -90,7 +91,7 @@ class Parameters:
     output_bias: tuple[int, ...] = (0, 0, 0)
     input_bias: tuple[int, ...] = (0, 0, 0)
     frames: tuple[Frame, ...] = (Frame(),)
-    """One frame for each image, or one for all."""
+    """One frame for each image, or one frame for all images."""
 
     @property
     def channels(self) -> int:
@@ -177,7 +178,7 @@ def _converted(pixels: Pixels, parameters: Parameters) -> Pixels:
 
 _HEAD: Final = struct.Struct("<B4b3x2i9h6x6B18x")
 _FRAME: Final = struct.Struct("<4b4x8i4i4h4e4e16x")
-"""kAippDynamicPara before its first image, and kAippDynamicBatchPara."""
+"""The part of kAippDynamicPara before the first image, and kAippDynamicBatchPara."""
 
 
 def data_bytes(count: int) -> int:

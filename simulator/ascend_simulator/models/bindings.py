@@ -1,4 +1,4 @@
-"""The memory of one execution, checked on the host before the work is submitted to a stream."""
+"""The memory of one execution, checked on the host before the execution is submitted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_simulator.violations import declare, violate
 
 SHORT = declare(
     "model.short-buffer",
-    "A buffer must hold its whole tensor, although a device accepts 64 bytes less.",
+    "A buffer must hold the whole tensor, although a device accepts 64 bytes less.",
 )
 NULL = declare("model.null-buffer", "Buffers of an execution must have an address.")
 OVERLAP = declare(
@@ -41,10 +41,9 @@ _SLACK: Final = 64
 
 
 class Binding:
-    """The memory of one execution, checked.
+    """The checked memory of one execution.
 
-    Checks the rules SHORT, OTHER_GEAR and GEAR_NOT_SET (only a caution), and the rules of `located`
-    and `check_apart`.
+    Checks SHORT, OTHER_GEAR, GEAR_NOT_SET, and the rules of `located` and `check_apart`.
 
     Raises Refused: GE_FAILURE if the number or size of buffers is wrong (the text contains GE's own
     code, 145000); INVALID_PARAM for a null address.
@@ -53,7 +52,7 @@ class Binding:
     def __init__(
         self, now: Process, model: Model, inputs: Dataset, outputs: Dataset, *, allocates: bool
     ) -> None:
-        """Check all buffers. With `allocates`, the system allocates outputs without an address."""
+        """Check all buffers. With `allocates`, outputs without an address are allocated."""
         self._now = now
         self._model = model
         manifest = model.manifest
@@ -150,7 +149,7 @@ class Binding:
 def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:
     """Locate bytes that an execution uses.
 
-    Violates NULL, `regions.UNALIGNED`, `copies.OTHER_DEVICE` and the rules of
+    Checks NULL, `regions.UNALIGNED`, `copies.OTHER_DEVICE` and the rules of
     `AddressSpace.locate`. Raises Refused INVALID_PARAM for null.
     """
     if ptr == 0:
@@ -168,7 +167,7 @@ def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Pla
 
 
 def check_apart(what: str, reads: Sequence[Range], writes: Sequence[Range]) -> None:
-    """Check the ranges that one execution reads and writes. Violates OVERLAP and NO_TAIL."""
+    """Check OVERLAP and NO_TAIL for the ranges that one execution reads and writes."""
     uses = [(each, False) for each in reads] + [(each, True) for each in writes]
     read_to = written_to = tail_to = 0
     for (ptr, nbytes), write in sorted(uses):
@@ -184,7 +183,7 @@ def check_apart(what: str, reads: Sequence[Range], writes: Sequence[Range]) -> N
 
 
 def gear_bytes(buffer_size: int, values: int) -> int:
-    """Return the bytes of each value in a gear buffer: 8 if all values fit, else 4."""
+    """Return the bytes of each value in a gear buffer: 8 if all values fit then, else 4."""
     return 8 if buffer_size >= 8 * values else 4
 
 

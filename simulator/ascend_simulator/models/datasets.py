@@ -1,8 +1,8 @@
 """Data buffers, datasets and tensor descriptions: acl's functions and their objects.
 
 A data buffer refers to memory and does not own it. A dataset lists buffers in the order of a
-model's inputs or outputs, and does not own them. Tensor descriptions that are set in a dataset, or
-filled by an execution, are owned by the dataset and destroyed with it.
+model's inputs or outputs, and does not own them. A dataset owns the tensor descriptions that are
+set in it or filled by an execution; they are destroyed with the dataset.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class TensorDesc:
     dims: Dims
     format: int
     const: bytes = b""
-    """The value of an operator's constant input; empty for others."""
+    """The value of an operator's constant input; empty for other tensors."""
     is_owned: bool = False
-    """True if a dataset owns it."""
+    """True if a dataset owns the description."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Dataset:
     handles: list[int] = field(default_factory=list)
     """The handles of the buffers."""
     descs: dict[int, int] = field(default_factory=dict)
-    """Index -> handle of the tensor description that the dataset owns."""
+    """Handles of the tensor descriptions that the dataset owns, by index of the buffer."""
     executions: PendingExecutions = field(default_factory=PendingExecutions)
 
 
@@ -95,25 +95,25 @@ def data() -> Data:
 def lookup(things: Handles[Thing], handle: int, what: str) -> Thing:
     """Return the object of a handle.
 
-    Violates DEAD. Raises Refused INVALID_PARAM for null and for destroyed objects.
+    Checks DEAD. Raises Refused INVALID_PARAM for null and for destroyed objects.
     """
     found = things.get(handle)
     return _missing(things.kind, handle, what) if found is None else found
 
 
 def remove(things: Handles[Thing], handle: int, what: str) -> Thing:
-    """Remove a handle and return its object. Raises as `lookup` does."""
+    """Remove a handle and return its object. Raises like `lookup`."""
     lookup(things, handle, what)
     return things.remove(handle)
 
 
 def dataset(handle: int, what: str) -> Dataset:
-    """Return the dataset of a handle. Raises as `lookup` does."""
+    """Return the dataset of a handle. Raises like `lookup`."""
     return lookup(data().datasets, handle, what)
 
 
 def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
-    """Describe buffer `index` by a copy of `desc`; an existing handle is kept."""
+    """Describe buffer `index` with a copy of `desc`; an existing handle is kept."""
     handle = target.descs.get(index)
     if handle is None:
         own = TensorDesc(desc.dtype, desc.dims, desc.format, is_owned=True)
@@ -135,7 +135,7 @@ def forget(target: Dataset, index: int) -> None:
 
 @bare("create_data_buffer", U64, U64)
 def create_data_buffer(ptr: int, size: int) -> int:
-    """Create a buffer over `size` bytes at `ptr`. Neither is checked."""
+    """Create a buffer of `size` bytes at `ptr`. Address and size are not checked."""
     return data().buffers.add(DataBuffer(ptr, size))
 
 
@@ -148,7 +148,7 @@ def update_data_buffer(buffer: int, ptr: int, size: int) -> None:
 
 @status("destroy_data_buffer", U64)
 def destroy_data_buffer(buffer: int) -> None:
-    """Destroy the buffer; its memory is not freed. Violates IN_USE."""
+    """Destroy the buffer; the memory is not freed. Checks IN_USE."""
     found = lookup(data().buffers, buffer, "destroy_data_buffer")
     _check_idle(found.executions, "destroy_data_buffer")
     data().buffers.remove(buffer)
@@ -183,7 +183,7 @@ def create_dataset() -> int:
 
 @status("mdl.destroy_dataset", U64)
 def destroy_dataset(handle: int) -> None:
-    """Destroy the dataset and its descriptions; its buffers stay. Violates IN_USE."""
+    """Destroy the dataset and its descriptions, but not the buffers. Checks IN_USE."""
     found = dataset(handle, "destroy_dataset")
     _check_idle(found.executions, "destroy_dataset")
     for desc in found.descs.values():
@@ -214,10 +214,10 @@ def get_dataset_buffer(handle: int, index: int) -> int:
 
 @echo("mdl.set_dataset_tensor_desc", U64, U64, U64)
 def set_dataset_tensor_desc(handle: int, desc: int, index: int) -> None:
-    """Describe the buffer at `index`. A model with free shapes takes its dims from this.
+    """Describe the buffer at `index`. A model with free shapes uses the dims of the description.
 
-    The dataset stores a copy; the caller still owns `desc` (an inference). 0 removes the
-    description.
+    The dataset stores a copy; the caller still owns `desc` (inferred). With `desc` 0 the
+    description is removed.
     """
     found = dataset(handle, "set_dataset_tensor_desc")
     given = lookup(data().descs, desc, "set_dataset_tensor_desc") if desc else None
@@ -250,7 +250,7 @@ def dims_list(given: object) -> Dims:
 
 @bare("create_tensor_desc", I32, dims_list, I32)
 def create_tensor_desc(dtype: int, dims: Dims, layout: int) -> int:
-    """Create a description. Dims below -2 are invalid and return null."""
+    """Create a description; return null for dims below -2, which are invalid."""
     if any(dim < -2 for dim in dims):
         raise Refused(Code.INVALID_PARAM, f"create_tensor_desc: found dims {dims}")
     return data().descs.add(TensorDesc(dtype, dims, layout))
@@ -269,7 +269,7 @@ def set_tensor_const(desc: int, ptr: int, size: int) -> None:
 def destroy_tensor_desc(desc: int) -> None:
     """Destroy the description.
 
-    Violates OWNED; in lenient mode an owned description is then left to its dataset.
+    Checks OWNED; in lenient mode the dataset keeps an owned description.
     """
     what = "destroy_tensor_desc"
     if lookup(data().descs, desc, what).is_owned:
@@ -287,7 +287,7 @@ def get_tensor_desc_num_dims(desc: int) -> int:
 
 @value("get_tensor_desc_dim_v2", U64, U64)
 def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
-    """Return dim `index`."""
+    """Return the dim at `index`."""
     dims = lookup(data().descs, desc, "get_tensor_desc_dim_v2").dims
     if index >= len(dims):
         raise Refused(
@@ -299,7 +299,7 @@ def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
 
 @bare("get_tensor_desc_size", U64)
 def get_tensor_desc_size(desc: int) -> int:
-    """Return the bytes of the elements; 0 if a dim is open."""
+    """Return the bytes of the elements; 0 if a dim is negative, i.e. unknown."""
     found = lookup(data().descs, desc, "get_tensor_desc_size")
     count = 1
     for dim in found.dims:
@@ -335,4 +335,4 @@ def _check_idle(executions: PendingExecutions, what: str) -> None:
     with now.lock:
         pending = executions.pending(now.streams.ordering)
     if pending:
-        violate(IN_USE, f"{what}: an unfinished execution uses it; wait for its stream first")
+        violate(IN_USE, f"{what}: found an unfinished execution that uses it; wait for the stream")

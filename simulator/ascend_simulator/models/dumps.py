@@ -40,7 +40,7 @@ _ELEMENTS: Final[Mapping[str, int]] = {
     "bool": 11,
     "float64": 12,
 }
-"""OutputDataType of dump_data.proto."""
+"""Values of OutputDataType (dump_data.proto) by NumPy type."""
 _FORMAT_ND: Final = 2
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -52,15 +52,15 @@ class DumpConfig:
     path: Path
     mode: str
     models: tuple[tuple[str, frozenset[str]], ...]
-    """Model name ("" for any) and the names of its operators (empty for all)."""
+    """(model name, or "" for any model; names of the operators, empty for all)."""
     began: str
     """The time stamp that names the folder of the files."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any], what: str) -> DumpConfig | None:
-        """Parse the section; return None if it configures no dump.
+        """Parse the section "dump" of a configuration; return None if it configures no dump.
 
-        Raises Refused INVALID_DUMP_CONFIG, with the key, also for a missing folder.
+        Raises Refused INVALID_DUMP_CONFIG, with the key, for an invalid value or a missing folder.
         """
         section = config.get("dump")
         if not section:
@@ -89,7 +89,7 @@ class DumpConfig:
         return cls(Path(path), mode, models, time.strftime("%Y%m%d%H%M%S"))
 
     def layers(self, model: str) -> frozenset[str] | None:
-        """Return the operators of this model to dump, empty for all; None if it is not dumped."""
+        """Return the operators to dump of a model, empty for all; None if it is not dumped."""
         found = [layers for name, layers in self.models if name in ("", model)]
         if not found:
             return None
@@ -104,7 +104,7 @@ class ModelDump:
     ) -> None:
         """Prepare a dump of `graph`, a serialized ModelProto. Raises onnxruntime's exceptions.
 
-        `name` is the name of the model's file. `layers` has the names of operators; empty for all.
+        `name` is the name of the model's file. `layers` names the operators to dump; empty for all.
         """
         import onnx
 
@@ -131,7 +131,7 @@ class ModelDump:
         self._indexes = count()
 
     def write(self, inputs: Sequence[Bound], device: int, model: int, stream: str) -> None:
-        """Write the files of one execution with these inputs. Computes the graph once more."""
+        """Write the files of one execution with these inputs. Computes the graph again."""
         computed = self._graph.run_unsized(inputs, self._values) if self._values else []
         values = dict(zip(self._values, computed, strict=True))
         values |= {each.name: elements(each) for each in inputs if each.name in self._fed}
@@ -156,7 +156,7 @@ class ModelDump:
 
 
 def _of_the_compiler(node: NodeProto) -> bool:
-    """Return whether the node only rounds for `compiler.tensors`; a card has no such operator."""
+    """Return whether `compiler.tensors` added the node for rounding. A card has no such node."""
     return node.op_type == "Cast" and bool(node.name == f"{node.output[0]}/cast")
 
 
@@ -212,12 +212,12 @@ class Dumps:
     def __init__(self) -> None:
         self.initialised = False
         self.config: DumpConfig | None = None
-        """The configuration for models that are loaded now."""
+        """The configuration for models that are loaded from now on."""
         self.of_init = False
-        """True if acl.init() set the configuration, which then lasts until acl.finalize()."""
+        """True if acl.init() set the configuration, which lasts until acl.finalize()."""
 
     def of(self, graph: bytes, name: str, threads: int) -> ModelDump | None:
-        """Return the dump of a model that is loaded now; None if it is not dumped."""
+        """Return the dump of a model that is being loaded; None if it is not dumped."""
         layers = None if self.config is None else self.config.layers(name)
         if self.config is None or layers is None:
             return None

@@ -1,9 +1,9 @@
 """Executions of models: submission, the graph's inputs, and the task that runs on the stream.
 
-With a memory plan (static shapes and gears), `bindings` checks all addresses on the host. The
-stream then checks the gear and the weights, and computes in place in device memory. With free
-shapes the caller waits, and the computation determines the dims of the outputs. AIPP inputs are
-computed from images first.
+With a memory plan (static shapes and gears), `bindings` checks all addresses on the host. Later the
+stream checks the gear and the weights, and computes in place in device memory. With free shapes the
+caller waits, and the computation determines the dims of the outputs. Before the graph runs, AIPP
+computes its inputs from images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ascend_simulator.violations import declare, violate
 
 NOT_SET = declare(
     "model.aipp-not-set",
-    "When an execution starts, the AIPP buffer must hold what set_input_aipp wrote there.",
+    "When an execution starts, the AIPP buffer must hold the data that set_input_aipp wrote.",
 )
 
 
@@ -41,7 +41,7 @@ def graph_inputs(
 ) -> tuple[list[Bound], list[NDArray[Any]]]:
     """Return the graph's inputs, and the arrays to keep alive until the graph has run.
 
-    Violates NOT_SET. Raises Refused RT_MODEL_EXECUTE if AIPP parameters are missing.
+    Checks NOT_SET. Raises Refused RT_MODEL_EXECUTE if AIPP parameters are missing.
     """
     manifest = model.manifest
     bound: list[Bound] = []
@@ -87,7 +87,7 @@ def _set_parameters(model: Model, places: Sequence[Place]) -> Parameters:
 BUSY = declare("model.busy", "A model must be executed on one stream at a time.")
 GEAR_CONTENT = declare(
     "model.gear-content",
-    "When an execution starts, the gear buffer must hold what a setter of its model wrote there.",
+    "When an execution starts, the gear buffer must hold the gear that the model's setter wrote.",
 )
 
 
@@ -96,16 +96,16 @@ def submit(
 ) -> Execution:
     """Submit an execution of the model to `stream`, and return it.
 
-    With `waits` the caller waits for its result. Then a failure is raised by `Execution.result`,
-    not stored in the stream, and outputs without an address are allocated. Violates BUSY,
-    `claims.RACE`, `models.OTHER_CONTEXT` and the rules of `Binding`. Raises Refused:
-    RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
+    With `waits` the caller waits for the result: `Execution.result` raises a failure, which is not
+    stored in the stream, and outputs without an address are allocated. Checks BUSY, `claims.RACE`,
+    `models.OTHER_CONTEXT` and the rules of `Binding`. Raises Refused RT_MODEL_CONTEXT, and like
+    `Binding` and `Stream.submit`.
     """
     check_context(now, model, "execute")
     binding = Binding(now, model, inputs, outputs, allocates=waits)
     execution = Execution(now, model, binding, stream.name, waits=waits)
     with now.lock:
-        # Read before the submission, which itself counts as a write to the workspace.
+        # Read before the submission, which also counts as a write to the workspace.
         execution.others = execution.workspace.others()
         task = Task(
             execution.run, binding.reads(), binding.writes(), f"execute {model.name}", "execute"
@@ -120,7 +120,7 @@ def submit_execution(
 ) -> None:
     """Submit the task of an execution and mark its resources as in use until the host waits.
 
-    Violates BUSY; raises as `Stream.submit` does.
+    Checks BUSY; raises like `Stream.submit`.
     """
     with now.lock:
         ordering = now.streams.ordering
@@ -148,12 +148,12 @@ class Execution:
         self._waits = waits
         self.workspace: Final = model.workspace
         self.others = 0
-        """The count of other writes to the workspace when this execution was submitted."""
+        """The number of writes to the workspace, except by executions, at the submission."""
         self._failure: BaseException | None = None
         self._done = False
 
     def result(self) -> None:
-        """Raise the execution's failure. For a caller with `waits`, after the wait."""
+        """Raise the execution's failure. Call after the wait; only with `waits`."""
         if self._failure is not None:
             raise self._failure
         if not self._done:
@@ -161,9 +161,9 @@ class Execution:
             raise Refused(code, f"execute: {self._model.name}: dropped by its stream")
 
     def run(self) -> None:
-        """Execute; raise failures, or store them for a caller that waits. Outputs are then garbage.
+        """Execute; raise a failure, or store it for a caller that waits. A failure spoils outputs.
 
-        Violates GEAR_CONTENT and `loaded.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
+        Checks GEAR_CONTENT and `loaded.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
         """
         try:
             self._execute()
@@ -191,7 +191,7 @@ class Execution:
         # Overwrite the whole workspace, so that programs cannot rely on its content.
         self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
         manifest = model.manifest
-        # Some inputs point into these arrays, so keep them until the graph has run.
+        # Some inputs are in these arrays, which must exist until the graph has run.
         inputs, arrays = graph_inputs(model, shapes, binding.inputs)
         model.graph.run(inputs, _bound(manifest.outputs, shapes.outputs, binding.outputs))
         if model.dump is not None:
@@ -200,10 +200,10 @@ class Execution:
         now.counters.executed()
 
     def _shapes(self) -> Shapes:
-        """Return the shapes of the gear in the gear buffer; of the largest if no gear was ever set.
+        """Return the shapes of the gear in the gear buffer; of the largest gear if none was set.
 
-        Violates GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for an unknown gear, and for a gear
-        that the buffers are too small for.
+        Checks GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for an unknown gear, and if the buffers
+        are too small for the gear.
         """
         manifest, binding = self._model.manifest, self._binding
         if binding.gear is None:
@@ -224,7 +224,7 @@ class Execution:
         return other
 
     def _misfit(self, shapes: Shapes) -> str:
-        """Name a buffer too small for `shapes`, which the host did not check; '' if all fit."""
+        """Name a buffer that is too small for `shapes`, which the host did not check, or ''."""
         manifest, binding = self._model.manifest, self._binding
         for tensors, dims, places in (
             (manifest.inputs, shapes.inputs, binding.inputs),
@@ -260,10 +260,10 @@ def execute_free_shapes(
 ) -> None:
     """Execute after the earlier tasks of `stream`, and wait. Fills the outputs' descriptions.
 
-    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and the rules of `bindings.located`,
+    Checks `models.OTHER_CONTEXT`, `datasets.DEAD`, and the rules of `bindings.located`,
     `check_apart` and `submit_execution`. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside the compiled ranges; GE_FAILURE for short buffers, with the
-    needed bytes in its text (inferred, not documented); RT_MODEL_EXECUTE.
+    needed bytes in the text (inferred); RT_MODEL_EXECUTE.
     """
     check_context(now, model, "execute")
     what = f"execute: {model.name}"

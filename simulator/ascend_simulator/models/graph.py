@@ -37,7 +37,7 @@ _ELEMENTS: Final[Mapping[int, Any]] = {
     DataType.ACL_UINT64: np.uint64,
     DataType.ACL_BOOL: np.bool_,
 }
-"""aclDataType -> the element type in ONNX Runtime's bindings."""
+"""The element types in ONNX Runtime's bindings, by aclDataType."""
 _ONLY_FATAL: Final = 4
 
 _shared: Final[WeakValueDictionary[tuple[str, int], Graph]] = WeakValueDictionary()
@@ -58,7 +58,7 @@ class Bound:
 
 
 def elements(bound: Bound) -> Array:
-    """Return a copy of the elements; BF16 as 16-bit integers."""
+    """Return a copy of the elements. BF16 is returned as 16-bit integers."""
     kind = np.dtype(np.uint16 if bound.dtype == DataType.ACL_BF16 else _ELEMENTS[bound.dtype])
     count = math.prod(bound.dims)
     return np.frombuffer(ctypes.string_at(bound.address, count * kind.itemsize), kind).reshape(
@@ -94,7 +94,7 @@ class Graph:
 
     @classmethod
     def shared(cls, digest: str, graph: bytes, threads: int) -> Graph:
-        """Open as `open` does; models with the same content share one graph while any is loaded."""
+        """Return the graph that all loaded models of the same content share, see `open`."""
         with _lock:
             found = _shared.get((digest, threads))
             if found is None:
@@ -111,7 +111,7 @@ class Graph:
         self._session.run_with_iobinding(binding)
 
     def run_unsized(self, inputs: Sequence[Bound], names: Sequence[str]) -> list[Array]:
-        """Execute once; return outputs with the computed dims in new arrays."""
+        """Execute once; return the outputs in new arrays, with the computed dims."""
         binding = self._bind(inputs)
         for name in names:
             binding.bind_output(name, "cpu")

@@ -1,8 +1,9 @@
-"""Loaded models: their memory, the gear last set, loading and unloading.
+"""Loaded models: their memory, the gear that was set last, loading and unloading.
 
-On a device an execution reads the weights from a block of memory. Here ONNX Runtime has its own
-copy. The block contains the bytes of the file instead. Every load writes them, and executions check
-that they are unchanged. The content of the workspace is undefined.
+On a device an execution reads the weights from a block of memory. In the simulator, ONNX Runtime
+has its own copy of the weights, and the block contains the bytes of the file. Every load writes
+these bytes, and executions check that they are unchanged. The content of the workspace is
+undefined.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _SLICE: Final = 256 * 1024
 class WeightImage:
     """The bytes of a weight block: the bytes of the file's graph, truncated, or padded with zeros.
 
-    Each execution checks one slice of 256 KiB in turn (0.1 ms), and the unload checks all slices.
-    Small weights are therefore checked completely at every execution. A change in large weights is
-    found at the unload at the latest. Safe from any thread.
+    Each execution checks one slice of 256 KiB (0.1 ms), in turn, and the unload checks all slices.
+    So every execution checks small weights completely, and a change in large weights is found at
+    the unload at the latest. Safe from any thread.
     """
 
     def __init__(self, graph: bytes, nbytes: int) -> None:
@@ -51,7 +52,7 @@ class WeightImage:
         self._next = 0
 
     def write(self, graph: bytes, target: Bytes) -> None:
-        """Fill `target`, which has `nbytes` or more, as a load does."""
+        """Fill `target`, which has `nbytes` or more, like a load."""
         _fill(target[: self.nbytes], graph)
 
     def is_same(self, other: WeightImage) -> bool:
@@ -59,7 +60,7 @@ class WeightImage:
         return self.nbytes == other.nbytes and self._sums == other._sums
 
     def check_next(self, content: Bytes, name: str) -> None:
-        """Check one slice. Violates CHANGED."""
+        """Check CHANGED for the next slice."""
         if not self._sums:
             return
         with self._lock:
@@ -67,7 +68,7 @@ class WeightImage:
         self._check(content, index, name)
 
     def check_all(self, content: Bytes, name: str) -> None:
-        """Check every slice. Violates CHANGED."""
+        """Check CHANGED for every slice."""
         for index in range(len(self._sums)):
             self._check(content, index, name)
 
@@ -95,8 +96,8 @@ PATTERN: Final = 0xB7
 class Workspace:
     """A block of memory that models use as workspace, completely or in part.
 
-    Filling some hundred MiB takes longer than a small execution. The block is therefore refilled
-    only if it may have been written since the last fill, so that a reader always finds the pattern.
+    Each execution must find the fill pattern. Filling some hundred MiB takes longer than a small
+    execution, so the block is only filled if it may have been written since the last fill.
     """
 
     def __init__(self, block: Block) -> None:
@@ -116,7 +117,7 @@ class Workspace:
     def fill(self, ptr: int, nbytes: int, others: int) -> None:
         """Fill these bytes with the pattern.
 
-        `others` is the count of other writes when the execution was submitted.
+        `others` is the result of the method `others` when the execution was submitted.
         """
         first = ptr - self._block.start
         end = first + nbytes
@@ -155,13 +156,13 @@ class Model:
     workspace: Workspace
     """The state of the block that contains `work`, shared by all models in that block."""
     dump: ModelDump | None = None
-    """The dump of its executions; None if it is not dumped."""
+    """The dump of the model's executions; None if they are not dumped."""
     gear: int | None = None
-    """Index of the gear last set by any caller; None if none was set."""
+    """Index of the gear that was set last; None if no gear was set."""
     gear_at: dict[int, int] = field(default_factory=dict)
-    """Address of a gear buffer -> index of the gear that a setter last wrote there."""
+    """Index of the gear that a setter last wrote into a gear buffer, by address of the buffer."""
     aipp_at: dict[int, bytes] = field(default_factory=dict)
-    """Address of a dynamic AIPP parameter buffer -> the bytes that a setter last wrote there."""
+    """The bytes that a setter last wrote into a buffer for dynamic AIPP, by address."""
     executions: PendingExecutions = field(default_factory=PendingExecutions)
 
     @property
@@ -174,7 +175,7 @@ class Models:
     """The loaded models: a `Part` of the process."""
 
     def __init__(self) -> None:
-        # Ids are never 0 and never reused. Models without a memory plan have their own numbers.
+        # Ids are never 0 and never reused. Models without a memory plan have their own sequence.
         self._numbers = {True: count(1), False: count(_FIRST_UNPLANNED)}
         self._models: dict[int, Model] = {}
 
@@ -221,16 +222,8 @@ class Models:
         context = now.context()
         manifest = om.manifest
         now.faults.strike("load")
-        if manifest.soc != now.settings.soc:
-            text = f"load: found a model for {manifest.soc}, expected {now.settings.soc}"
-            raise Refused(Code.RT_SOC_VERSION, text)
+        _check_file(now, manifest, work)
         planned = manifest.family != "dynamic"
-        if not planned and work is not None:
-            violate(
-                DYNAMIC_WITH_MEMORY,
-                "load: found memory for a model with free shapes, which allocates at run time. "
-                "Compile it with gears",
-            )
         work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
         number = self.next_number(planned=planned)
         name = f"model {number}"
@@ -248,11 +241,7 @@ class Models:
             own_work, own_weights = regions
             self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
-                # Every load writes the weights, even those shared with another load of the file, so
-                # that model must not be executing.
-                what = f"load of {name} (weights)"
-                now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
-                image.write(om.graph, own_weights.content)
+                _write_weights(now, name, image, om.graph, own_weights)
             graph = _graph(now, om)
             dump = now.part(Dumps).of(om.graph, file, now.settings.threads)
         except BaseException:
@@ -273,7 +262,7 @@ class Models:
     def unload(self, number: int) -> None:
         """Unload the model; the caller's memory is unchanged.
 
-        Violates OTHER_CONTEXT, UNLOAD_BUSY and `CHANGED`. Raises as `get` does, and Refused
+        Checks OTHER_CONTEXT, UNLOAD_BUSY and `CHANGED`. Raises like `get`, and Refused
         RT_CONTEXT_NULL.
         """
         now = process.current()
@@ -298,7 +287,7 @@ class Models:
     def _check_weights_kept(self, name: str, work: Region, own: Range, image: WeightImage) -> None:
         """Check that loading and executing this model changes no model's weights.
 
-        `own` is the range of its weights, which another load of the same file may share.
+        `own` is the range of this model's weights. Another load of the same file may share it.
         """
         for other in list(self._models.values()):
             theirs = other.weights.ptr, other.image.nbytes
@@ -321,11 +310,11 @@ class Models:
         return frozenset(self._models)
 
     def live(self) -> list[str]:
-        """Return nothing: models are reported as contents of their contexts."""
+        """Return no names: models are reported as contents of their contexts."""
         return []
 
     def close(self) -> None:
-        """Forget the models; the process releases their memory."""
+        """Remove the models; the process releases their memory."""
         self._models.clear()
 
 
@@ -335,14 +324,37 @@ def models() -> Models:
 
 
 def check_context(now: Process, model: Model, what: str) -> None:
-    """Check that the model's context is current in the thread. Violates OTHER_CONTEXT.
+    """Check OTHER_CONTEXT: the model's context must be current in the thread.
 
     Raises Refused: RT_CONTEXT_NULL; RT_MODEL_CONTEXT after a violation in lenient mode.
     """
     if now.context() is not model.context:
-        text = f"{what}: {model.name}: the current context is not the one of its load"
+        text = f"{what}: {model.name}: the current context is not the context of the load"
         violate(OTHER_CONTEXT, text)
         raise Refused(Code.RT_MODEL_CONTEXT, text)
+
+
+def _check_file(now: Process, manifest: Manifest, work: Given | None) -> None:
+    """Check that the chip executes the file, and that the model can use the caller's memory."""
+    if manifest.soc != now.settings.soc:
+        text = f"load: found a model for {manifest.soc}, expected {now.settings.soc}"
+        raise Refused(Code.RT_SOC_VERSION, text)
+    if manifest.family == "dynamic" and work is not None:
+        violate(
+            DYNAMIC_WITH_MEMORY,
+            "load: found memory for a model with free shapes, which allocates at run time. "
+            "Compile it with gears",
+        )
+
+
+def _write_weights(
+    now: Process, name: str, image: WeightImage, graph: bytes, weights: Region
+) -> None:
+    # Every load writes the weights, even those shared with another load of the file, so that model
+    # must not be executing.
+    what = f"load of {name} (weights)"
+    now.claims.host_access(weights.ptr, image.nbytes, write=True, what=what)
+    image.write(graph, weights.content)
 
 
 def _graph(now: Process, om: Om) -> Graph:

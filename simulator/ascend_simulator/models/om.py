@@ -2,11 +2,11 @@
 
     magic, version, length of the manifest, length of the graph, SHA-256   64 bytes
     manifest                                                               JSON
-    graph                                                                  ONNX, weights in it
+    graph                                                                  ONNX, with its weights
 
-The digest covers all other bytes, so that any lost or changed byte is detected. `query_size` and
+The SHA-256 covers all other bytes, so that any lost or changed byte is detected. `query_size` and
 model descriptions use only the manifest; the graph is opened only for execution. The manifest is
-JSON, so that `head -c` shows a file's content to a person.
+JSON, so that people can read it with `head -c`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class OmTensor:
     format: int
     """An aclFormat."""
     dims: Dims
-    """Dims, -1 where gears or ranges change a dim; for outputs those of the largest gear."""
+    """Dims. Inputs: a dim that gears or ranges change is -1. Outputs: dims of the largest gear."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """For a dynamic model: minimum and maximum of each dim; a maximum of -1 is unbounded."""
+    """For a dynamic model: minimum and maximum of each dim; -1 means no maximum."""
 
     def nbytes(self, dims: Dims) -> int:
         """Return the bytes of the elements at these dims."""
@@ -67,19 +67,19 @@ class OmTensor:
 
     @property
     def most_bytes(self) -> int:
-        """For a dynamic model: bytes at the maximum of each dim; 0 if one is unbounded."""
+        """For a dynamic model: bytes at the maximum of each dim; 0 if a dim has no maximum."""
         largest = tuple(high for _, high in self.ranges) if self.ranges else self.dims
         return 0 if min(largest, default=0) < 0 else self.nbytes(largest)
 
 
 @dataclass(frozen=True, slots=True)
 class OmAipp:
-    """The AIPP of one graph input: how it is computed from images."""
+    """The AIPP of one graph input, which computes the input from images."""
 
     dtype: int
     """The graph input's aclDataType."""
     dims: Dims
-    """The graph input's channels, height, width; -1 where gears change them."""
+    """The graph input's channels, height, width; a dim that gears change is -1."""
     parameters: Parameters | None
     """None for dynamic AIPP, whose parameters are set before executions."""
     most_bytes: int
@@ -91,7 +91,7 @@ class Shapes:
     """One set of shapes that a model can execute, in the order of inputs and outputs."""
 
     gear: Dims
-    """The values in the gear input that select it; () for a static model."""
+    """The values in the gear input that select these shapes; () for a static model."""
     inputs: tuple[Dims, ...]
     """Dims of the data inputs, without the gear input."""
     outputs: tuple[Dims, ...]
@@ -110,13 +110,13 @@ class Manifest:
     """The data inputs, without the gear input."""
     outputs: tuple[OmTensor, ...]
     shapes: tuple[Shapes, ...]
-    """One entry for a static model, one per gear in the flag's order, none for a dynamic model."""
+    """One entry for a static model; one entry per gear, in the flag's order; () if dynamic."""
     order: tuple[int, ...]
     """The inputs in the order of --input_shape. The dims of a gear are listed in this order."""
     largest: int
-    """Index in `shapes` of the gear that is executed if none was set."""
+    """Index in `shapes` of the largest gear, which is executed if no gear was set."""
     work_bytes: int
-    """The result of `query_size`: see `compiler.inference`. 0 for a dynamic model."""
+    """The workspace that `query_size` returns, see `compiler.inference`; 0 for a dynamic model."""
     lean_work_bytes: int
     """`work_bytes` without the share of inputs and outputs that are only in the caller's memory."""
     weight_bytes: int
@@ -137,7 +137,7 @@ class Manifest:
 
     @property
     def aipp_rows(self) -> int:
-        """Number of images in the dynamic AIPP parameters, that of the largest gear."""
+        """Number of images in the dynamic AIPP parameters: the images of the largest gear."""
         if self.family == "batch":
             return max(rows for (rows,) in (shapes.gear for shapes in self.shapes))
         place = next(index for index, own in enumerate(self.aipp) if own)
@@ -149,13 +149,13 @@ class Manifest:
         return len(self.shapes[0].gear) if self.shapes else 0
 
     def input_bytes(self, index: int) -> int:
-        """Return the maximum bytes of data input `index`; 0 if unbounded."""
+        """Return the maximum bytes of data input `index`; 0 if there is no maximum."""
         tensor = self.inputs[index]
         sizes = (tensor.nbytes(shapes.inputs[index]) for shapes in self.shapes)
         return max(sizes, default=tensor.most_bytes)
 
     def output_bytes(self, index: int) -> int:
-        """Return the maximum bytes of output `index`; 0 if the file does not say."""
+        """Return the maximum bytes of output `index`; 0 if the maximum is unknown."""
         tensor = self.outputs[index]
         sizes = (tensor.nbytes(shapes.outputs[index]) for shapes in self.shapes)
         return max(sizes, default=tensor.most_bytes)
@@ -176,7 +176,7 @@ def parse_bundle(data: bytes | memoryview, name: str = "bundle in memory") -> li
     """Parse the models of a bundle.
 
     Raises Refused: INVALID_PARAM for another file or too few bytes (GetBundleNumAndOffset in GE's
-    model.cpp), else as `parse`.
+    model.cpp), and like `parse`.
     """
     if len(data) < _BUNDLE.size or bytes(data[:8]) != BUNDLE_MAGIC:
         raise Refused(Code.INVALID_PARAM, f"{name}: found another file, expected a bundle")
@@ -206,13 +206,13 @@ class Om:
 def read(path: str) -> Om:
     """Read the file at `path`.
 
-    Raises Refused: 145002 if it cannot be read, else as `parse`.
+    Raises Refused: 145002 if the file cannot be read, and like `parse`.
     """
     return parse(content(path), path)
 
 
 def content(path: str) -> bytes:
-    """Return the bytes of the file at `path`. Raises Refused: 145002 if it cannot be read."""
+    """Return the bytes of the file at `path`. Raises Refused 145002 if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -32,7 +32,7 @@ DTYPES: Final[Mapping[int, str]] = {
     DataType.ACL_DOUBLE: "f8",
     DataType.ACL_BOOL: "?",
 }
-"""The types of operators' tensors -> NumPy's types."""
+"""NumPy's types of operators' tensors, by aclDataType."""
 
 Array: TypeAlias = NDArray[Any]
 Attributes: TypeAlias = Mapping[str, object]
@@ -45,7 +45,7 @@ class Tensor(NamedTuple):
     dims: tuple[int, ...]
     format: int
     const: str = ""
-    """The bytes of a constant input, in hex; empty for others."""
+    """The bytes of a constant input, in hex; empty for other tensors."""
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -122,10 +122,10 @@ OPERATORS: Final[Mapping[str, Callable[[Sequence[Array], Attributes], list[Array
     "MatMul": _matmul,
     "Mul": lambda inputs, _: [inputs[0] * inputs[1]],
 }
-"""The simulated operators: inputs and attributes -> outputs of any type."""
+"""The simulated operators by name: they compute outputs of any type from inputs and attributes."""
 
 TYPE_NAMES: Final = {
     "float32": DataType.ACL_FLOAT,
     **{DataType(each).name.removeprefix("ACL_").lower(): DataType(each) for each in DTYPES},
 }
-"""The names of types in the file of --singleop."""
+"""Types by their names in the file of --singleop."""

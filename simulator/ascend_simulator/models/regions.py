@@ -21,7 +21,7 @@ IN_RUN = declare("memory.malloc-in-run", "Allocate no device memory after the lo
 
 @dataclass(frozen=True)
 class Given:
-    """A caller's memory for a part of a model. For an address of 0 the system allocates."""
+    """A caller's memory for a part of a model. If `ptr` is 0, the system allocates memory."""
 
     ptr: int = 0
     nbytes: int = 0
@@ -33,7 +33,7 @@ class Region(Place):
 
     holder: str
     own: bool
-    """True if the system allocated it and frees it."""
+    """True if the system allocated the memory and frees it."""
 
 
 NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
@@ -43,7 +43,7 @@ NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
 def system_memory(nbytes: int, policy: int, what: str) -> int:
     """Allocate device memory for a model on behalf of the system.
 
-    Violates IN_RUN. Raises Refused GE_MEMORY_ALLOCATION.
+    Checks IN_RUN. Raises Refused GE_MEMORY_ALLOCATION.
     """
     try:
         return allocate(nbytes, policy, tail=True)
@@ -56,8 +56,8 @@ def system_memory(nbytes: int, policy: int, what: str) -> int:
 def region(now: Process, holder: str, given: Given, needed: int, policy: int) -> Region:
     """Return memory for `needed` bytes of a model, held until `release`.
 
-    Uses the caller's memory if given, else allocates. `holder` is a name for messages, e.g. "model
-    3 (weights)". Violates UNALIGNED, `copies.OTHER_DEVICE` and the rules of `AddressSpace.locate`.
+    Allocates memory if the caller gave none. `holder` is a name for messages, e.g. "model 3
+    (weights)". Checks UNALIGNED, `copies.OTHER_DEVICE` and the rules of `AddressSpace.locate`.
     Raises Refused: GE_PARAM_INVALID if the given memory is too small, GE_MEMORY_ALLOCATION.
     """
     if given.ptr == 0:
@@ -85,7 +85,7 @@ def overlap(one: Range, two: Range) -> bool:
 
 
 def release(now: Process, region: Region) -> None:
-    """End a model's use of the region; free it if the system allocated it."""
+    """End a model's use of the region; free the memory if the system allocated it."""
     if region.block is NOWHERE:
         return
     now.memory.release(region.block, region.holder)
@@ -97,7 +97,7 @@ def release(now: Process, region: Region) -> None:
 def allocate(size: int, policy: int, *, tail: bool) -> int:
     """Allocate `size` bytes on the current context's device; return the address.
 
-    Violates IN_RUN. `tail`: see `blocks.charged_bytes`. Raises Refused: RT_CONTEXT_NULL, and as
+    Checks IN_RUN. For `tail` see `blocks.charged_bytes`. Raises Refused RT_CONTEXT_NULL, and like
     `AddressSpace.malloc`.
     """
     now = process.current()

@@ -1,8 +1,8 @@
 """The memory that tasks and the host use, and the detection of conflicting uses.
 
-A conflict between two streams is decided when the second use is submitted, from the known order
-(`memory.blocks`), not from the timing of the threads. A race is therefore found every time or
-never. Safe from any thread.
+A conflict between two streams is detected when the second use is submitted. It depends on the known
+order (`memory.blocks`), and not on the timing of the threads: a race is found every time or never.
+Safe from any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FREE_BUSY = declare(
 
 
 class Claims:
-    """The memory in use by each stream. Streams have numbers, and names for messages."""
+    """The memory that each stream uses. Streams have numbers, and names for messages."""
 
     def __init__(self, memory: AddressSpace, ordering: Ordering, lock: RLock) -> None:
         self._locate = memory.locate
@@ -36,9 +36,9 @@ class Claims:
         """Names of the existing streams, by number."""
 
     def check(self, stream: int, task: Task) -> list[tuple[Block, Use]]:
-        """Return the uses of `task` if it is submitted to `stream` now. Needs the lock.
+        """Return the memory that `task` uses, before it is submitted to `stream`. Needs the lock.
 
-        Violates RACE. Raises as `AddressSpace.locate` does for its ranges.
+        Checks RACE. Raises like `AddressSpace.locate` for the task's ranges.
         """
         locate, ordering, label = self._locate, self._ordering, task.label
         uses: list[tuple[Block, Use]] = []
@@ -61,7 +61,7 @@ class Claims:
         return uses
 
     def host_access(self, ptr: int, nbytes: int, *, write: bool, what: str) -> None:
-        """Check an access by the host. Violates BUSY; raises as `AddressSpace.locate` does."""
+        """Check BUSY for an access by the host. Raises like `AddressSpace.locate`."""
         block = self._locate(ptr, nbytes, want="any", what=what)
         if block is None or nbytes == 0:
             return
@@ -78,7 +78,7 @@ class Claims:
             )
 
     def check_idle(self, block: Block, what: str) -> None:
-        """Check that a block to be freed is not in use. Violates FREE_BUSY."""
+        """Check FREE_BUSY: a block that is freed must not be in use."""
         with self._lock:
             other = block.uses.conflict(self._ordering, Use(OWNER, 0, block.size, True))
         if other is not None:

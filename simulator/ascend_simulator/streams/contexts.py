@@ -1,4 +1,4 @@
-"""Devices and contexts: which exist, which is current in a thread, and what they contain."""
+"""The devices and contexts of the process, their contents, and each thread's current context."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Context:
     handle: int = 0
     alive: bool = True
     contents: dict[int, str] = field(default_factory=dict)
-    """Contents that were not destroyed: handle or other key -> name for messages."""
+    """Names, for messages, of the contents that were not destroyed, by handle or model id."""
 
 
 class Current(threading.local):
@@ -58,7 +58,7 @@ class Contexts:
     ) -> None:
         """Make the contexts.
 
-        `budget` limits streams. `ended` ends the contents of a context without checking rules.
+        `budget` limits streams. `ended` releases the contents of a context without checking rules.
         """
         self._memory = memory
         self._streams = streams
@@ -72,18 +72,18 @@ class Contexts:
     # -- queries ----------------------------------------------------------------------------------
 
     def get(self) -> Context:
-        """Return the current context of this thread. Raises Refused RT_CONTEXT_NULL if none."""
+        """Return the current context of this thread. Raises Refused RT_CONTEXT_NULL without it."""
         context = self.current.context
         if context is None or not context.alive:
             raise Refused(Code.RT_CONTEXT_NULL, "this thread has no current context")
         return context
 
     def all(self) -> list[Context]:
-        """Return the existing contexts, including default ones."""
+        """Return the existing contexts, including default contexts."""
         return list(self._handles)
 
     def sets(self) -> list[tuple[int, int]]:
-        """Return each device that is set, with its count of sets."""
+        """Return each device that is set, with the number of its sets."""
         return [(device, count) for device, count in enumerate(self._sets) if count]
 
     # -- devices ----------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Contexts:
     def reset_device(self, device: int) -> None:
         """Undo one set; the last undo destroys the default context. Waits for the device's tasks.
 
-        Violates NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID, and as
+        Checks NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID, and like
         `Streams.rethrow`.
         """
         with self._streams.lock:
@@ -121,9 +121,9 @@ class Contexts:
             violate(RESET_LEAKS, f"reset_device: device {device}: not released: {', '.join(left)}")
 
     def reset_device_force(self, device: int) -> None:
-        """Release everything on `device`, for any count of sets.
+        """Release everything on `device`, for any number of sets.
 
-        Violates NEVER_SET. Raises Refused RT_INVALID_DEVICEID, and as `Streams.rethrow`.
+        Checks NEVER_SET. Raises Refused RT_INVALID_DEVICEID, and like `Streams.rethrow`.
         """
         self._check_set(device, "reset_device_force")
         self._sets[device] = 0
@@ -159,9 +159,9 @@ class Contexts:
         self.current.context = context
 
     def destroy(self, handle: int) -> None:
-        """Destroy a context of `create`. Violates CONTEXT_LEAKS.
+        """Destroy a context of `create`. Checks CONTEXT_LEAKS.
 
-        Raises Refused RT_CONTEXT_NULL for an unknown or default context, and as `Streams.rethrow`.
+        Raises Refused RT_CONTEXT_NULL for unknown and default contexts, and like `Streams.rethrow`.
         """
         context = self._handles.get(handle)
         if context is None or context.is_default:

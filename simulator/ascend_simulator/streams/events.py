@@ -35,8 +35,8 @@ NO_SYNC = declare(
 class Event:
     """An event. Callers hold no lock; methods that wait release the GIL.
 
-    For create_event `flags` is None: its events record time, order tasks and cannot be reset.
-    `is_ex` is set for events of create_event_ex_with_flag.
+    Events of create_event have `flags` None: they record time, order tasks and cannot be reset.
+    Events of create_event_ex_with_flag have `is_ex`.
     """
 
     context: Context
@@ -48,7 +48,7 @@ class Event:
     stream: Stream | None = None
     """The stream of the last record."""
     waits: dict[Stream, int] = field(default_factory=dict)
-    """Stream -> the number of its last wait for this event."""
+    """The number of the last wait for this event, by stream."""
 
     def record(self, stream: Stream) -> None:
         """Record the event after the current last task of `stream`."""
@@ -56,7 +56,7 @@ class Event:
         self.stream = stream
 
     def reset(self) -> None:
-        """Return to the state before the first record. Violates BAD_RESET."""
+        """Return to the state before the first record. Checks BAD_RESET."""
         if self.flags is None or self.is_ex or not self._orders:
             self._refuse(BAD_RESET, "reset_event")
         self.mark = None
@@ -64,7 +64,7 @@ class Event:
     def delay(self, stream: Stream) -> None:
         """Make all later tasks of `stream` wait for the event.
 
-        Violates NO_SYNC and NOT_RECORDED.
+        Checks NO_SYNC and NOT_RECORDED.
         """
         if not self._orders:
             self._refuse(NO_SYNC, "stream_wait_event")
@@ -74,9 +74,9 @@ class Event:
         self.waits[stream] = stream.wait_for(self.mark)
 
     def synchronize(self, streams: Streams, timeout_s: float | None) -> None:
-        """Make the host wait. Violates NOT_RECORDED.
+        """Make the host wait for the event. Checks NOT_RECORDED.
 
-        Raises Refused RT_EVENT_SYNC_TIMEOUT, and as `Stream.rethrow`.
+        Raises Refused RT_EVENT_SYNC_TIMEOUT, and like `Stream.rethrow`.
         """
         if self.mark is None or self.stream is None:
             self._violate_not_recorded("synchronize_event")
@@ -87,15 +87,15 @@ class Event:
         self.stream.rethrow()
 
     def check_query(self) -> None:
-        """Check that the deprecated query accepts this event. Violates BAD_QUERY."""
+        """Check BAD_QUERY: the deprecated query_event must accept this event."""
         if self.is_ex:
             self._refuse(BAD_QUERY, "query_event")
 
     def is_done(self, streams: Streams) -> bool:
-        """Return whether the event is recorded and complete. Violates NOT_RECORDED.
+        """Return whether the event is recorded and complete. Checks NOT_RECORDED.
 
         An event of create_event_ex_with_flag is complete before it is recorded, according to the
-        page of aclrtRecordEvent. Raises as `Stream.rethrow`.
+        page of aclrtRecordEvent. Raises like `Stream.rethrow`.
         """
         if self.mark is None or self.stream is None:
             if self.is_ex:
@@ -113,9 +113,9 @@ class Event:
         not_recorded: Code = Code.RT_EVENT_NOT_COMPLETE,
         not_passed: Code = Code.RT_EVENT_NOT_COMPLETE,
     ) -> int:
-        """Return the time at which the event completed. Violates NO_TIME_LINE, NOT_RECORDED.
+        """Return the time at which the event completed. Checks NO_TIME_LINE, NOT_RECORDED.
 
-        Raises Refused with the given codes if it was not recorded or is not complete.
+        Raises Refused with the given codes if the event was not recorded or is not complete.
         """
         if self.flags is not None and not self.flags & EventFlag.ACL_EVENT_TIME_LINE:
             violate(NO_TIME_LINE, f"{self.name}: found flags {int(self.flags):#x}")
@@ -126,10 +126,10 @@ class Event:
         return self.mark.stamp_ns
 
     def destroy(self) -> None:
-        """Check that no stream still waits for the event. Violates WAITED_FOR."""
+        """Check WAITED_FOR: no stream may still wait for the event."""
         waiting = [stream.name for stream, number in self.waits.items() if stream.waits_at(number)]
         if waiting:
-            violate(WAITED_FOR, f"{self.name}: still waited for by {', '.join(waiting)}")
+            violate(WAITED_FOR, f"{self.name}: found waiting {', '.join(waiting)}")
 
     @property
     def _orders(self) -> bool:
@@ -158,11 +158,11 @@ class Events:
         self._names = count(1)
 
     def get(self, handle: int, what: str) -> Event:
-        """Return the event. Violates DEAD.
+        """Return the event. Checks DEAD.
 
         Raises Refused: RT_CONTEXT_NULL, INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed
-        event in lenient mode, RT_STREAM_CONTEXT for an event of another context. Documents bind
-        events to their context; that this applies to every call is an inference.
+        event in lenient mode, RT_STREAM_CONTEXT for an event of another context (for some calls
+        inferred: the documents only say that events belong to their context).
         """
         context = self._contexts.get()
         event = self._handles.get(handle)
@@ -185,7 +185,7 @@ class Events:
         """
         context = self._contexts.get()
         with self._lock:
-            # CANN's create_event takes the resource at the first record; counting here is stricter.
+            # CANN's create_event takes the resource at the first record; this check is stricter.
             self._budget.take(context.device, "create_event")
             event = Event(context, flags, is_ex, f"event {next(self._names)}")
             handle = self._handles.add(event)
@@ -193,7 +193,7 @@ class Events:
         return handle
 
     def destroy(self, handle: int) -> None:
-        """Destroy an event immediately. Violates WAITED_FOR; raises as `get` does."""
+        """Destroy an event immediately. Checks WAITED_FOR; raises like `get`."""
         event = self.get(handle, "destroy_event")
         event.destroy()
         with self._lock:
@@ -201,7 +201,7 @@ class Events:
             del event.context.contents[handle]
 
     def drop(self, handle: int) -> bool:
-        """Forget an event without checking rules; return whether it existed."""
+        """Remove an event without checking rules; return whether it existed."""
         event = self._handles.get(handle)
         if event is None:
             return False

@@ -1,7 +1,8 @@
 """Callbacks: functions of the program that a stream runs on a thread of the program.
 
-When a subscribed stream reaches a callback, it puts it into the queue of its thread. The thread
-takes it from there in acl.rt.process_report. A blocking callback stops the stream until it returns.
+A program subscribes a stream with a thread. When the stream reaches a callback, the callback is put
+into the thread's queue, from which acl.rt.process_report takes it on the thread. A blocking
+callback stops the stream until the callback returns.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Callback:
     stream: Stream
     blocks: bool
     done: Mark
-    """Passed when the callback has returned, with the stream's knowledge at the callback."""
+    """Passed when the callback has returned. Its `knowledge` is that of the callback's position."""
     submitted: Origin
 
 
@@ -56,7 +57,7 @@ class _CallbackQueue:
     thread_id: int
     device: int
     thread: threading.Thread | None
-    """The thread object at the subscription: after its end the id may belong to another thread."""
+    """The thread with this id at the subscription; later the id may belong to another thread."""
     streams: set[Stream] = field(default_factory=set)
     waiting: deque[_Callback] = field(default_factory=deque)
     arrived: threading.Condition = field(default_factory=threading.Condition)
@@ -79,7 +80,7 @@ class Reports:
         self._queues: dict[int, _CallbackQueue] = {}
         self._of_stream: dict[Stream, _CallbackQueue] = {}
         self._launched: dict[_Callback, _CallbackQueue] = {}
-        """Callbacks that have not returned, oldest first."""
+        """Callbacks that have not returned, oldest first, and their queues."""
         self._inside: Final = _Inside()
 
     def live(self) -> list[str]:
@@ -89,10 +90,10 @@ class Reports:
     # -- subscriptions ----------------------------------------------------------------------------
 
     def subscribe(self, thread_id: int, stream: Stream, device: int) -> None:
-        """Run the stream's callbacks on that thread from now on.
+        """Run the stream's callbacks on the thread `thread_id` from now on.
 
-        Raises Refused (both are inferences): RT_STREAM_SUBSCRIBE for a stream that is already
-        subscribed, RT_THREAD_SUBSCRIBE for a thread that serves another device.
+        Raises Refused RT_STREAM_SUBSCRIBE for a stream that is already subscribed, and
+        RT_THREAD_SUBSCRIBE for a thread that serves another device (both inferred).
         """
         with self._lock:
             if stream in self._of_stream:
@@ -108,9 +109,9 @@ class Reports:
             self._of_stream[stream] = queue
 
     def unsubscribe(self, thread_id: int, stream: Stream) -> None:
-        """End the stream's subscription. Violates PENDING; waiting callbacks are then lost.
+        """End the stream's subscription. Drops callbacks that have not run; these violate PENDING.
 
-        Raises Refused RT_THREAD_SUBSCRIBE if the thread does not serve the stream (an inference).
+        Raises Refused RT_THREAD_SUBSCRIBE if the thread does not serve the stream (inferred).
         """
         with self._lock:
             queue = self._queues.get(thread_id)
@@ -153,8 +154,8 @@ class Reports:
     def process(self, timeout_s: float | None) -> None:
         """Wait for the next callback of this thread and run it.
 
-        Violates RAISED, a caution. Raises Refused: RT_THREAD_SUBSCRIBE without a subscription,
-        RT_REPORT_TIMEOUT if none arrives.
+        Checks RAISED. Raises Refused: RT_THREAD_SUBSCRIBE without a subscription,
+        RT_REPORT_TIMEOUT if no callback arrives.
         """
         queue = self._queues.get(threading.get_ident())
         if queue is None:
@@ -172,9 +173,9 @@ class Reports:
         self._run(callback)
 
     def awaited(self) -> Mark | None:
-        """Return the mark of a callback that a waiting host depends on; None if none will run.
+        """Return the mark of the oldest callback that will run; None without such a callback.
 
-        Violates NOT_SERVED; lenient mode then drops callbacks whose thread has ended.
+        Drops callbacks whose thread has ended; these violate NOT_SERVED.
         """
         with self._lock:
             lost = [each for each, queue in self._launched.items() if not queue.is_served]
@@ -188,7 +189,7 @@ class Reports:
         return waiting[0] if waiting else None
 
     def check_wait(self, stream: Stream, what: str) -> None:
-        """Check that the thread may wait for `stream`. Violates WAITS.
+        """Check WAITS: the calling thread must not run a callback for which `stream` waits.
 
         Raises Refused RT_STREAM_SYNC_TIMEOUT after a violation in lenient mode.
         """

@@ -1,7 +1,7 @@
 """Streams: tasks that run in order on a thread per stream, the table of streams, and host waits.
 
-`Stream.submit` returns immediately. The host learns that a task has ended or failed only by
-waiting. Safe from any thread.
+`Stream.submit` returns immediately. The host must wait to find out whether a task has ended or
+failed. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _Entry: TypeAlias = "tuple[int, Task, Origin] | Mark | _WaitFor | None"
 
 
 class Owner(Protocol):
-    """The collection of streams, `streams.Streams`, as a stream uses it."""
+    """The part of `Streams` that a stream uses."""
 
     lock: RLock
     lost: bool
 
     @property
     def seed(self) -> int | None:
-        """A number if streams have no threads and run in a waiting thread."""
+        """The seed if streams have no threads and run in a waiting thread; else None."""
 
     @property
     def queue(self) -> int:
-        """The maximum of pending tasks of a stream; 0 is no limit."""
+        """The maximum number of pending tasks of a stream; 0 means no limit."""
 
     @property
     def ordering(self) -> Ordering:
@@ -63,11 +63,11 @@ class Owner(Protocol):
 
     @property
     def timeline(self) -> deque[Span]:
-        """The latest tasks with a kind; its length is bounded."""
+        """The latest tasks that have a kind; its length is bounded."""
 
     @property
     def on_task(self) -> Callable[[Span], object] | None:
-        """Called with each of these tasks; None if not recorded."""
+        """Called with each finished task that has a kind; None if tasks are not recorded."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
         """Wait for `mark` and add its knowledge to the host's; False after `timeout_s`."""
@@ -116,15 +116,15 @@ class Stream:
         self.number = number
         self.name = name
         self.failure_mode: FailureMode | None = None
-        """None until set; then the stream continues after a failure."""
+        """None until it is set. With None the stream continues after a failure."""
 
     # -- called by the host -----------------------------------------------------------------------
 
     def submit(self, task: Task) -> None:
         """Queue `task` after all earlier tasks. Never blocks.
 
-        Violates and raises as `Claims.check` does. Raises Refused: RT_STREAM_TASK_FULL, and
-        RT_STREAM_ABORT after the streams of its context have stopped.
+        Checks and raises like `Claims.check`. Raises Refused: RT_STREAM_TASK_FULL, and
+        RT_STREAM_ABORT after the streams of the context have stopped.
         """
         owner = self._owner
         with owner.lock:
@@ -202,11 +202,11 @@ class Stream:
             raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: stopped after a failed task")
 
     def remember(self, raised: BaseException) -> None:
-        """Store a callback's exception, to be raised at the next wait like a task's."""
+        """Store the exception of a callback or task; the next wait raises it."""
         self._raised = self._raised or raised
 
     def rethrow(self) -> None:
-        """Raise the latest exception of a task other than Refused, once."""
+        """Raise the first stored exception of a task, other than Refused, once."""
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
@@ -219,7 +219,7 @@ class Stream:
 
     @property
     def is_finished(self) -> bool:
-        """True if no task and no mark is left; the host need not know it."""
+        """True if no task and no mark is left, even if the host has not waited for them."""
         is_done = self._passed == self._owner.ordering.last(self.number)
         return is_done and (self._mark is None or self._mark.done)
 
@@ -253,7 +253,7 @@ class Stream:
                 entry.mark.wait(None)
 
     def is_ready(self) -> bool:
-        """Return whether `step` can run something. For runners without threads."""
+        """Return whether `step` can run an entry. For runners without threads."""
         while True:
             if self._head is None:
                 try:
@@ -267,7 +267,7 @@ class Stream:
             self._head = None
 
     def step(self) -> None:
-        """Run one entry; `is_ready` was true."""
+        """Run one entry. Call only if `is_ready` is true."""
         entry, self._head = self._head, None
         if isinstance(entry, Mark):
             entry.pass_()
@@ -332,15 +332,15 @@ class Streams:
     ) -> None:
         """Make an empty table.
 
-        `queue` is the maximum of pending tasks of a stream; 0 is no limit. `timeline` is the number
-        of finished tasks to keep.
+        `queue` is the maximum number of pending tasks of a stream; 0 means no limit. `timeline` is
+        the number of finished tasks to keep.
         """
         self.lock = lock
         self.seed: Final = seed
         self.queue: Final = queue
         self.timeline: Final[deque[Span]] = deque(maxlen=timeline)
         self.on_task: Callable[[Span], object] | None = None
-        """Called with each finished task, from any thread; None if not recorded."""
+        """Called with each finished task, from any thread; None if tasks are not recorded."""
         self.ordering: Final = Ordering()
         self.claims: Final = Claims(memory, self.ordering, lock)
         self.lost = False
@@ -349,7 +349,7 @@ class Streams:
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
         self.outside: Outside = lambda: None
-        """Returns a mark outside of the streams for which they wait, see `Outside`."""
+        """Returns a mark that something other than a stream will pass, see `Outside`."""
         self._runner: Runner = (
             ThreadRunner(lambda: self.outside())
             if seed is None
@@ -395,11 +395,11 @@ class Streams:
         return True
 
     def poll(self) -> bool:
-        """Run one step if streams have no threads; return whether one ran. Never blocks."""
+        """Run one step if streams have no threads; return whether a step ran. Never blocks."""
         return self._runner.poll()
 
     def is_finished(self, stream: Stream) -> bool:
-        """Return whether the stream is finished; if so the host knows it. Never blocks."""
+        """Return whether the stream is finished, which counts as a wait if true. Never blocks."""
         self._runner.poll()
         if stream.is_finished:
             stream.wait()
@@ -407,6 +407,6 @@ class Streams:
         return False
 
     def is_done(self, mark: Mark) -> bool:
-        """Return whether `mark` is passed; if so add its knowledge to the host's. Never blocks."""
+        """Return whether `mark` is passed, which counts as a wait if true. Never blocks."""
         self._runner.poll()
         return mark.done and self.wait(mark, None)

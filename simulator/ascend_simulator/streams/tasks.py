@@ -25,7 +25,7 @@ class Task(NamedTuple):
     writes: Sequence[Range]
     label: str
     kind: str = ""
-    """The name in a time line: "execute", or a copy kind."""
+    """The kind of task in a time line: "execute" or a copy kind; "" for no entry."""
 
 
 class Span(NamedTuple):
@@ -48,18 +48,18 @@ class Mark:
         """The tasks that are finished when this mark is passed."""
         self.done = False
         self.stamp_ns = 0
-        """The time at which the stream passed it, perf_counter_ns."""
+        """The time at which the mark was passed, perf_counter_ns."""
         self._gate = Lock()
         self._gate.acquire()
 
     def pass_(self) -> None:
-        """Mark as passed by the stream. Called once."""
+        """Set the mark as passed. Called once."""
         self.stamp_ns = time.perf_counter_ns()
         self.done = True
         self._gate.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until the stream has passed it; False after `timeout_s` (None: no limit)."""
+        """Block until the mark is passed; False after `timeout_s` (None: no limit)."""
         if self.done:
             return True
         if not self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s):
@@ -72,10 +72,10 @@ class Steps(Protocol):
     """The interface of a stream that a runner without threads uses."""
 
     def is_ready(self) -> bool:
-        """Return whether `step` can run something."""
+        """Return whether `step` can run an entry."""
 
     def step(self) -> None:
-        """Run one entry; `is_ready` was true."""
+        """Run one entry. Call only if `is_ready` is true."""
 
 
 class Runner(Protocol):
@@ -85,11 +85,11 @@ class Runner(Protocol):
         """Block until `mark` is passed; False after `timeout_s`."""
 
     def poll(self) -> bool:
-        """Run something if the host only polls; return whether something ran."""
+        """Run one entry, unless streams have threads; return whether an entry ran."""
 
 
 Outside: TypeAlias = Callable[[], "Mark | None"]
-"""Return a mark that something other than a stream will pass, or None."""
+"""Returns a mark that something other than a stream will pass (a callback), or None."""
 
 _LOOK_S: Final = 0.2
 """Seconds between a waiting thread's checks of `Outside`."""

@@ -1,4 +1,4 @@
-"""The tables: what is said to a server, and what NVIDIA's server answers.
+"""The tables of HTTP requests and NVIDIA's responses.
 
 To add a case, add a row. Each module has one `CASES` list; the names must be unique over all.
 """

@@ -1,6 +1,6 @@
-"""The generate extension: a flat object of inputs and parameters, and a flat object back.
+"""The generate extension: requests and responses are flat JSON objects.
 
-Pipelined requests are not here: now and then the real server closes such a connection unanswered.
+There are no pipelined requests, because the real server sometimes closes their connections.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VERBS = ("generate", "generate_stream")
 
 
 def given(model: str, body: object, verb: str = "generate", **headers: str) -> bytes:
-    """Write a request; a body that is no text is written as JSON."""
+    """Write a request; a body that is not a string is encoded as JSON."""
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     return post(f"/v2/models/{model}/{verb}", text, headers=headers)
 
@@ -111,7 +111,7 @@ NESTED_CASES = {
     '{"X":"a","parameters":1}': 500,
     '{"parameters":1,"X":"a"}': 500,
 }
-#: The values of each type, and those that are refused.
+#: For each type, valid values and refused values.
 TYPES: dict[str, tuple[list[str], list[str]]] = {
     "BOOL": (["true", "[true,false]"], ["1", '"true"']),
     "UINT8": (["255", "256"], ["-1", '"1"', "1.0"]),
@@ -184,9 +184,9 @@ REPEATED_NAMES = ("INT8", "INT16", "UINT8", "UINT16")
 
 
 def orders(count: int) -> list[tuple[str, ...]]:
-    """Return all orders of `count` inputs, each given twice, with the first uses in a fixed order.
+    """Return all orders of `count` inputs that each occur twice, up to renaming of the inputs.
 
-    Other orders are the same with other names: all of two and three were compared with Triton.
+    For two and three inputs, all orders with all names were compared with Triton.
     """
     names = REPEATED_NAMES[:count]
     found = dict.fromkeys(permutations(names * 2))
@@ -194,7 +194,7 @@ def orders(count: int) -> list[tuple[str, ...]]:
 
 
 def repeated_inputs() -> list[Case]:
-    """Return the bodies in which several inputs are repeated, and those with another fault."""
+    """Return bodies that repeat several inputs, and bodies that also have another fault."""
     bodies = {
         "{" + ",".join(f'"{name}":1' for name in order) + "}": 400
         for count in range(2, len(REPEATED_NAMES) + 1)
@@ -259,7 +259,7 @@ def with_header(line: str, verb: str) -> bytes:
 
 
 def plain(request: bytes) -> bytes:
-    """Make a request one of HTTP/1.0."""
+    """Convert a request to HTTP/1.0."""
     return request.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
 
 

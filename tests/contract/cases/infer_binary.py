@@ -1,4 +1,4 @@
-"""Inference with tensors behind the JSON, raw requests, and compressed bodies."""
+"""Inference with binary tensors after the JSON, raw requests, and compressed bodies."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ SIZES = {
 
 
 def batched(tail: bytes = FOUR, *, size: object = 16, **more) -> bytes:
-    """Send four FP32 behind the JSON, or whatever is claimed to be them."""
+    """Send bytes after the JSON as four FP32, which they need not be."""
     return infer_binary("batched", tail, binary("X", "FP32", [1, 4], size), **more)
 
 
 def without_header(tail: bytes) -> bytes:
-    """Send binary data without saying where it begins."""
+    """Send binary data without the header that has the length of the JSON."""
     return post(infer_path("batched"), document(X).encode() + tail)
 
 
 def raw(model: str, body: bytes) -> bytes:
-    """Send the tensor alone, as header length zero allows."""
+    """Send only the tensor, with a header length of zero."""
     return post(infer_path(model), body, headers={HEADER_LENGTH: "0"})
 
 
 def words(tail: bytes, shape: list[int], size: int | None = None) -> bytes:
-    """Send BYTES elements behind the JSON."""
+    """Send BYTES elements after the JSON."""
     given = binary("T", "BYTES", shape, len(tail) if size is None else size)
     return infer_binary("words", tail, given)
 
@@ -74,13 +74,13 @@ def encoded(encoding: str, body: bytes, **headers: str) -> bytes:
 
 
 def accepting(encodings: str, **more) -> bytes:
-    """Ask for a compressed reply; it is large enough to be worth it."""
+    """Request a compressed reply that is large enough for compression."""
     given = tensor("X", "FP32", [200], [0] * 200)
     return infer("vector", given, headers={"Accept-Encoding": encodings}, **more)
 
 
 def inflate(body: bytes) -> bytes:
-    """Undo gzip or deflate, whichever it is; another body stays."""
+    """Decompress gzip or deflate; return any other body unchanged."""
     try:
         return zlib.decompress(body, wbits=47)
     except zlib.error:
@@ -88,7 +88,7 @@ def inflate(body: bytes) -> bytes:
 
 
 def compressor_free(exchange: Exchange) -> Exchange:
-    """Compare what was compressed: two libraries need not find the same bytes for it."""
+    """Compare decompressed content, as compressed bytes depend on the library."""
     return bodies(inflate)(exchange)
 
 
@@ -96,7 +96,7 @@ PLAIN = document(XJ).encode()
 
 
 def gzipped(plain: bytes) -> bytes:
-    """Compress with the same bytes on each Python: gzip.compress writes other headers on some."""
+    """Compress to the same bytes with each Python, which gzip.compress does not guarantee."""
     compressor = zlib.compressobj(9, wbits=31)
     return compressor.compress(plain) + compressor.flush()
 

@@ -1,4 +1,4 @@
-"""Inference with JSON tensors: every form that is good, and each that is not."""
+"""Inference with JSON tensors: all valid forms, and many invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UINT64 = 2**64
 
 
 def one(datatype: str, data, shape=None) -> bytes:
-    """Send one tensor of a type to the probe that knows them all."""
+    """Send one tensor to the probe that has an input of each type."""
     name = "STRING" if datatype == "BYTES" else datatype
     return infer("types", tensor(name, datatype, shape or [len(data)], data))
 
@@ -36,7 +36,7 @@ def raw(model: str, body: str | bytes) -> bytes:
 
 
 def literal(datatype: str, elements: str | bytes, count: int = 1) -> bytes:
-    """Send data in the words given, which need not be JSON."""
+    """Send this text as the data, which need not be JSON."""
     text = elements.encode() if isinstance(elements, str) else elements
     name = "STRING" if datatype == "BYTES" else datatype
     head = f'{{"inputs":[{{"name":"{name}","datatype":"{datatype}","shape":[{count}],"data":['
@@ -44,27 +44,27 @@ def literal(datatype: str, elements: str | bytes, count: int = 1) -> bytes:
 
 
 def given(**fields: str | None) -> bytes:
-    """Send one input in the words given: a good one, with fields replaced, added, or taken out."""
+    """Send a valid input with changed fields, as text; None removes a field."""
     good = {"name": '"X"', "datatype": '"FP32"', "shape": "[1]", "data": "[1]"}
     members = [f'"{key}":{text}' for key, text in (good | fields).items() if text is not None]
     return inputs("{" + ",".join(members) + "}")
 
 
 def read(numbers: list[float], code: str) -> bytes:
-    """Send numbers in JSON, and ask for their bytes."""
+    """Send numbers as JSON, and request binary outputs."""
     name = NAMES[code]
     given = tensor(name, name, [len(numbers)], numbers)
     return infer("types", given, parameters={"binary_data_output": True})
 
 
 def written(numbers: list[float], code: str) -> bytes:
-    """Send the bytes of numbers, and ask for JSON."""
+    """Send numbers as binary data, and request JSON outputs."""
     tail = struct.pack(f"<{len(numbers)}{code}", *numbers)
     return infer_binary("types", tail, binary(NAMES[code], NAMES[code], [len(numbers)], len(tail)))
 
 
 def inputs(text: str) -> bytes:
-    """Send an `inputs` array in the words given."""
+    """Send an `inputs` array with this text."""
     return raw("vector", f'{{"inputs":[{text}]}}')
 
 
@@ -198,7 +198,7 @@ CASES = [
             one("FP64", [0.1, 1e21, 1e22, 1e20, 1e-6, 1e-7, 5e-324, -0.0, 1 / 3, 123456789.125]),
             200,
         ),
-        # Numbers as they come: most have as many digits as their type can tell.
+        # Random numbers, most of which have as many digits as their type allows.
         case("FP32 digits read", read(FLOATS, "f"), 200),
         case("FP64 digits read", read(DOUBLES, "d"), 200),
         case("FP32 digits written", written(FLOATS, "f"), 200),

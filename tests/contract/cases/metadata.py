@@ -18,16 +18,16 @@ def _names(body: bytes) -> bytes:
     return repr(listed).encode()
 
 
-# Durations and times differ between any two runs; whether there is one does not.
+# Durations and times differ in each run; only whether they are zero is compared.
 durations = bodies(lambda body: re.sub(rb'("ns"|"last_inference"):[1-9]\d*', rb"\1:N", body))
-# What all models have counted so far depends on the cases before; which of them count does not.
+# Counts depend on earlier cases, so only the names of the models are compared.
 names_alone = bodies(_names)
 
 CASES = [
     *chapter(
         "server",
         case("live", get("/v2/health/live"), 200),
-        # Some probes are there to fail.
+        # The server is never ready, because some probes fail on purpose.
         case("ready", get("/v2/health/ready"), 400),
         case("metadata", get("/v2"), 200),
     ),

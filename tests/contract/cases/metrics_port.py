@@ -1,4 +1,4 @@
-"""The metrics port as an HTTP server; what stands on its page is tested in test_metrics.py."""
+"""HTTP on the metrics port. test_metrics.py tests the content of the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contract.casebook import bodies, case, chapter, get, post
 
 REFUSAL = '{"error":"Method Not Allowed"}'
 PAGE = "# HELP nv_inference_request_success Number of successful inference requests"
-# The rest of the page is full of durations.
+# The rest of the page has durations, which vary.
 beginning = bodies(lambda body: body[: len(PAGE)])
 
 CASES = chapter(

@@ -8,17 +8,17 @@ X1 = tensor("X", "FP32", [1], [1])
 
 
 def asked(**fields) -> bytes:
-    """Ask the mirror what a request looks like from inside a model."""
+    """Request the model `mirror`, which returns the properties of the request."""
     return infer("mirror", X1, **fields)
 
 
 def faults(what: str, model: str = "faults", **fields) -> bytes:
-    """Ask a model to do something wrong."""
+    """Request a fault from the model `faults`."""
     return infer(model, tensor("what", "BYTES", [1], [what]), **fields)
 
 
 def classified(count: object, *values: float, **more) -> bytes:
-    """Ask for the best classes of one row of values."""
+    """Request the best classes of one row of values."""
     given = tensor("X", "FP32", [1, len(values)], list(values))
     return infer(
         "labelled", given, outputs=[{"name": "Y", "parameters": {"classification": count} | more}]

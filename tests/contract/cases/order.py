@@ -1,6 +1,6 @@
 """The server's order of inputs: which input's fault is reported, and what models receive.
 
-It is that of a hash table, so it looks like none: `reference_server/core/cpp.py`.
+The order is that of a C++ hash table; see `reference_server/core/cpp.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GOOD = {
     "A": tensor("A", "FP32", [1, 4], [1, 2, 3, 4]),
     "B": tensor("B", "INT32", [1, 1, 2], [5, 6]),
 }
-#: Of each input of `pair` one that is wrong in this way.
+#: For each kind of fault, the inputs of `pair` with this fault.
 FAULTY = {
     "type": {
         "A": tensor("A", "FP64", [1, 4], [1] * 4),
@@ -38,13 +38,13 @@ SEQUENCE = {"sequence_id": 7, "sequence_start": True, "sequence_end": True}
 
 
 def orders(count: int) -> list[tuple[str, ...]]:
-    """The inputs of `wide` as configured, the other way round, and shuffled."""
+    """Return the inputs of `wide` as configured, in reverse order, and shuffled."""
     draw = random.Random(5)
     return [WIDE, WIDE[::-1], *(tuple(draw.sample(WIDE, len(WIDE))) for _ in range(count))]
 
 
 def ones(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """An input of one element for each name."""
+    """Return an input of one element for each name."""
     return [tensor(name, "FP32", [1], [1]) for name in names]
 
 

@@ -1,7 +1,6 @@
-"""The models of model_repository/: what they say of themselves, and how they refuse.
+"""The models of model_repository/: their metadata and configurations, and their errors.
 
-Good answers are compared in test_same_repository.py, number by number; here all is compared by the
-byte.
+These are compared byte by byte. test_same_repository.py compares the numbers in good answers.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ MODELS = ("text_pipeline", "text_pipeline_fused", "ge_classifier", *STEPS)
 
 
 def text_bytes(*elements: bytes, model: str = "text_pipeline") -> bytes:
-    """Send these elements as they are."""
+    """Send these bytes as elements."""
     tail = byte_strings(*elements)
     return infer_binary(model, tail, binary("text", "BYTES", [len(elements)], len(tail)))
 
 
 def image(*shape: int, datatype: str = "FP32", name: str = "image", values: int = 64) -> bytes:
-    """Send black pixels, as many as one likes, and claim this shape for them."""
+    """Send `values` black pixels with this shape, which need not fit."""
     tail = struct.pack(f"<{values}f", *[0.0] * values)
     return infer_binary("ge_classifier", tail, binary(name, datatype, list(shape), len(tail)))
 

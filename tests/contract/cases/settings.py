@@ -1,6 +1,6 @@
 """Settings of the log and of tracing.
 
-Each field: right, missing, of another type, out of range, unknown, twice.
+Each field occurs valid, missing, with another type, out of range, unknown, and twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def values(path: str, field: str, given: dict[str, int]) -> list[Case]:
 
 
 def methods(path: str) -> list[Case]:
-    """Write a case for each method that is none of the path's, and for forms of the URL."""
+    """Write a case for each method that the path does not support, and for forms of the URL."""
     return [
         *(case(f"{word} {path}", get(path, method=word), 405) for word in REFUSED_METHODS),
         case(f"GET {path}", get(path), 200),
@@ -166,7 +166,7 @@ LEVELS = {
     '["TIMESTAMPS",1]': 500,
     '[["TIMESTAMPS"]]': 500,
 }
-#: What every number may look like.
+#: Texts of numbers, valid and invalid.
 NUMBERS = (
     *('"0"', '"1"', '"-0"', '"2147483647"', '"5x"', '"1.5"', '"1e3"', '"0x10"', '"007"', '" 5"'),
     *('"\\t5 "', '"+5"'),

@@ -1,7 +1,7 @@
 """Shared memory: the endpoints field by field, and inference from and into regions.
 
-Every case begins without regions and with the same two objects, `ONE` and `TWO`; a case of several
-requests sends them over one connection, and its row is about the last.
+Every case begins without regions and with the same two objects, `ONE` and `TWO`. A case with
+several requests sends them over one connection, and has the status of the last one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PREFIX = f"contract_{PROCESS}_"
 ONE, TWO, NONE = (_PREFIX + name for name in ("one", "two", "none"))
 FIRST, SECOND = struct.pack("<4f", 1, 2, 3, 4), struct.pack("<4f", 5, 6, 7, 8)
 STRINGS = byte_strings(b"ab", b"\xff\0", b"")
-#: What lies in the objects at first.
+#: The initial content of the objects.
 OBJECTS = {
     ONE: (FIRST + SECOND + bytes(224) + STRINGS).ljust(4096, b"\0") + SECOND + bytes(4080),
     TWO: bytes(16384),
@@ -45,14 +45,14 @@ UNMAPPED = "unable to process address spaceInvalid argument"
 
 
 def register(name: str = "r", key: Any = f"/{ONE}", byte_size: Any = 64, **more: Any) -> bytes:
-    """Register a system region; None takes a field out."""
+    """Register a system region; None removes a field."""
     fields = {"key": key, "byte_size": byte_size} | more
     given = {field: value for field, value in fields.items() if value is not None}
     return post(f"{SYSTEM}/region/{name}/register", json.dumps(given))
 
 
 def raw_register(body: str | bytes) -> bytes:
-    """Register a system region in the words given."""
+    """Register a system region with this body."""
     return post(f"{SYSTEM}/region/r/register", body)
 
 
@@ -60,7 +60,7 @@ HANDLE = base64.b64encode(bytes(range(64))).decode()
 
 
 def cuda_register(name: str = "r", **changes: Any) -> bytes:
-    """Register a CUDA region; None takes a field out."""
+    """Register a CUDA region; None removes a field."""
     fields = {"raw_handle": {"b64": HANDLE}, "device_id": 0, "byte_size": 64} | changes
     given = {field: value for field, value in fields.items() if value is not None}
     return post(f"{CUDA}/region/{name}/register", json.dumps(given))
@@ -72,12 +72,12 @@ def unregister(name: str = "", kind: str = SYSTEM) -> bytes:
 
 
 def status(name: str = "", kind: str = SYSTEM) -> bytes:
-    """Ask for one region, or all."""
+    """Request the status of one region, or of all."""
     return get(f"{kind}/region/{name}/status" if name else f"{kind}/status")
 
 
 def where(region: Any = "one", size: Any = 16, offset: Any = None, **more: Any) -> dict[str, Any]:
-    """The parameters of a tensor in shared memory; None takes one out."""
+    """Return the parameters of a tensor in shared memory; None removes a parameter."""
     parameters = {
         "shared_memory_region": region,
         "shared_memory_byte_size": size,
@@ -87,22 +87,22 @@ def where(region: Any = "one", size: Any = 16, offset: Any = None, **more: Any) 
 
 
 def given(name: str, datatype: str, shape: list[int], *place: Any, **more: Any) -> dict[str, Any]:
-    """An input in shared memory."""
+    """Return an input in shared memory."""
     return {"name": name, "datatype": datatype, "shape": shape, **where(*place, **more)}
 
 
 def x(*place: Any, **more: Any) -> dict[str, Any]:
-    """The input X, four floats, in shared memory."""
+    """Return the input X, four floats, in shared memory."""
     return given("X", "FP32", [4], *place, **more)
 
 
 def wanted(name: str, *place: Any, **more: Any) -> dict[str, Any]:
-    """An output that goes to shared memory."""
+    """Return an output in shared memory."""
     return {"name": name, **where(*place, **more)}
 
 
 def y(*place: Any, **more: Any) -> list[dict[str, Any]]:
-    """The output Y alone, which goes to shared memory."""
+    """Return the outputs of a request: only Y, in shared memory."""
     return [wanted("Y", *place, **more)]
 
 
@@ -111,12 +111,12 @@ REGIONS = (register("one", f"/{ONE}", 4096), register("two", f"/{TWO}", 8192))
 
 
 def steps(name: str, requests: list[bytes], status: int) -> Case:
-    """Several requests over one connection; the row is about the last."""
+    """Write a case of several requests over one connection; `status` is that of the last."""
     return case(name, requests, status, replies=len(requests))
 
 
 def used(name: str, request: bytes, status: int) -> Case:
-    """A request once the regions `one` and `two` are registered."""
+    """Write a case of a request after the regions `one` and `two` are registered."""
     return steps(name, [*REGIONS, request], status)
 
 
@@ -138,7 +138,7 @@ _TYPES = {
 
 
 def _typed(datatype: str, bits: np.ndarray) -> list[Case]:
-    """A type out of a region, into one, both at an odd place, and both at the same place."""
+    """Write cases of a type as input, as output, both at odd offsets, and both at one offset."""
     data = bits.tobytes()
     size, name = len(data), "STRING" if datatype == "BYTES" else datatype
     place = _put("two", 0, data)
@@ -178,7 +178,7 @@ def _typed(datatype: str, bits: np.ndarray) -> list[Case]:
 
 
 def _put(region: str, offset: int, data: bytes) -> bytes:
-    """Have the server itself put bytes into a region: as an output of the bytes' identity."""
+    """Make the server write bytes into a region, as an output of an identity model."""
     return infer_binary(
         "types",
         data,
@@ -443,8 +443,8 @@ _CUDA = chapter(
     steps("refused leaves nothing", [cuda_register(), status(kind=CUDA)], 200),
 )
 
-#: Offsets and sizes in a region of 4096 bytes, and the answers as the place of an input and an
-#: output of 16 bytes.
+#: Names, offsets and sizes in a region of 4096 bytes, each with the status of an input, and of an
+#: output, of 16 bytes there.
 _PLACES = (
     ("at the end", 4080, 16, 200, 200),
     ("one byte over the end", 4081, 16, 400, 400),
@@ -491,7 +491,7 @@ _MISTYPED = (
 
 
 def _exact(place: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A tensor whose parameters are changed, where None is null."""
+    """Return a tensor with changed parameters; here, None is null."""
     return place | {"parameters": place["parameters"] | changes}
 
 
@@ -774,7 +774,7 @@ _BOTH = chapter(
 _DATATYPES = chapter(
     "shm datatype",
     *(row for name, bits in _TYPES.items() for row in _typed(name, bits)),
-    # NumPy has no BF16, so it has a model of its own.
+    # NumPy has no BF16, so this type has a separate model.
     *(
         used(
             f"BF16 {name}",

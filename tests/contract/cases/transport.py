@@ -1,9 +1,9 @@
 """HTTP itself: framing, connections, methods and URLs.
 
-Some good HTTP leaves the real server silent, and is therefore not here: an empty line before a
-request, a trailer behind a chunked body (answered, then silence), a first line without a version,
-and a request that stands in one piece behind another that was answered at once, until more bytes
-come (infer requests are answered at any place).
+The real server does not answer some valid HTTP, which is therefore not here: an empty line before a
+request, requests after a trailer of a chunked body, a first line without a version, and a request
+(other than infer) received in one piece with an earlier one that is answered at once: it waits
+until more bytes arrive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INFER = infer("vector", X)
 CHUNKED = {"Transfer-Encoding": "chunked"}
 CLOSE = get(MODEL, headers={"Connection": "close"})
 
-# Every endpoint that this floor serves, with the methods it knows.
+# All endpoints that only read.
 READ_ONLY = [
     "/v2",
     "/v2/health/live",
@@ -42,7 +42,7 @@ UNKNOWN_URLS = [
 
 
 def chunked(*chunks: bytes, length: int | None = None) -> bytes:
-    """Write an infer request whose body comes in chunks, and perhaps with a length as well."""
+    """Write an infer request with a chunked body, and optionally a Content-Length."""
     head = get(PATH, method="POST", headers=CHUNKED)
     if length is not None:
         head = head.replace(b"Host", b"Content-Length: %d\r\nHost" % length)

@@ -1,4 +1,4 @@
-"""The data of inputs and outputs: raw and typed, every type; and what models answer with."""
+"""The data of inputs and outputs: raw and typed, of every type; and models' responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contract.probes import TYPES
 
 from reference_server.core.tensor import DATATYPES
 
-# The fields of typed contents, which type each is named after, and two values of it.
+# The fields of typed contents, each with the type in its name, and with two values.
 FIELDS = {
     "bool_contents": ("BOOL", [True, False]),
     "int_contents": ("INT32", [-1, 2]),
@@ -21,7 +21,7 @@ FIELDS = {
     "fp64_contents": ("FP64", [0.1, 5e-324]),
     "bytes_contents": ("BYTES", [b"a", b"\x00\xff"]),
 }
-# Which field holds the elements of each type; the halves have none.
+# The field with the elements of each type; FP16 and BF16 have none.
 FIELD_OF = {
     **{name: field for field, (name, _) in FIELDS.items()},
     **dict.fromkeys(("INT8", "INT16"), "int_contents"),

@@ -1,4 +1,4 @@
-"""ModelInfer, field by field: names, versions, parameters, outputs, shapes; which fault wins."""
+"""ModelInfer, field by field: names, versions, parameters, outputs, shapes, and several faults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VALUES = {
     "the largest unsigned number": Unsigned(2**64 - 1),
     "nothing": None,
 }
-# Which kinds each parameter of a request may be of, and what else it may not be.
+# For each parameter of a request, its allowed types, and invalid values.
 TAKES = {
     "sequence_id": {int, str},
     "sequence_start": {bool},
@@ -60,7 +60,7 @@ TAKES = {
 
 @messages
 def one_order(message):
-    """Sort the outputs, which come out of a hash table."""
+    """Sort the outputs, which have the order of a hash table."""
     pairs = sorted(
         zip(message.outputs, message.raw_output_contents, strict=True), key=lambda p: p[0].name
     )
@@ -81,7 +81,7 @@ def pair(a=A, b=B, raw=(A_DATA, B_DATA), **fields):
 
 
 def given(key, what):
-    """The row about one parameter of a request that holds one kind of value."""
+    """Write the row about a parameter of a request with a type of value."""
     value = VALUES[what]
     is_good = type(value) in TAKES[key] and not (key == "priority" and value < 0)
     code = "OK" if is_good else "INVALID_ARGUMENT"
@@ -89,14 +89,14 @@ def given(key, what):
 
 
 def of_input(key, what):
-    """The row about one parameter of an input."""
+    """Write the row about a parameter of an input."""
     refused = key.startswith("shared_memory_")
     request = infer("vector", tensor("X", "FP32", [2], **{key: VALUES[what]}), raw=[DATA])
     return unary(f"{key} of an input is {what}", request, "INVALID_ARGUMENT" if refused else "OK")
 
 
 def of_output(key, what):
-    """The row about one parameter of an output."""
+    """Write the row about a parameter of an output."""
     value = VALUES[what]
     refused = key.startswith("shared_memory_") or (
         key == "classification" and (type(value) is not int or value <= 0)

@@ -1,4 +1,4 @@
-"""Health, metadata, configuration, statistics, and what every method does with its message."""
+"""Health, metadata, configuration, statistics, and invalid messages to every method."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 HEALTH = "/grpc.health.v1.Health/"
 UNREADABLE = "Unable to parse request"
 
-# The methods that are asked about a model, and what they say of one that is not there.
+# The methods about a model, and their response for an unknown model.
 ABOUT_MODELS = {
     "ModelReady": (pb.ModelReadyRequest, "OK"),
     "ModelMetadata": (pb.ModelMetadataRequest, "NOT_FOUND"),
@@ -20,7 +20,7 @@ METHODS = [
     *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 ]
-# By kind: a version as text, and how the real server takes it.
+# By kind: a version as text, and the real server's reading of it.
 VERSIONS = {
     "a version": ("1", "OK"),
     "spaces before": (" \t1", "OK"),
@@ -50,7 +50,7 @@ NOT_LOADED = ["fails_to_start", "misspelt", "no_version", "missing_step"]
 
 @messages
 def without_counts(message):
-    """Forget what was counted; the other cases move it."""
+    """Forget the counts, which depend on other cases."""
     for model in message.model_stats:
         model.last_inference = model.inference_count = model.execution_count = 0
         model.ClearField("batch_stats")

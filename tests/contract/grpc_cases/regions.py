@@ -1,6 +1,6 @@
 """Shared memory over gRPC: the RPCs, and tensors that name a region.
 
-Each case begins by registering what it needs, and ends without regions, so the cases stand alone.
+Each case first registers its regions, and ends without regions, so that cases are independent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HANDLE = b"x" * 64
 
 @contextlib.contextmanager
 def shared_object() -> Iterator[None]:
-    """Make the object that the cases register."""
+    """Create the object that the cases register."""
     descriptor = os.open(f"/dev/shm{KEY}", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         os.ftruncate(descriptor, SIZE)
@@ -62,7 +62,7 @@ def unregister(name="", kind="System"):
 
 
 def case(name, *calls, code="OK"):
-    """Write a row; `code` is that of the last of `calls`."""
+    """Write a row; `code` is the status of the last call."""
     return GrpcCase(name, (unregister(), *calls), code)
 
 
@@ -89,7 +89,7 @@ def to_region(name, code="OK", *, again=(), **given):
     return case(f"output {name}", *calls, call("ModelInfer", infer("vector", back)))
 
 
-# Where a tensor is said to be, and how the real server reads it, for inputs and outputs.
+# Parameters of a tensor's position, with the real server's status for inputs and outputs.
 SPANS = {
     "unknown region": ({"region": "zz", "byte_size": 8}, "NOT_FOUND"),
     "region without a name": ({"region": "", "byte_size": 8}, "NOT_FOUND"),
@@ -248,7 +248,7 @@ CASES = [
                     outputs=[output("Y", **span("r", 8, HALF))],
                     id="1",
                 ),
-                # Not from where the first writes: it may be read before.
+                # Not from the first request's output, which might be read before it is written.
                 infer("vector", tensor("X", "FP32", [2], **span("r", 8)), id="2"),
             ),
         ),

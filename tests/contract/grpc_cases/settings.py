@@ -1,6 +1,6 @@
 """Log and trace settings, and repository control where it is not allowed.
 
-Each case about settings ends by reading them, after which they are put back.
+Each case about settings ends by reading the settings, which are then restored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG_VALUES = {
     "other text": LogValue(string_param="iso8601"),
     "nothing": LogValue(),
 }
-# Which of them each setting takes.
+# The types of values that each setting accepts.
 LOG_TAKES = {
     "log_file": (),
     "log_info": ("true",),
@@ -64,12 +64,12 @@ def trace(model="", **settings):
 
 
 def of_log(name, *calls, code="OK"):
-    """Write a row; the settings are what they were when the next one begins."""
+    """Write a row about log settings; the settings are restored before the next row."""
     return GrpcCase(name, (log(**KEPT), *calls), code)
 
 
 def of_trace(name, *calls, code="OK"):
-    """Write a row, as `of_log`."""
+    """Write a row about trace settings; the settings are restored before the next row."""
     cleared = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"), ())
     return GrpcCase(name, (trace(**cleared), trace("vector", **cleared), *calls), code)
 

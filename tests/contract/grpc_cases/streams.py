@@ -1,4 +1,4 @@
-"""ModelStreamInfer: what each request gets, in which order, and how the stream ends."""
+"""ModelStreamInfer: the responses to each request, their order, and the end of the stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fault(what="error INVALID_ARG", request_id="f", model="faults"):
 
 
 def slow_first():
-    """A large request and a small one: the first is answered first, whichever ends first."""
+    """Write a row of a large and a small request, which are answered in the order of sending."""
     large = infer("vector", tensor("X", "FP32", [2**18]), raw=[bytes(2**20)], id="large")
     return [large, good("small", "pair/1"), good("next")]
 
@@ -86,7 +86,7 @@ CASES = [
     ),
     *chapter(
         "stream that ends with errors",
-        # Alone: with other requests on their way, the real server was seen to end itself.
+        # A separate row, because the real server crashed when other requests were in progress.
         stream("a model's error", fault(), code="INVALID_ARGUMENT", triton_grpc_error="true"),
         stream("refused", short("1"), good("2"), triton_grpc_error="true"),
         stream("unknown model", good("1", "nobody"), good("2"), triton_grpc_error="true"),

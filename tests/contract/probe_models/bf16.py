@@ -1,7 +1,7 @@
-"""Gives a BF16 tensor back: as it came, and by way of DLPack with one added to its bits.
+"""Returns a BF16 tensor unchanged, and by DLPack with one added to its bits.
 
-NumPy has no bfloat16. Its elements are read and written as unsigned integers of the same width, by
-naming that type in the capsule that stands for them.
+NumPy has no bfloat16. Elements are read and written as unsigned integers of the same width, by
+changing the type in the DLPack capsule.
 """
 
 import ctypes

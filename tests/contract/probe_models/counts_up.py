@@ -1,7 +1,7 @@
-"""Decoupled: the numbers from 0 below the first of IN, one by one.
+"""Decoupled: sends the numbers from 0 below IN[0], one by one.
 
-The second of IN says how: 0 ends with a mark alone, 1 marks the last number, 2 sends an error
-first, 3 an error last.
+IN[1] selects the form: 0 ends with the final flag alone, 1 flags the last number, 2 sends an error
+first, 3 sends an error last.
 """
 
 import numpy as np

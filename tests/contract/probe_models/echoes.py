@@ -1,4 +1,4 @@
-"""Answers with its numbers and with what it has seen of the request; -1 to -4 are faults."""
+"""Returns its numbers and properties of the request; the numbers -1 to -4 cause faults."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

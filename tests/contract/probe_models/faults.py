@@ -1,4 +1,4 @@
-"""Does on request each thing that a model can do wrong, and some odd ones that are right."""
+"""Commits, on request, each fault that a model can have, and some unusual valid actions."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -22,7 +22,7 @@ class TritonPythonModel:
 
     def answer(self, kind, _):
         """Answer with an unusual output."""
-        # Made when asked for: some of these cannot even be made.
+        # Created only on request, because some of these outputs cannot be created.
         makers = {
             "good": lambda: output(GOOD),
             "nothing": lambda: pb_utils.InferenceResponse([]),
@@ -60,7 +60,7 @@ class TritonPythonModel:
         return [makers[kind]()]
 
     def raises(self, kind, _):
-        """Raise out of execute."""
+        """Raise an exception in execute."""
         if kind == "deep":
             self.raises("ValueError", _)
         raise {

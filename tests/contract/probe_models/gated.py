@@ -1,7 +1,7 @@
-"""Notes each batch that begins, then runs it only when a file allows it.
+"""Records the start of each batch, then waits until a file allows it to end.
 
-`begun` in the model's folder has a line for each batch: the ids of its requests. A batch ends once
-`go-<id of its first request>` lies there.
+`begun` in the model's folder has a line for each batch: the ids of its requests. A batch ends when
+`go-<id of its first request>` exists there.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Leaves all to ge_runtime."""
+"""Delegates everything to ge_runtime."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,4 @@
-"""Executes a batch for the longest time that one of its requests asks for.
+"""Executes each batch for the longest time that one of its requests demands.
 
 `X` has the milliseconds; `Y` the batch: the ids of its requests, which are digits. An instance of a
 group with the name `at_N` opens N milliseconds after 1970.

@@ -1,4 +1,4 @@
-"""Makes the tensors that its graph takes: of each text the numbers of its letters."""
+"""Creates the inputs of its graph: the numbers of the letters in each text."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -23,7 +23,7 @@ def prepare(batch):
 
 
 def numbered(texts):
-    """Letters' numbers [n, longest], a is 0, and lengths [n, 1]."""
+    """Return the numbers of letters [n, longest], where a is 0, and lengths [n, 1]."""
     lengths = np.array([len(text) for text in texts], np.int32)
     if not lengths.all():
         return RequestFault("input 'text': found a text without letters, expected one or more")

@@ -1,4 +1,4 @@
-"""Makes and moves metrics of its own, on request; answers with what it read of them."""
+"""Creates and changes custom metrics on request; returns the values that it reads."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -40,16 +40,16 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("told", text)])
 
     def nothing(self):
-        """Move what every call moves."""
+        """Change only the metrics that every call changes."""
 
     def numbers(self):
-        """Set a gauge to many a number."""
+        """Set a gauge to several numbers."""
         for index, number in enumerate(NUMBERS):
             self.families["gauge"].Metric({"number": str(index)}).set(number)
         return self.families["gauge"].Metric({"number": "5"}).value()
 
     def labels(self):
-        """Give labels in any order and of any text, or none."""
+        """Create metrics with labels in several orders, with unusual texts, and without labels."""
         counter = self.families["counter"]
         counter.Metric({"b": "2", "a": 'x\\y"z\nw é', "_x": "", "C": "{}=,"}).increment(2)
         counter.Metric().increment(0.5)
@@ -71,19 +71,19 @@ class TritonPythonModel:
         hist.Metric({"of": "zero"}, [5]).observe(-0.5)
 
     def share(self):
-        """Move what another model moves too."""
+        """Change a metric that another model changes, too."""
         self.shared.increment(3)
         return self.shared.value()
 
     def drop_a_metric(self):
-        """Drop a metric, and find its value where it was."""
+        """Delete a metric and create it again with its old value."""
         metric = self.families["gauge"].Metric({"dropped": "yes"})
         metric.set(4)
         del metric
         return self.families["gauge"].Metric({"dropped": "yes"}).value()
 
     def drop_a_family(self):
-        """Drop a family, and use what is left of it."""
+        """Delete a family, and use its remaining metrics."""
         make = pb_utils.MetricFamily
         dropped = self.families["again"]
         metric = dropped.Metric({"seen": "no"})
@@ -98,12 +98,12 @@ class TritonPythonModel:
         return said, again.Metric({"seen": "yes"}).value()
 
     def drop_all_of_a_family(self):
-        """Drop a family for good."""
+        """Delete a family with all its metrics."""
         family = pb_utils.MetricFamily("custom_gone", "d", pb_utils.MetricFamily.COUNTER)
         family.Metric().increment(1)
 
     def join_the_server(self):
-        """Add a series to a family of the server's own."""
+        """Add a series to one of the server's families."""
         make = pb_utils.MetricFamily
         family = self.families["built in"] = make("nv_inference_count", "ignored", make.COUNTER)
         family.Metric({"mine": "yes"}).increment(7)

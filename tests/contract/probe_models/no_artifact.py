@@ -1,4 +1,4 @@
-"""A model of ge_runtime without its artifact: it tells the fault, not where it was found."""
+"""A model of ge_runtime without its artifact; its error has no traceback."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -7,7 +7,7 @@ from ge_runtime.adapters.triton import GraphModel
 
 class TritonPythonModel:
     def initialize(self, args):
-        # Both servers tell the traceback, which would name lines of our own that move.
+        # Both servers send the traceback, whose line numbers in our code would change.
         try:
             self._graph = GraphModel(args, pb_utils)
         except Exception as fault:

@@ -1,9 +1,9 @@
-"""Does what each request's script says: Python, once for each request of the batch.
+"""Executes the Python script in each request of the batch.
 
-What a script finds under names: `request`, `sender`, `say` and `fail` (make responses), `FINAL`,
+A script can use these names: `request`, `sender`, `say` and `fail` (make responses), `FINAL`,
 `later` (runs a function on another thread, when `execute` has returned), `kept` (one dict for all
-requests of the instance). What it stores as `answer` or `returned` becomes the request's place in
-the list that `execute` returns, or what is returned instead of a list.
+requests of the instance). If it sets `answer`, this is its entry in the list that `execute`
+returns; if it sets `returned`, this is returned instead of the list.
 """
 
 import threading
@@ -15,13 +15,13 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 def say(*texts, name="said"):
-    """A response that consists of these texts."""
+    """Return a response with these texts."""
     array = np.array([text.encode() for text in texts], dtype=object)
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array)])
 
 
 def fail(text, *code):
-    """A response that is an error."""
+    """Return an error response."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, *code))
 
 
@@ -53,7 +53,7 @@ class TritonPythonModel:
             answers.append(names.get("answer"))
             if "returned" in names:
                 returned.append(names["returned"])
-            # The script's functions hold its names, and these hold the sender.
+            # The script's functions refer to its namespace, which refers to the sender.
             del names
         for work in delayed:
             thread = threading.Thread(target=work)

@@ -1,6 +1,6 @@
-"""Does what each request's script says, on the instance's event loop, several at a time.
+"""Executes the script in each request on the instance's event loop, concurrently.
 
-The script is the body of a coroutine; `kept` is one dict for all of them.
+The script is the body of a coroutine; all scripts share the dict `kept`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 
 def say(*texts):
-    """A response that consists of these texts."""
+    """Return a response with these texts."""
     array = np.array([text.encode() for text in texts], dtype=object)
     return pb_utils.InferenceResponse([pb_utils.Tensor("said", array)])
 

@@ -1,6 +1,6 @@
-"""Writes down each batch, then answers: while the file `closed` lies in its folder, it waits.
+"""Records each batch, then waits while the file `closed` exists in its folder, and answers.
 
-X is how often a request with an id wants to be given again; 666 makes the batch fail.
+X is the number of times a request with an id is rescheduled; 666 makes the batch fail.
 """
 
 import json
@@ -31,7 +31,7 @@ class TritonPythonModel:
     def facts(self, request):
         given = {tensor.name(): tensor for tensor in request.inputs()}
         known = [*self.controls]
-        if request.request_id():  # of a null request only the controls mean anything
+        if request.request_id():  # in a null request, only the controls have a meaning
             known += [state["input_name"] for state in self.states]
         arrays = {name: given[name].as_numpy() for name in known}
         return {

@@ -1,4 +1,4 @@
-"""Models of a few lines; the class at the end of a copy derives from one of them."""
+"""Models of a few lines; `write_probes` appends a class that derives from one of them."""
 
 import json
 import time
@@ -19,14 +19,14 @@ def texts(name, *values, shape=(-1,)):
 
 
 class Answers:
-    """One answer for each request."""
+    """Returns one answer for each request."""
 
     def execute(self, requests):
         return [self.answer(request) for request in requests]
 
 
 class Identity(Answers):
-    """Gives every input back under the name of the output that stands in the same place."""
+    """Returns each input as the output at the same position in the configuration."""
 
     def initialize(self, args):
         config = json.loads(args["model_config"])
@@ -38,13 +38,13 @@ class Identity(Answers):
             pb_utils.Tensor(self.output_of[given.name()], given.as_numpy())
             for given in request.inputs()
         ]
-        # The order in which inputs arrive is not promised; the order of the config is.
+        # Inputs arrive in any order, so the order of the configuration is used.
         outputs.sort(key=lambda tensor: list(self.output_of.values()).index(tensor.name()))
         return pb_utils.InferenceResponse(outputs)
 
 
 class Mirror(Answers):
-    """Returns, as JSON text, all properties of a request beside its tensors."""
+    """Returns, as JSON text, all properties of a request except its tensors."""
 
     def answer(self, request):
         facts = {
@@ -71,7 +71,7 @@ class Order(Answers):
 
 
 class Decoupled:
-    """Ends each request without a response; over HTTP it is refused before it comes to that."""
+    """Ends each request without a response. Over HTTP, requests to it are refused before."""
 
     def execute(self, requests):
         for request in requests:
@@ -79,11 +79,11 @@ class Decoupled:
 
 
 class NoExecute:
-    """Loads, and can then do nothing."""
+    """Loads, but cannot execute requests."""
 
 
 class Held:
-    """Answers only while the file `go` lies in its folder; writes `begun` when it has a request."""
+    """Writes the file `begun` when it has a request; answers when the file `go` exists."""
 
     def initialize(self, args):
         folder = Path(args["model_repository"])
@@ -110,7 +110,7 @@ class Given(Answers):
 
 
 class Repeats(Answers):
-    """Makes of the number n the words `n n+100`."""
+    """Converts the number n to the words `n n+100`."""
 
     def answer(self, request):
         number = pb_utils.get_input_tensor_by_name(request, "A").as_numpy().ravel()[0]
@@ -119,7 +119,7 @@ class Repeats(Answers):
 
 
 class Sends:
-    """An ordinary model that answers by its response sender, the final mark apart for `1.`."""
+    """An ordinary model that uses its response sender; for `1.`, the final flag is separate."""
 
     def execute(self, requests):
         for request in requests:
@@ -139,8 +139,8 @@ class Sends:
 class Flow(Answers):
     """Executes the words of its input in order; for ordinary and for decoupled models.
 
-    A word that is a number answers with it in Y and Z, `y1` and `z1` leave the other one out,
-    `none` leaves out both, `error` is an error. With `!` at its end the response is the last one.
+    A number is sent as Y and Z, `y1` only as Y, `z1` only as Z; `none` sends neither, and `error`
+    an error. A word with `!` at its end is the last response.
     """
 
     def initialize(self, args):
@@ -174,7 +174,7 @@ class Flow(Answers):
 
 
 class TellsContext(Answers):
-    """Returns the context of its trace, and those of the requests that it sends to NAME, if any.
+    """Returns its trace context, and the contexts of its requests to the model NAME, if any.
 
     The first of these is sent on behalf of the request, the second is not.
     """

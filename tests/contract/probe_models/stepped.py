@@ -1,4 +1,4 @@
-"""Leaves all to ge_runtime, and asks at the address BELL before each execution, which waits."""
+"""Delegates to ge_runtime; before each execution, waits for a reply from the address BELL."""
 
 import json
 import socket

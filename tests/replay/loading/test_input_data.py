@@ -93,7 +93,7 @@ def test_lists_of_lists_are_streams(tmp_path):
         ({"data": [{"X": {"b64": "AAAA"}, "T": ["a"]}]}, r"X.b64: found 3 bytes, expected 8"),
         (
             {"data": [{"X": [1, 2], "T": {"b64": "AAAA"}}]},
-            r"T.b64: expected 1 elements for shape \[1\], each after its length",
+            r"T.b64: expected 1 elements for shape \[1\], each preceded by its length",
         ),
     ],
 )

@@ -233,7 +233,7 @@ def test_a_folder_without_models_exits_with_2(run, tmp_path):
     (tmp_path / "config.pbtxt").write_text("")
     code, _, err = run(PLAIN, tmp_path)
     assert code == 2
-    assert err.endswith(f". It is a model; use its repository, {tmp_path.parent}\n")
+    assert err.endswith(f". This folder is a model; its repository is {tmp_path.parent}\n")
 
 
 def test_an_unknown_requirement_exits_with_2(run, capsys):

@@ -98,7 +98,7 @@ gear   sizes  elements  padding  I/O bytes
   16  30.0 %    30.0 %   43.8 %      2,176
   64  10.0 %    40.0 %   53.1 %      8,320
 
-memory: 8,320 bytes of inputs and outputs in the largest gear of 8 row(s); the others use the same
+memory: 8,320 bytes of inputs and outputs in the largest gear of 8 row(s); other gears share them
 compiled: 3 gear(s): 3 of gears.tokens
 
 config.pbtxt:
@@ -142,14 +142,14 @@ def test_a_model_on_the_cpu_needs_no_gears(printed, lengths, executed):
     assert (
         shown.split("\n\n")[1]
         == """\
-none needed: encoder on the CPU, by onnxruntime, which executes any size
+no gears needed: encoder on the CPU, by onnxruntime, which executes any size
 measured with one request per execution, 12 requests of FILE, mean:
   at its own size      7.25 ms
   at these gears      15.33 ms, 2.11 times as long
 the gears below are for engines that prepare sizes: .om files and CUDA graphs"""
     )
     assert {*sizes} == {(1, 3), (1, 8), (1, 9), (1, 16), (1, 30), (1, 64)}
-    assert printed(lengths, "--count", "1-3", "--config", model).count("none needed") == 0
+    assert printed(lengths, "--count", "1-3", "--config", model).count("no gears needed") == 0
     arguments = ("--count", 3, "--align", 8, "--config", model, "--format", "json")
     measured = json.loads(printed(lengths, *arguments))["measured"]
     expected = {"needed": False, "own_ms": 7.25, "geared_ms": 184 / 12, "sizes": 12}
@@ -236,7 +236,7 @@ def test_rows_are_an_axis(printed, tmp_path):
     path.write_text("batch,tokens\n1,30\n4,10\n")
     shown = printed(path, "--count", 3, "--bytes-per-element", 2)
     assert "3 of gears.batch,tokens" in shown
-    assert "memory: 240 bytes of inputs and outputs in the largest gear; the others" in shown
+    assert "memory: 240 bytes of inputs and outputs in the largest gear; other gears" in shown
     assert '--dynamic_dims="1,30;4,10;4,30"' in shown
     assert "# max_batch_size: at least 4" in shown
 

@@ -123,7 +123,7 @@ ANSWERS = {
     5: "waiting returns 507046, waiting again 0, execute_async then 0 and 0; its result is right",
     6: "neither: load_with_config returns 0; WITHOUT_GRAPH_INT32: set_config_opt returns 100000; "
     ".*",
-    7: "the other process is right; afterwards this one is right",
+    7: "the other process is right; afterwards this process is right",
     8: r"acl can be imported with python 3\.\d+\.\d+, numpy .*",
     9: r"longest pause of another thread: mdl\.execute \d+% of \d+ ms; .*",
     10: "torchair cannot be imported: .*",
@@ -133,7 +133,7 @@ ANSWERS = {
     14: r"call and wait: not registered: .*; host_register MAPPED: [\d.]+ ms and [\d.]+ ms; .*",
     15: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(1, 4, 8\), input \(-1, 64\); "
     r".*: True; initially .*: True; results right: \[True, True, True\]",
-    16: "it held 0 MiB; .* s after its end 0 MiB are still allocated",
+    16: "the process held 0 MiB; .* s after its end 0 MiB are still allocated",
     17: "ge.graph cannot be imported: .*",
     18: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(\(8, 32\), \(64, 16\)\), input "
     r"\(1, 16, -1, -1\); .* gear: True; initially .*: True; results right: \[True, True\]",
@@ -278,7 +278,7 @@ def test_the_report_names_the_simulator_and_the_file_has_all_results(in_forks, t
     assert run("--only", 2, 4, "--json", file) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
-        "Asking AscendSimulator. It is a simulator: its answers are those it was written with.\n"
+        "Asking AscendSimulator. It is a simulator: its answers are only assumptions.\n"
     )
     assert printed.count("    the simulator  ") == 2
     written = json.loads(file.read_text())

@@ -59,7 +59,7 @@ def test_a_taken_port_is_refused_before_a_graph_is_executed(tmp_path, written, p
     with socket.create_server(("", int(ports[1].partition("=")[2]))):
         assert cli.main(["serve", *graphs(tmp_path, "a.onnx"), *ports]) == 2
     error = capsys.readouterr().err
-    assert "Address already in use; choose another one with --grpc-port" in error
+    assert "Address already in use; choose another port with --grpc-port" in error
     assert written == []
 
 

@@ -76,7 +76,7 @@ def test_files_of_the_most_pixels_are_decoded(decoder):
         (b"", "found 0 bytes that are not a JPEG file"),
         (b"\x89PNG\r\n\x1a\n" + bytes(30), "found 38 bytes that are not a JPEG file"),
         (jpeg(gradient(64, 48))[:500], "found a damaged JPEG file"),
-        (jpeg(np.zeros((1, 9000))), "found a JPEG file of 9000 x 1 pixels, expected at most 8192"),
+        (jpeg(np.zeros((1, 9000))), "found a JPEG file of 9000 x 1 pixels, expected a width and "),
     ],
 )
 def test_damaged_files_are_reported(decoder, file, text):

@@ -100,7 +100,7 @@ def test_a_limit_of_tokens_bounds_requests_executions_and_memory(opened):
 def test_a_graph_that_is_not_faster_keeps_its_padding(opened, gains, name):
     gains[name] = 0.9
     (line,) = lines_of(opened(unpad="auto"))
-    assert f"padding is kept: the graph is not faster without it: {Gain(gains)}" in line
+    assert f"padding is kept: the graph is not faster without padding: {Gain(gains)}" in line
 
 
 @pytest.mark.parametrize("faster", [True, False])

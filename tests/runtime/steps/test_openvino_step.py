@@ -174,5 +174,5 @@ def test_old_parameters_are_reported(tmp_path):
     )
     assert [line.partition(": parameter ")[2] for line in step.notes] == [
         "'CPU_THREADS_NUM' has no effect here: a name of OpenVINO before 2022, which the backend "
-        "no longer supports: INFERENCE_NUM_THREADS"
+        "no longer supports; use INFERENCE_NUM_THREADS"
     ]

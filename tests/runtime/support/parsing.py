@@ -23,7 +23,8 @@ def assert_fault(config, expected, derived=()):
 
 
 def assert_refused(build, key, text, expected, others=None):
-    """Assert that a fault of the parameter `key` contains the text `expected`."""
+    """Assert that a fault of the parameter `key` contains `expected`, and none occurs twice."""
     faults = faults_of(build((others or {}) | {key: text}))
     field = f"parameter '{key}': "
     assert any(fault.startswith(field) and expected in fault for fault in faults), faults
+    assert len(set(faults)) == len(faults), faults

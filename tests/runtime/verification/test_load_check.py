@@ -370,7 +370,7 @@ def test_a_graph_whose_rows_depend_on_their_place_is_refused():
         (by_chance, "bits in equal executions, .* expected an engine"),
         (
             fails(lambda gear: gear.extents["n"] > 8),
-            r"found an execution of 4 row\(s\), n 16 to fail: too wide",
+            r"found a failed execution of 4 row\(s\), n 16: too wide",
         ),
     ],
 )

@@ -92,7 +92,7 @@ FAULTS = [
     ("histogram options must specify", MODEL + "model_metrics {\nmetric_control {\n"
      'metric_identifier { family: "f" }\nhistogram_options { #!\n} } }'),
     ("'max_batch_size' must be", MODEL + "max_batch_size: -1 #!"),
-    ("model '{}': found count 5000", MODEL + "instance_group { count: 5000 } #!"),
+    ("model '{}': found a total count of 5000", MODEL + "instance_group { count: 5000 } #!"),
     ("model '{}': found 'sequence_batching' of 2000000 sequences", BATCHED
      + "sequence_batching { #!\noldest { max_candidate_sequences: 2000000 } }"),
     ("model '{}': found 800000000 elements for input 'X'", BATCHED + "model_warmup { #!\n"

@@ -96,12 +96,12 @@ def test_only_the_id_and_raw_contents_of_a_request_are_found():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x00\x00", "without a number"),
-        (b"\x0e", "no field of any kind"),
-        (b"\x0c", "no field of any kind"),
-        (b"\x0b\x14", "no field of any kind"),
+        (b"\x00\x00", "the number 0"),
+        (b"\x0e", "unknown type, or a group"),
+        (b"\x0c", "unknown type, or a group"),
+        (b"\x0b\x14", "unknown type, or a group"),
         (b"\x0b" * 101, "too many groups"),
-        (b"\xff" * 11, "more bytes than a number"),
+        (b"\xff" * 11, "more than 10 bytes"),
     ],
 )
 def test_malformed_fields_are_refused(data, said):

@@ -50,11 +50,11 @@ POLLED = {
     ),
     "too many instances": (
         'backend: "python" instance_group { count: 4096 } instance_group { count: 1 }',
-        "model 'm': found count 4097 in all of 'instance_group'; expected at most 4096",
+        "model 'm': found a total count of 4097 in 'instance_group'; expected at most 4096",
     ),
     "too many warm-ups": (
         'backend: "python" model_warmup { count: 600000 } model_warmup { count: 400001 }',
-        "model 'm': found count 1000001 in all of 'model_warmup'; expected at most 1000000",
+        "model 'm': found a total count of 1000001 in 'model_warmup'; expected at most 1000000",
     ),
     "too many sequences": (
         'backend: "python" max_batch_size: 500001 instance_group { count: 2 } sequence_batching {}',

@@ -13,7 +13,7 @@ from reference_server.frontends.event_loop import (
     MAX_COLLECTING_ITERATIONS,
     SHARE_S,
     Background,
-    LoopTurns,
+    LoopIterationEnds,
     Mailbox,
     SharedWork,
 )
@@ -195,11 +195,11 @@ def test_many_items_are_received_in_shares(loop):
     for item in range(5):
         mailbox.post(item)
     assert len(loop.calls) == 1
-    turns = []
+    ends = []
     while loop.calls:
         loop.calls.pop(0)()
-        turns.append(len(received))
-    assert turns == [2, 4, 5]
+        ends.append(len(received))
+    assert ends == [2, 4, 5]
 
 
 def test_items_posted_during_long_shares_do_not_add_calls(loop):
@@ -234,8 +234,8 @@ def asyncio_loop():
 
 def sequence(asyncio_loop, *turns_of_names):
     """Return the names of each iteration, with `settled` where the call is made for them."""
-    turns, seen = LoopTurns(), []
-    turns.begin(asyncio_loop)
+    ends, seen = LoopIterationEnds(), []
+    ends.begin(asyncio_loop)
 
     def settle():
         seen.append("settled")
@@ -243,7 +243,7 @@ def sequence(asyncio_loop, *turns_of_names):
     def came(names):
         for name in names:
             seen.append(name)
-            assert turns.at_end(settle)
+            assert ends.at_end(settle)
 
     async def all_turns():
         for names in turns_of_names:
@@ -275,11 +275,11 @@ def test_the_number_of_collecting_iterations_is_limited(asyncio_loop):
 
 
 def test_other_threads_are_not_served(asyncio_loop):
-    turns, said = LoopTurns(), []
-    turns.begin(asyncio_loop)
+    ends, said = LoopIterationEnds(), []
+    ends.begin(asyncio_loop)
 
     async def from_a_thread():
-        thread = threading.Thread(target=lambda: said.append(turns.at_end(said.clear)))
+        thread = threading.Thread(target=lambda: said.append(ends.at_end(said.clear)))
         thread.start()
         thread.join()
 
@@ -288,15 +288,15 @@ def test_other_threads_are_not_served(asyncio_loop):
 
 
 def test_a_failed_call_does_not_stop_the_others(asyncio_loop, caplog):
-    turns, seen = LoopTurns(), []
-    turns.begin(asyncio_loop)
+    ends, seen = LoopIterationEnds(), []
+    ends.begin(asyncio_loop)
 
     def fails():
         raise ValueError("broken")
 
     async def one_turn():
-        turns.at_end(fails)
-        turns.at_end(lambda: seen.append("made"))
+        ends.at_end(fails)
+        ends.at_end(lambda: seen.append("made"))
         await asyncio.sleep(0)
 
     asyncio_loop.run_until_complete(one_turn())

@@ -118,9 +118,9 @@ TWO = {
 
 def test_steps_resolve_in_the_own_namespace_first():
     models = graph(TWO)
-    assert models.step_ids(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
-    assert models.step_ids(*ids(["two::e"])) == {"m": "two::m"}
-    assert models.step_ids(*ids(["three::e"])) == {}
+    assert models.present_steps(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
+    assert models.present_steps(*ids(["two::e"])) == {"m": "two::m"}
+    assert models.present_steps(*ids(["three::e"])) == {}
 
 
 def test_a_name_in_several_other_namespaces_is_ambiguous():
@@ -135,5 +135,5 @@ def test_users_include_ensembles_that_would_resolve_to_the_model():
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
     models.remove(ids(["two::m"]))
     assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
-    assert models.step_ids(*ids(["two::e"])) == {"m": "one::m"}
-    assert models.step_ids(*ids(["three::e"])) == {"m": "one::m"}
+    assert models.present_steps(*ids(["two::e"])) == {"m": "one::m"}
+    assert models.present_steps(*ids(["three::e"])) == {"m": "one::m"}

@@ -92,7 +92,7 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
         (
             'backend: "tensorrt"',
             LIBRARY.format("tensorrt") + "model configuration. The reference server has the "
-            "backends python, onnxruntime, openvino, pytorch and those in --backend-directory; "
+            "backends python, onnxruntime, openvino, pytorch and all in --backend-directory; "
             "serve the ONNX file that the plan was built from, or replace the model by a "
             "function: --stub-model=m=MODULE:FUNCTION",
         ),

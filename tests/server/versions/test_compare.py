@@ -50,8 +50,8 @@ def test_a_source_that_cannot_be_read_says_why(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.whl", "w"):
         pass
     for source, reason in {
-        "tritonserver": "not a source; the sources are",
-        f"{tmp_path}/none.whl": "there is no such file",
+        "tritonserver": "unknown source. The sources are",
+        f"{tmp_path}/none.whl": "file not found",
         f"{tmp_path}/other.whl": "no tritonclient/grpc/model_config_pb2.py in it",
     }.items():
         with pytest.raises(SystemExit, match=reason):

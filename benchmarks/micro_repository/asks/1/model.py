@@ -1,4 +1,4 @@
-"""Has `step` add one."""
+"""Call the model `step`, which adds one."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,4 @@
-"""Gives its input back a hundred times."""
+"""Return the input in a hundred responses."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,4 @@
-"""Adds one."""
+"""Add one to the input."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -16,7 +16,7 @@ class TritonPythonModel:
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """Answer finished requests; return None for the others, which are rescheduled."""
+        """Answer finished requests; return None for the other requests, which are rescheduled."""
         return [self._step(request) for request in requests]
 
     def _step(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse | None:

@@ -1,4 +1,4 @@
-"""Answers prompts with the first words of a poem, one response per word if the client streams."""
+"""Answer prompts with the first words of a poem, one response per word if the client streams."""
 
 from __future__ import annotations
 

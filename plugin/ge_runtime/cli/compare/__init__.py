@@ -1,4 +1,4 @@
-"""`ge-runtime compare`: compares a compiled file on a card with its graph on the CPU, by layers."""
+"""`ge-runtime compare`: compares a compiled file with its graph on the CPU, layer by layer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ of their outputs. If an output is beyond the limit, the command finds the first 
 accuracy: a layer that is beyond the limit while all its inputs are within it.
 
 Layers are measured in one of two ways:
-  dump   CANN dumps the output of every operator of model.om, and each layer is compared with the
-         CPU's. Fused layers without a counterpart are listed. CANN writes no dumps in containers.
+  dump   CANN dumps the output of every operator of model.om, and each layer is compared with its
+         result on the CPU. Fused layers without a counterpart are listed. CANN writes no dumps in
+         containers.
   parts  The graph is cut at some tensors, and the part before them is compiled like model.om. The
          search continues between the last tensor within the limit and the first beyond it. A cut
          tensor is not fused, so a part may compute other numbers than the whole graph.
@@ -56,7 +57,7 @@ examples:
   ge-runtime compare my_models/text_encoder --inputs real.npz --every --format json > layers.json
   ge-runtime compare my_models/text_encoder --by parts --cuts 16
 
-Exit codes: 0 all outputs are within the limit, 1 one is not, 2 invalid arguments or input.
+Exit codes: 0 all outputs are within the limit, 1 an output is not, 2 invalid arguments or input.
 """
 
 
@@ -74,7 +75,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=_limit, default=_LIMIT, metavar="X",
         help=f"largest relative error that is allowed (default: {_LIMIT})")  # fmt: skip
     add("--by", choices=("dump", "parts"),
-        help="how layers are measured (default: dump, or parts if CANN writes none)")  # fmt: skip
+        help="how layers are measured (default: dump, or parts if there is no dump)")  # fmt: skip
     add("--every", action="store_true", help="measure every layer, even if all outputs are right")
     add("--cuts", type=whole, default=_CUTS, metavar="N",
         help=f"largest number of tensors in one compiled part (default: {_CUTS})")  # fmt: skip
@@ -137,13 +138,7 @@ def compare(
     version_dir = version_folder(folder, version)
     config = read_runtime_config(folder)
     onnx = version_dir / "model.onnx"
-    if config.stages:
-        raise ArtifactFault(
-            f"{folder}: found parameter 'stages', expected one graph, model.onnx and model.om. Put "
-            "each stage into its own folder"
-        )
-    if not onnx.is_file():
-        raise ArtifactFault(f"{onnx}: file not found, expected the graph that model.om is made of")
+    _ensure_one_graph(folder, config, onnx)
     place = device or (config.devices[0] if config.device_kind == "npu" else "npu:0")
     with CardGraphs(place, folder, version_dir / "model.om", config) as card:
         if inputs is not None:
@@ -154,9 +149,7 @@ def compare(
             chosen, fed = random_inputs(
                 folder, version_dir, config, _signature(onnx), card.shapes(), gear, seed
             )
-            sizes = {ROWS: chosen.rows, **chosen.extents} if config.batched else chosen.extents
-            at = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-            source = f"inputs of seed {seed}" + (f" at {at}" if at else "")
+            source = f"inputs of seed {seed}{_gear_text(config, chosen)}"
         expected = run_on_cpu(onnx, fed)
         found = card.run_file(card.om, fed, [*expected])
         outputs = {name: difference(found[name], expected[name]) for name in expected}
@@ -190,6 +183,23 @@ def compare(
         )
 
 
+def _ensure_one_graph(folder: Path, config: RuntimeConfig, onnx: Path) -> None:
+    """Raise ArtifactFault for a model of several graphs, or without model.onnx."""
+    if config.stages:
+        raise ArtifactFault(
+            f"{folder}: found parameter 'stages', expected one graph, model.onnx and model.om. Put "
+            "each stage into its own folder"
+        )
+    if not onnx.is_file():
+        raise ArtifactFault(f"{onnx}: file not found, expected the graph that model.om is made of")
+
+
+def _gear_text(config: RuntimeConfig, gear: Gear) -> str:
+    sizes = {ROWS: gear.rows, **gear.extents} if config.batched else gear.extents
+    text = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+    return f" at {text}" if text else ""
+
+
 def random_inputs(
     folder: Path,
     version_dir: Path,
@@ -199,16 +209,16 @@ def random_inputs(
     sizes: Mapping[str, int] | None,
     seed: int,
 ) -> tuple[Gear, dict[str, Array]]:
-    """Return a gear, and all graph inputs at it as the runtime would feed them.
+    """Return a gear, and graph inputs of its size as the runtime would make them.
 
     Args:
         folder: the model's folder.
-        version_dir: its version folder.
-        config: its configuration.
-        signature: of model.onnx.
+        version_dir: the model's version folder.
+        config: the model's configuration.
+        signature: the signature of model.onnx.
         shapes: the shapes that model.om is compiled for.
-        sizes: of the gear; None for the smallest.
-        seed: of the random values.
+        sizes: sizes that the gear must have; None for the smallest gear.
+        seed: the seed of the random values.
 
     Raises:
         RuntimeFault: no gear has the sizes, or the graph does not agree with the configuration.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Measure: TypeAlias = Callable[[Sequence[str]], Mapping[str, bool]]
-"""Names of tensors -> whether each exceeds the limit."""
+"""Returns for each of these tensors whether it exceeds the limit."""
 
 
 class Order(Protocol):
@@ -53,7 +53,7 @@ def first_exceeding(order: Order, last: str, measure: Measure, cuts: int) -> str
 
 
 def _border(names: Sequence[str], last: str, measure: Measure, cuts: int) -> str:
-    """Return a tensor that exceeds the limit, directly after one that does not, or the first."""
+    """Return a tensor beyond the limit that is the first, or follows a tensor within the limit."""
     within, exceeding = -1, len(names)
     while exceeding - within > 1:
         points = spread(within, exceeding, cuts)
@@ -115,7 +115,7 @@ class CutGraph:
         return sorted(found, key=self._places.__getitem__)
 
     def named(self) -> dict[str, NodeProto]:
-        """Return all nodes by name; a node without a name gets the one that ATC gives it."""
+        """Return all nodes by name; a node without a name gets the name that ATC gives it."""
         return {
             node.name or f"{node.op_type}_{place}": node
             for place, node in enumerate(self._model.graph.node)
@@ -147,7 +147,8 @@ class CutGraph:
 
         Args:
             names: the tensors.
-            results: their values, for the types and shapes of the outputs; None to omit these.
+            results: the tensors' values, which give outputs their types and shapes; None to omit
+                types and shapes.
         """
         import onnx
 

@@ -3,8 +3,8 @@
 Layers are measured by compiling parts of the graph, or with the card's dump of one execution. The
 compiler renames, fuses and inserts operators. An operator's output is matched to a tensor of the
 graph in one of three ways: the dump names the original operator (`original_op`), the operator has
-the name of a node, or its name is a sequence of node names, as for fused operators. In the last
-case its output is that of the last node.
+the name of a node, or the operator's name is a sequence of node names, as for fused operators. In
+the last case, the operator's output is the output of the last node.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class CardGraphs:
         return _execute(self._backend, om, inputs, names)
 
     def dump(self, inputs: Mapping[str, Array], names: Sequence[str]) -> list[DumpedOperator]:
-        """Execute `om` and return CANN's dump of all operators; empty if CANN writes none.
+        """Execute `om` and return CANN's dump of all operators; empty if CANN writes no dump.
 
         Raises RuntimeFault or OSError.
         """
@@ -155,7 +155,7 @@ def _execute(
     *,
     serving: bool = False,
 ) -> dict[str, Array]:
-    """Execute a file. `serving`: CANN's dump counts only executions after the load."""
+    """Execute a file. With `serving`, the load ends first: CANN dumps no executions of the load."""
     engine = backend.open([Artifact(om, "om", "")], threads=1, outputs=names)
     try:
         engine.bind([], backend.memory)
@@ -174,7 +174,7 @@ def _execute(
 
 
 def _flags(folder: Path, om: Path, config: RuntimeConfig, chip: str) -> list[str]:
-    """Return the flags of the file's record, or of config.pbtxt without one; no shapes."""
+    """Return the flags in the file's record, or else in config.pbtxt, except flags for shapes."""
     try:
         recorded = json.loads(record_path(om).read_text(encoding="utf-8"))["flags"]
         pairs = [flag.removeprefix("--").partition("=")[::2] for flag in recorded]
@@ -207,7 +207,7 @@ class CutLayers:
         return sorted(map(self._layer, self._found), key=lambda layer: layer.place)
 
     def search(self, outputs: Mapping[str, Difference], *, every: bool, cuts: int) -> First | None:
-        """Return the first layer that exceeds the limit; None if no output exceeds it.
+        """Return the first layer that exceeds the limit; None if no output exceeds the limit.
 
         Args:
             outputs: the differences of the graph's outputs.
@@ -230,8 +230,8 @@ class CutLayers:
         new = [name for name in names if name not in self._found]
         if new:
             expected = run_on_cpu(self._graph.computing(new, None), self._inputs)
-            # ONNX tensors of the type sequence cannot be outputs on a card. A sequence counts as
-            # equal. The tensors of which it consists are measured.
+            # A sequence of tensors cannot be an output on a card. It counts as equal, and its
+            # tensors are measured.
             self._found |= dict.fromkeys(new, Difference(math.nan, 0.0, math.nan))
             arrays = {n: array for n, array in expected.items() if isinstance(array, np.ndarray)}
             if arrays:
@@ -313,7 +313,7 @@ class DumpedLayers:
         return None
 
     def _unmeasured_before(self, name: str) -> list[str]:
-        """Return the tensors between a tensor and the last measured ones before it."""
+        """Return the tensors between a tensor and the last measured tensors before it."""
         found: set[str] = set()
         rest = self._graph.inputs_of(name)
         while rest:
@@ -373,7 +373,7 @@ class Matches:
                 self.unmatched.append(operator.name)
 
     def _add_originals(self, nodes: Mapping[str, NodeProto], operator: DumpedOperator) -> bool:
-        """Add the outputs whose original operator is in the graph; return whether any is."""
+        """Add the outputs whose original operator is in the graph; return whether there are any."""
         known = False
         for tensor in operator.outputs:
             node = nodes.get(tensor.original)
@@ -393,7 +393,7 @@ def split_into_names(text: str, names: Iterable[str]) -> list[str]:
     known = {name for name in names if name}
     lengths = sorted({len(name) for name in known}, reverse=True)
     ends: dict[int, str] = {0: ""}
-    """Position in the text -> a name that can end there."""
+    """A name that can end at a position in the text, by position."""
     for start in range(len(text)):
         if start in ends:
             for length in lengths:

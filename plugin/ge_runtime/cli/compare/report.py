@@ -20,11 +20,11 @@ class Difference(NamedTuple):
     """The difference between two arrays of one tensor."""
 
     cosine: float
-    """Cosine of the angle between them; NaN for other types than floating point."""
+    """Cosine of the angle between the arrays; NaN for types other than floating point."""
     relative: float
-    """Norm of the difference, divided by the norm of the CPU's array. For other types than floating
-    point, the share of different elements. Infinite if shapes or dtypes differ, or if NaN or an
-    infinity meets another value."""
+    """Norm of the difference, divided by the norm of the CPU's array. For types other than floating
+    point, the share of different elements. Infinite if shapes or dtypes differ, or if only one of
+    two elements is NaN or the same infinity."""
     largest: float
     """Largest difference of two elements; NaN for booleans."""
 
@@ -92,11 +92,11 @@ class First:
 
     layer: Layer
     alone: Difference | None
-    """The layer's own error, on equal inputs; None if it cannot be computed alone."""
+    """The layer's own error, on equal inputs; None if the layer cannot be computed alone."""
     inputs: str = "CPU"
-    """Source of these inputs: CPU or card."""
+    """Source of the inputs for `alone`: CPU or card."""
     unmeasured: Sequence[Layer] = ()
-    """Layers directly before it that were not measured; one of them may cause the error."""
+    """Unmeasured layers directly before `layer`; one of them may cause the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Comparison:
     """Number of compiled parts of the graph."""
     first: First | None = None
     dumped: bool = False
-    """The layers are from the card's dump and not from compiled parts."""
+    """True if the layers are from the card's dump, False if they are from compiled parts."""
     unmatched_layers: Sequence[Layer] = ()
     """Layers that are not in the dump."""
     unmatched_operators: Sequence[str] = ()

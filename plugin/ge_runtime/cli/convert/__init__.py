@@ -61,7 +61,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="npu_ge,KEY=VALUE",
-        help="an option of tritonserver's command line; may be repeated. Those of other backends "
+        help="an option of tritonserver's command line; may be repeated. Options of other backends "
         "are ignored",
     )
     add(
@@ -87,7 +87,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=axis_sizes,
         metavar="AXIS=SIZE,...",
-        help="largest size of an axis (default: that of the gears)",
+        help="largest size of an axis (default: the largest size in the gears)",
     )
     add("--device-ids", metavar="ID,...", help="the cards, if there is no device_ids")
     add(
@@ -147,7 +147,7 @@ def _convert_file(
     if (graph := graph_file(folder)) is not None:
         try:
             signature = read_signature(graph)
-        except ArtifactFault as fault:  # declared tensors suffice without it
+        except ArtifactFault as fault:  # the declared tensors may be enough
             print(f"not used: {fault}", file=sys.stderr)
     text = file.read_text(encoding="utf-8")
     conversion = convert(folder.name, text, options, signature)

@@ -39,13 +39,13 @@ class ConvertOptions:
     """Values that the user adds to the configuration."""
 
     axes: Mapping[str, Sequence[str]]
-    """Tensor -> names of its -1 dims; for outputs also relations such as `tokens // 2`."""
+    """Names of the -1 dims of each tensor; for outputs also relations such as `tokens // 2`."""
     limits: Mapping[str, int]
     device_ids: str | None
     drop: frozenset[str]
     """Names of parameters and fields that may be dropped."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """KEY -> VALUE of --backend-config=npu_ge,KEY=VALUE."""
+    """The VALUE of each --backend-config=npu_ge,KEY=VALUE, by KEY."""
     strategy: str = ""
     """One of STRATEGIES, or "" to keep what config.pbtxt has."""
 
@@ -94,10 +94,7 @@ def convert(
     faults.raise_any()
     given = _texts(config, report)
     merged = with_command_line(given, options.settings, report)
-    kept = convert_parameters(merged, report)
-    _set_cards(kept, options, report)
-    _set_engines(kept, instances, merged, report)
-    _set_precision(kept, merged, report)
+    kept = _converted(merged, instances, options, report)
     sizes: dict[str, str] = {}
     if inputs and outputs:
         names = dict(options.axes)
@@ -129,11 +126,7 @@ def convert(
         keep=lambda key: key in kept and kept[key] == given.get(key),
         more={**{key: value for key, value in kept.items() if given.get(key) != value}, **sizes},
     )
-    # The result is checked as at load, unless known problems would cause further errors.
-    problems = report.problems or _load_errors(name, new)
-    unused = sorted({*report.dropped} - report.used)
-    unknown = [f"--drop {each}: found nothing to drop" for each in unused]
-    return Conversion(new, report, [*problems, *unknown])
+    return Conversion(new, report, _problems(name, new, report))
 
 
 def _add_batching(
@@ -147,7 +140,7 @@ def _add_batching(
     """Add the dynamic batching of a strategy to `values`, the new values of fields.
 
     Returns:
-        The lines to append to `text`: an empty field, if `text` lacks it; else "".
+        The lines to append to `text`: an empty field if `text` lacks the field, else "".
     """
     if strategy and max_batch_size > 1 and "sequence_batching" not in config:
         fields = batching_fields(strategy, max_batch_size)
@@ -161,7 +154,7 @@ def _add_batching(
 
 
 def _newline(text: str) -> str:
-    """Return the line end that `text` lacks."""
+    """Return the line end that `text` lacks at its end, if any."""
     return "" if text.endswith("\n") else "\n"
 
 
@@ -173,7 +166,7 @@ def _completed(
     *,
     batched: bool,
 ) -> str:
-    """Return the configuration with the inputs and outputs that it lacks, if the graph has them."""
+    """Add the sections `input` and `output` of the graph if the configuration lacks them."""
     if graph is None:
         return text
     try:
@@ -209,6 +202,17 @@ def _texts(config: Mapping[str, object], report: ConversionReport) -> dict[str, 
         else:
             report.refuse(str(key), repr(entry), 'expected value { string_value: "..." }')
     return texts
+
+
+def _converted(
+    merged: Mapping[str, str], instances: int, options: ConvertOptions, report: ConversionReport
+) -> dict[str, str]:
+    """Return the parameters for ge_runtime, without those that define sizes."""
+    kept = convert_parameters(merged, report)
+    _set_cards(kept, options, report)
+    _set_engines(kept, instances, merged, report)
+    _set_precision(kept, merged, report)
+    return kept
 
 
 def _set_cards(kept: dict[str, str], options: ConvertOptions, report: ConversionReport) -> None:
@@ -310,10 +314,16 @@ def _batching_note(config: Mapping[str, object]) -> str:
     return "npu_ge merges no requests without max_queue_delay_microseconds; ge_runtime does"
 
 
-def _load_errors(name: str, text: str) -> list[str]:
-    """Return the errors of loading the new configuration."""
-    try:
-        RuntimeConfig.parse({"name": name, **parse(text)}, cores=1)
-    except ConfigFault as fault:
-        return list(fault.faults)
-    return []
+def _problems(name: str, text: str, report: ConversionReport) -> list[str]:
+    """Return the known problems, or else the errors of loading the new configuration `text`.
+
+    Known problems would cause further errors.
+    """
+    problems = list(report.problems)
+    if not problems:
+        try:
+            RuntimeConfig.parse({"name": name, **parse(text)}, cores=1)
+        except ConfigFault as fault:
+            problems += fault.faults
+    unused = sorted({*report.dropped} - report.used)
+    return problems + [f"--drop {each}: found nothing to drop" for each in unused]

@@ -1,7 +1,7 @@
 """The ONNX graph of an npu_ge model: completes tensors that config.pbtxt does not declare.
 
-npu_ge completes them since 2.2.0. It derives open sizes of outputs from the names of the graph's
-dims, which may be expressions of the inputs' names.
+npu_ge completes tensors since 2.2.0. It derives open sizes of outputs from the names of the graph's
+dims. Such a name may be an expression of the names of input dims.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def graph_file(folder: Path) -> Path | None:
 def graph_changes(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield each graph that must be renamed or compiled, and the required step.
 
-    npu_ge uses any ONNX file below a version folder. Without one, it uses a TensorFlow file.
+    npu_ge uses any ONNX file below a version folder, or else a TensorFlow file.
     """
     for version in sorted(folder.glob("*/")):
         if not version.name.isdecimal() or any((version / name).is_file() for name in _ARTIFACTS):
@@ -83,7 +83,7 @@ def with_symbols(
 ) -> dict[str, Sequence[str]]:
     """Return the names of -1 dims by tensor: the given names, and otherwise the graph's symbols.
 
-    Dims with the same symbol have equal sizes, so a name given to one of them applies to all.
+    Dims with the same symbol have equal sizes, so the name of one dim applies to all of these dims.
     """
     symbols = {each.name: each.symbols[batched:] for each in (*graph.inputs, *graph.outputs)}
 

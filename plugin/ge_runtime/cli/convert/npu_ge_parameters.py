@@ -1,4 +1,4 @@
-"""Convert npu_ge's parameters: each is kept, dropped, refused, or becomes axes, limits, gears.
+"""Convert npu_ge's parameters: keep, drop or refuse them, or derive axes, limits and gears.
 
 `ge.inputShape` is "ids:-1,-1;mask:-1,-1", with the batch dimension; `ge.dynamicDims` is
 "1,64,1,64;8,128,8,128": a group for each gear, with a value for each -1 in the order of the shapes.
@@ -34,7 +34,7 @@ _MODES: Final = {
     "allow_mix_precision_fp16": "mixed_float16",
     "allow_mix_precision_bf16": "mixed_bfloat16",
 }
-"""Mode of precision_mode: the equivalent mode of precision_mode_v2, as CANN documents both."""
+"""For modes of precision_mode, the equivalent modes of precision_mode_v2 by CANN's documents."""
 
 _OFF: Final = ("0", "false", "off", "")
 _DIAGNOSTICS: Final = {
@@ -52,8 +52,8 @@ _MANAGED: Final = {
 }
 """Options that ge_runtime does not need, with the reason."""
 _REFUSED: Final = {
-    "ge.exec.deviceId": ("cards are listed in device_ids", "list it there"),
-    "ge.session_device_id": ("cards are listed in device_ids", "list it there"),
+    "ge.exec.deviceId": ("cards are listed in device_ids", "list the card there"),
+    "ge.session_device_id": ("cards are listed in device_ids", "list the card there"),
     "ge.socVersion": ("a model is compiled before it is served", "pass it to atc: --soc_version"),
     "ge.graphMemoryMaxSize": (
         "memory is planned from the model",
@@ -98,7 +98,7 @@ def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) 
 
 
 def _option(name: str, option: str, value: str, report: ConversionReport) -> dict[str, str]:
-    """Return the parameter if it is kept. `name`: in config.pbtxt; `option`: GE's name."""
+    """Return the parameter if it is kept. `name` is from config.pbtxt, `option` is GE's name."""
     family = name.partition(".")[0]
     if option in SHAPES:
         report.change(f"{name} = {value}", "axes, limit and gears, below")
@@ -131,14 +131,14 @@ def _option(name: str, option: str, value: str, report: ConversionReport) -> dic
 def with_command_line(
     parameters: Mapping[str, str], settings: Mapping[str, str], report: ConversionReport
 ) -> dict[str, str]:
-    """Return the parameters of config.pbtxt and those of the server's command line.
+    """Return the parameters of config.pbtxt and of the server's command line.
 
     config.pbtxt takes precedence, as in npu_ge. In npu_ge, `ge.<option>` on the command line
     applies to all graphs. `session.` and `graph.` options apply to their session or graph only.
 
     Args:
         parameters: The parameters of config.pbtxt.
-        settings: KEY -> VALUE of --backend-config=npu_ge,KEY=VALUE.
+        settings: The VALUE of each --backend-config=npu_ge,KEY=VALUE, by KEY.
         report: Receives settings that have no effect.
     """
     merged = {**settings, **parameters}
@@ -269,13 +269,13 @@ def gear_parameters(
     """Return the parameters `axes`, `limit` and `gears` for all variable sizes.
 
     Args:
-        inputs: Declared in config.pbtxt.
-        outputs: Declared in config.pbtxt.
-        options: Option of GE -> its parameter and value.
+        inputs: The inputs that config.pbtxt declares.
+        outputs: The outputs that config.pbtxt declares.
+        options: The parameter and the value of each option of GE, by option.
         report: Receives the problems.
-        batched: The model has a batch dimension.
-        names: Tensor -> names that the user gives to its -1 dims.
-        limits: Axis -> largest size that the user gives.
+        batched: True if the model has a batch dimension.
+        names: The user's names for the -1 dims of tensors, by tensor.
+        limits: The user's largest sizes, by axis.
     """
     columns = read_open_dims(inputs, options, report, batched=batched)
     axes = _axes(inputs, columns, names, report)
@@ -375,7 +375,7 @@ def _check_user_names(
 
 
 def _gears(tables: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Return the gear parameters. An axis gets its own if all combinations are gears."""
+    """Return the gear parameters; an axis has its own if it is combined with all other sizes."""
     axes = sorted(tables, key=lambda axis: axis != ROWS)
     rows = set(zip(*(tables[axis] for axis in axes), strict=True))
     parameters = {}

@@ -57,7 +57,7 @@ class ConversionReport:
         self.problems.append(f"{name} = {value}: {why}; {cure}")
 
     def table(self) -> list[str]:
-        """Return the lines of the table: kept rows, then changed ones, then dropped ones."""
+        """Return the lines of the table: first kept rows, then changed rows, then dropped rows."""
         rows = sorted(self.rows, key=lambda row: ("kept", "changed", "dropped").index(row.verdict))
         width = min(max((len(row.what) for row in rows), default=0), _WIDTH)
         return [f"{row.verdict:7}  {row.what:{width}}  {row.why}" for row in rows]

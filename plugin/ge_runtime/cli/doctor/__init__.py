@@ -50,10 +50,10 @@ from ge_runtime.memory.plan import in_binary_units
 _DESCRIPTION: Final = """\
 Check this machine, and print what is missing or wrong and how to fix it.
 
-Checked are Python and the engines' packages, memory and shared memory, Ascend's driver, device
-files, CANN, pyACL and torch_npu, GE-PY if a model uses it, and NVIDIA's driver and libraries.
-Packages are imported and graphs are opened in child processes, so a crash or a hang becomes a
-finding. The command takes no device memory and changes nothing.
+The command checks Python and the engines' packages, memory and shared memory, Ascend's driver,
+device files, CANN, pyACL and torch_npu, GE-PY if a model uses it, and NVIDIA's driver and
+libraries. Packages are imported and graphs are opened in child processes, so a crash or a hang
+becomes a finding. The command takes no device memory and changes nothing.
 
 With MODEL_REPOSITORY, every model with a graph is inspected too. The models determine what is
 required, how much memory is planned, and how much shared memory their inputs and outputs need.
@@ -61,7 +61,7 @@ required, how much memory is planned, and how much shared memory their inputs an
 State   ok          as expected
         missing     absent, and required
         wrong       present, but not as expected
-        unknown     it could not be determined
+        unknown     could not be determined
         not needed  absent, and not required
 """
 
@@ -71,7 +71,8 @@ examples:
   ge-runtime doctor --require npu || exit 1
   ge-runtime doctor --json | jq '.findings[] | select(.state == "wrong") | .cure'
 
-Exit codes: 0 nothing required is missing or wrong, 1 something is, 2 invalid arguments or input.
+Exit codes: 0 nothing required is missing or wrong, 1 a required item is, 2 invalid arguments or
+input.
 """
 
 
@@ -170,7 +171,9 @@ def read_models(repository: Path) -> list[Model]:
     folders = sorted(file.parent for file in repository.glob("*/config.pbtxt"))
     if not folders:
         is_model = (repository / "config.pbtxt").is_file()
-        hint = f". It is a model; use its repository, {repository.parent}" if is_model else ""
+        hint = (
+            f". This folder is a model; its repository is {repository.parent}" if is_model else ""
+        )
         raise RuntimeFault(
             f"{repository}: found no model, expected folders with a config.pbtxt{hint}"
         )

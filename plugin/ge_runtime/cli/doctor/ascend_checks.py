@@ -32,8 +32,8 @@ _DRIVER_FOLDERS: Final = ":".join(
     f"/usr/local/Ascend/driver/lib64{each}" for each in ("", "/common", "/driver")
 )
 
-# A missing dependency is named without a path. A path means that the file itself was found and is
-# built for another processor.
+# A missing dependency is named without a path. With a path, the file itself was found, but is built
+# for another processor.
 _OTHER_PROCESSOR: Final = re.compile(
     r": /\S+: (cannot open shared object file: No such|wrong ELF class)"
 )
@@ -244,18 +244,21 @@ def _acl(machine: Machine) -> Finding:
 
 
 def _acl_cure(error: str) -> str:
-    # The driver's libraries first: the error also says "cannot open shared object" for them.
+    # The driver's libraries are checked first: for them, too, the error says "cannot open shared
+    # object".
     if "libascend_hal" in error or "libdrv" in error:
         return f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
     if "Permission denied" in error:
-        return f"let the models' user read it: as root, `usermod -aG {_DRIVERS_GROUP} USER`"
+        return f"let the models' user read acl.so: as root, `usermod -aG {_DRIVERS_GROUP} USER`"
     if _OTHER_PROCESSOR.search(error):
-        return f"install the CANN for {platform.machine()}: this one is for another processor"
+        return f"install the CANN for {platform.machine()}: this CANN is for another processor"
     if "cannot open shared object" in error:
         return f"source CANN's set_env.sh {_BEFORE_START}"
     if _OTHER_PYTHON.search(error):
-        return "run the models with a Python that this CANN supports: its acl.so is for another"
-    return "check the driver with `npu-smi info`; driver and CANN must fit"
+        return (
+            "run the models with a Python that this CANN supports, as acl.so is for another Python"
+        )
+    return "check the driver with `npu-smi info`; driver and CANN must fit each other"
 
 
 def _devices(machine: Machine) -> Finding:
@@ -269,7 +272,7 @@ def _devices(machine: Machine) -> Finding:
 
 
 def check_compiler(machine: Machine) -> list[Finding]:
-    """Check what compiling an .om file needs; serving one needs none of it."""
+    """Check the requirements of compiling .om files; serving .om files does not have them."""
     cann = machine.cann
     check = _compiler_check("atc", "atc in PATH, on a machine that compiles .om files")
     cure = "install CANN's toolkit and source its set_env.sh, here or on a machine that compiles"
@@ -304,7 +307,7 @@ def _compiler_packages(machine: Machine) -> Finding:
             f'`pip install {" ".join(absent)}`; without them atc fails with E40020 or "Initialize '
             'ge using ge global options failed"'
         )
-        # Not `missing` if atc is installed: as `not needed`, the report would not show the fix.
+        # With atc, the state is not `missing`: it could become `not needed`, which shows no fix.
         found = f"no {', '.join(absent)}"
         return check.wrong(found, cure) if machine.atc else check.missing(found, cure)
     return check.ok("all")
@@ -316,7 +319,7 @@ _ATC_PACKAGES: Final = (
 
 
 class _CannRequirements(NamedTuple):
-    """Versions that one CANN release requires; None if its documents name none."""
+    """Versions that one CANN release requires; None if the documents do not name them."""
 
     python: VersionRange | None
     numpy: VersionRange
@@ -324,13 +327,13 @@ class _CannRequirements(NamedTuple):
 
 
 # Source: "Runtime Dependencies" and "CANN Software Installation" on hiascend.com for CANN 8.1 to
-# 9.1; 9.2 is assumed to be as 9.1. The English page of 9.0.0 names Python 3.11 as the newest, the
-# Chinese one 3.13. The pages name Python 3.11.4, but patch releases are binary compatible.
+# 9.1; 9.2 is assumed to be as 9.1. The newest Python of 9.0.0 is 3.11 in the English page, and 3.13
+# in the Chinese page. The pages name Python 3.11.4, but patch releases are binary compatible.
 _OLD_NUMPY: Final = VersionRange((1, 19, 2), (1, 24))
 _PROTOBUF: Final = VersionRange((3, 20), (3, 20))
 _MORE_PYTHON: Final = VersionRange((3, 7), (3, 13))
 _NEWEST_PYTHON: Final = VersionRange((3, 7), (3, 14))
-"""Range of the CANN that supports the most Python versions, 9.1."""
+"""Range of CANN 9.1, which supports the most Python versions."""
 _REQUIREMENTS: Final = {
     VersionRange((8, 1), (8, 3)): _CannRequirements(
         VersionRange((3, 7), (3, 11)), _OLD_NUMPY, _PROTOBUF

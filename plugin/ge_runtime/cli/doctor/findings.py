@@ -16,7 +16,7 @@ REQUIRABLE: Final = ("cpu", "cuda", "npu", "build", "service")
 """Values of --require."""
 
 NEEDS: Final = (*REQUIRABLE, "torch", "torch_npu", "ge_session")
-"""All possible requirements; only models have the last three."""
+"""All possible requirements; only models can require the last three."""
 
 ALWAYS: Final = frozenset(REQUIRABLE)
 
@@ -38,17 +38,17 @@ FAULTS: Final = (State.MISSING, State.WRONG)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One checked item. The methods return it with the result of its check."""
+    """One checked item. Each method returns the item with the result of its check."""
 
     group: str
     what: str
     expected: str
     needed_by: frozenset[str] = frozenset()
-    """Members of NEEDS that require this item; empty if it only informs."""
+    """Members of NEEDS that require this item; empty if the item only informs."""
     state: State = State.UNKNOWN
     found: str = ""
     cure: str = ""
-    """Instructions to fix it; empty if the state is OK."""
+    """Instructions to fix the item; empty if the state is OK."""
 
     def ok(self, found: str) -> Finding:
         return replace(self, state=State.OK, found=found)

@@ -33,7 +33,7 @@ class DeviceFile:
     path: str
     group: str
     usable: bool
-    """This process may read and write it."""
+    """True if this process may read and write the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Cann:
     version: str | None
     """From version.cfg or ascend_toolkit_install.info, e.g. 8.3.RC1."""
     set_env: str
-    """Path of the script that sets its environment variables."""
+    """Path of the script that sets CANN's environment variables."""
     sourced: bool
-    """The environment variables of that script are set."""
+    """True if these environment variables are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Machine:
     environment: Mapping[str, str]
     """The variables in VARIABLES that are set."""
     packages: Mapping[str, str]
-    """Normalized name of each installed distribution (PEP 503) -> version."""
+    """Versions of the installed distributions, by normalized name (PEP 503)."""
     imports: Mapping[str, ChildResult]
     """Result of importing each module in `CHECKED_MODULES`."""
     npu_driver: str | None
-    """Version of Ascend's driver; "" if its version.info names none."""
+    """Version of Ascend's driver; "" if version.info does not name it."""
     npu_smi: ChildResult
     device_files: tuple[DeviceFile, ...]
     cann: Cann | None
@@ -85,7 +85,7 @@ class Machine:
     service_folder: str
     """Runtime folder of this user's device services."""
     service_fault: str
-    """Why no service can start there; empty if one can."""
+    """Why no service can start in `service_folder`; empty if a service can."""
     nvidia_driver: str | None
     """Version of NVIDIA's driver; "" if it is not known."""
     nvidia_smi: ChildResult
@@ -217,7 +217,7 @@ def _shared_memory(folder: Path) -> SharedMemory | None:
 
 
 def _service_fault(folder: Path) -> str:
-    """Return why no service can start in the folder; does not create it."""
+    """Return why no service can start in the folder, which is not created here; "" if one can."""
     try:
         found = folder.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -244,7 +244,7 @@ _FACTS: Final[Mapping[str, str]] = {
 import ctypes, pathlib
 facts = {"providers": ", ".join(module.get_available_providers())}
 if "CUDAExecutionProvider" in facts["providers"]:
-    # The provider is listed if it was built. Loading its library shows whether CUDA is installed.
+    # Builds with CUDA always list the provider. Its library loads only if CUDA is installed.
     folder = pathlib.Path(module.__file__).parent / "capi"
     getattr(module, "preload_dlls", lambda: None)()  # as the engine does
     try:

@@ -35,7 +35,7 @@ CANN_OF_TORCH_NPU: Final = {
     "2.8.0": "8.3.RC1",
     "2.7.1": "8.3.RC1",
 }
-"""Version of torch_npu -> the CANN that it is built for, newest first.
+"""The CANN that each version of torch_npu is built for, newest first.
 
 Source: "Ascend Auxiliary Software" in the README of github.com/Ascend/pytorch, January to August
 2026.
@@ -46,7 +46,7 @@ _CANN_WITHOUT_LIBGRAPH: Final = (9, 2)
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (8, 3) of 8.3.RC1, (2, 9, 0) of 2.9.0.post6."""
+    """Return the leading numbers of a version: (8, 3) for 8.3.RC1, (2, 9, 0) for 2.9.0.post6."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
@@ -104,7 +104,7 @@ def check_engines(machine: Machine) -> list[Finding]:
 
 
 def check_server(machine: Machine) -> list[Finding]:
-    """Name the tritonserver version that an installed reference server behaves like."""
+    """Report which version of tritonserver an installed reference server reproduces."""
     result = machine.imports["reference_server"]
     if result.outcome is Outcome.ABSENT:
         return []
@@ -260,7 +260,7 @@ def _fits_cann(version: str, cann: str) -> Finding:
     if version_numbers(cann)[:2] == _CANN_WITHOUT_LIBGRAPH:
         check = _torch_npu_check("fits CANN", f"torch_npu 2.9 or later for CANN {cann}")
         if version_numbers(version) < (2, 9):
-            cure = "`pip install 'torch_npu>=2.9'`: this CANN has no libgraph.so for older ones"
+            cure = "`pip install 'torch_npu>=2.9'`: older torch_npu needs libgraph.so of older CANN"
             return check.wrong(found, cure)
         cure = "the table of github.com/Ascend/pytorch does not name this CANN yet"
         return check.unknown(found, cure)

@@ -32,9 +32,9 @@ Ask an Ascend card the questions that CANN's documents leave open. Each answer i
 assumption that ge_runtime makes.
 
 Each question is a small program in a child process, with a tiny model that CANN's compiler makes
-during the run. A program that crashes or hangs is killed, and the next one starts. A run takes some
-minutes, most of them in atc, and up to a GiB of device memory. Use a card that is otherwise idle.
-Nothing is changed.
+during the run. A program that crashes or hangs is killed, and the next program starts. A run takes
+some minutes, most of them in atc, and up to a GiB of device memory. Use a card that is otherwise
+idle. Nothing is changed.
 
 --json FILE writes all results: please attach the file to an issue.
 """
@@ -44,8 +44,8 @@ examples:
   ge-runtime probe-device --json probed.json
   ge-runtime probe-device --only 3 --risky
 
-Exit codes: 0 every question has an answer or was skipped, 1 one has no answer, 2 no device or no
-compiler was found.
+Exit codes: 0 every question has an answer or was skipped, 1 a question has no answer, 2 no device
+or no compiler was found.
 """
 
 
@@ -68,11 +68,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     facts = _device_facts(given.device)
-    compiler = Atc.find()  # fails before the first question: nearly all compile a model
+    compiler = Atc.find()  # raises before the first question, as nearly all compile a model
     if given.json is not None:
-        given.json.touch()  # fails before minutes of questions if the file cannot be written
+        given.json.touch()  # raises before minutes of questions if the file cannot be written
     soc = facts["soc"]
-    simulated = " It is a simulator: its answers are those it was written with."
+    simulated = " It is a simulator: its answers are only assumptions."
     print(f"Asking {soc}.{simulated if _is_simulated(soc) else ''}", flush=True)
     checks = [check for check in CHECKS if not given.only or check.number in given.only]
     results = []

@@ -27,7 +27,7 @@ def main(name: str, device: str, folder: str, *arguments: str) -> None:
         answer = PROBES[name](session, *arguments)
     except Unavailable as absent:
         answer = Answer(str(absent))
-    except AssertionError as refusal:  # the simulator refuses what a device may not detect
+    except AssertionError as refusal:  # the simulator refuses misuse that a device may not detect
         answer, release = Answer(f"refused: {refusal}"), False
     except (DriverFault, RuntimeFault) as fault:
         outcome, answer, release = "failed", Answer(str(fault)), False

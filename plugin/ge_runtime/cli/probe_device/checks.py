@@ -13,7 +13,7 @@ from ge_runtime.cli.probe_device import environment_probes, file_probes, model_p
 from ge_runtime.cli.probe_device.session import Answer
 
 Probe: TypeAlias = Callable[..., Answer]
-"""(session) -> answer. May raise DriverFault, Unavailable, or any other exception."""
+"""Returns the answer for a session. May raise DriverFault, Unavailable or any other exception."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class DeviceCheck:
     assumed: str
     """The answer that ge_runtime assumes."""
     otherwise: str
-    """The consequence if the answer is another one."""
+    """The consequence if the answer differs from `assumed`."""
     probe: Probe
     risk: str = ""
-    """A danger for the device that serving does not have, or ""."""
+    """A danger to the device that serving does not cause, or ""."""
 
 
 CHECKS: Final = (
@@ -42,10 +42,10 @@ CHECKS: Final = (
     ),
     DeviceCheck(
         2,
-        "Which code does execute return for a missing buffer, or one that is too short?",
-        "500002, after which the executor is reset as after any internal failure of CANN; 145000 "
-        "in older releases, after which it is not",
-        "nothing while buffers have the model's sizes; if the code were one of a lost device, a "
+        "Which code does execute return for a missing buffer, or for a buffer that is too short?",
+        "500002, after which the executor is reset as after any internal failure of CANN; in "
+        "older releases 145000, after which the executor is not reset",
+        "nothing while buffers have the model's sizes; if the code meant a lost device, a "
         "mistake would make the card unusable",
         model_probes.buffers_that_do_not_fit,
     ),
@@ -88,7 +88,7 @@ CHECKS: Final = (
     DeviceCheck(
         8,
         "Which Python, NumPy, torch and torch_npu fit this CANN?",
-        "those in Huawei's tables, which `ge-runtime doctor` contains",
+        "the versions in Huawei's tables, which `ge-runtime doctor` contains",
         "doctor's tables would be wrong",
         environment_probes.versions,
     ),
@@ -96,7 +96,7 @@ CHECKS: Final = (
         9,
         "Which calls of pyACL hold Python's GIL?",
         "all except the waits, as in the open-source binding: so copies and executions are queued",
-        "if the waits held it too, the executors of a process would block each other",
+        "if the waits also held the GIL, the executors of a process would block each other",
         environment_probes.held_gil,
     ),
     DeviceCheck(
@@ -109,23 +109,23 @@ CHECKS: Final = (
     DeviceCheck(
         11,
         "May a gear be set while another thread submits to the same stream?",
-        "no: setting, copies and execution of an executor are under one lock; but executors of one "
-        "card set gears while others execute",
-        "if a setter waited for all streams, executors would not overlap; if it failed, they must "
-        "not",
+        "no: setting, copies and execution of an executor are under one lock; but executors of "
+        "one card set gears while other executors execute",
+        "if a setter waited for all streams, executors would not overlap; if a setter failed, "
+        "they must not overlap",
         model_probes.gear_while_the_stream_works,
     ),
     DeviceCheck(
         12,
         "What does execute_async cost with other addresses than before?",
         "more than with the same addresses: a slot's addresses never change",
-        "nothing; alternating between two slots of an executor may cost more than using one",
+        "nothing; alternating between two slots of an executor may cost more than using one slot",
         model_probes.changed_addresses,
     ),
     DeviceCheck(
         13,
         "Which names of GE-PY 0.0.1 still exist, with which arguments?",
-        "all that the engine uses",
+        "all names that the engine uses",
         "the engine ge_session refuses such a GE-PY, and names what is missing",
         environment_probes.ge_py,
     ),
@@ -133,7 +133,8 @@ CHECKS: Final = (
         14,
         "Does registering shared memory as page-locked allow queued copies from it?",
         "yes, with host_register_v2, but not on Linux up to 5.10, nor if the call is refused, as "
-        "documented for 310P and 310B: then the device service copies twice, through own memory",
+        "documented for 310P and 310B: then the device service copies twice, through its own "
+        "memory",
         "copies from registered memory would fail, or block all Python threads of the service",
         environment_probes.registered_memory,
         risk="up to CANN 8.1, a queued copy of memory that is not page-locked may fail in any way",
@@ -141,8 +142,8 @@ CHECKS: Final = (
     DeviceCheck(
         15,
         "Which names and dims does a model with gears report?",
-        "names are node:port:name or plain, the gear's input is last, the outputs' dims are the "
-        "largest gear's until a gear is set, and then that gear's",
+        "names are node:port:name or plain, the gear's input is last, the outputs' dims are "
+        "those of the largest gear until a gear is set, and then those of this gear",
         "outputs would not be found by their names, or the table of gears would be wrong",
         model_probes.description_of_a_geared_model,
     ),
@@ -150,20 +151,21 @@ CHECKS: Final = (
         16,
         "Is the device memory of a killed process free at once?",
         "yes, or within seconds: the device service is restarted after a crash",
-        "its models would not fit until the driver has released the memory",
+        "the service's models would not fit until the driver has released the memory",
         environment_probes.memory_of_a_killed_process,
     ),
     DeviceCheck(
         17,
         "How exactly does GE-PY return the numbers of a tensor?",
-        "floats with six decimals and booleans not at all, but all of them exactly if they are "
-        "read as integers of the same size",
+        "floats with six decimals, and booleans not at all; but both exactly if they are read as "
+        "integers of the same size",
         "the engine ge_session would return other numbers than the graph computes",
         environment_probes.ge_numbers,
     ),
     DeviceCheck(
         18,
-        "What does a model with gears of image sizes report, and is it right at each of them?",
+        "What does a model with gears of image sizes report, and are its results right at each "
+        "size?",
         "the gear's input is last, height and width of its image are -1, gears are pairs of height "
         "and width, the outputs' dims are those of the gear that was set",
         "such models could not be planned, or would be executed at a wrong size",
@@ -221,7 +223,7 @@ CHECKS: Final = (
         25,
         "Which files does a profile contain?",
         "PROF_... with host and device_0 in it, for msprof to export",
-        "nothing; the page would show other names",
+        "nothing; the documentation would show other names",
         file_probes.profile_of_an_execution,
     ),
     DeviceCheck(

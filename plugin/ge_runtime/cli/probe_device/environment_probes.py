@@ -46,7 +46,8 @@ _EXAMPLE_NUMBERS: Final = (
     (9, np.int64, 9, np.int64, (0, -1, 2**53 - 1)),
     (12, np.bool_, 4, np.uint8, (True, False)),
 )
-"""aclDataType and NumPy type; those of integers of the same size; values that a text may round."""
+"""For each type: aclDataType and NumPy type, the types of integers of the same size, and values
+that a text may round."""
 
 
 def versions(session: ProbeSession) -> Answer:
@@ -136,7 +137,7 @@ def registered_memory(session: ProbeSession) -> Answer:
     os.truncate(file, _COPY_BYTES)
     view = np.frombuffer(mmap.mmap(file, _COPY_BYTES), np.uint8)
     address, found = view.ctypes.data, {}
-    # Shared memory, because that is what the device service registers.
+    # `view` is shared memory, as the device service registers shared memory.
     ways: dict[str, tuple[str, tuple[int, ...]]] = {
         "not registered": ("", ()),
         "host_register MAPPED": ("rt.host_register", (_MAPPED,)),
@@ -182,13 +183,14 @@ def memory_of_a_killed_process(session: ProbeSession) -> Answer:
     took = time.perf_counter() - begin
     held, left = (before - during) / _MIB, (before - after) / _MIB
     return Answer(
-        f"it held {held:.0f} MiB; {took:.2f} s after its end {left:.0f} MiB are still allocated",
+        f"the process held {held:.0f} MiB; {took:.2f} s after its end {left:.0f} MiB are still "
+        "allocated",
         {"before": before, "during": during, "after": after, "seconds": took},
     )
 
 
 def holds_memory(session: ProbeSession) -> Answer:
-    """The other process of `memory_of_a_killed_process`: waits to be killed."""
+    """Run in the other process of `memory_of_a_killed_process`: hold memory until killed."""
     session.open_device()
     session.malloc(_HELD_BYTES)
     print("ready", flush=True)
@@ -224,7 +226,7 @@ def torch_export(session: ProbeSession) -> Answer:
 
 
 def ge_py(session: ProbeSession) -> Answer:
-    """Compare GE-PY with the names that the engine uses, which version 0.0.1 has."""
+    """Find names that the engine uses and this GE-PY lacks. GE-PY 0.0.1 has all of them."""
     missing: list[str] = []
     signatures: dict[str, str] = {}
     for key, name in GE_PY_MODULES.items():

@@ -32,7 +32,7 @@ class ExactGraph:
     """A chain of equal layers that roll the second dimension. See `rolling_matmul`."""
 
     name: str
-    """Unique; the base name of its files."""
+    """A unique name; the base name of the graph's files."""
     operator: str
     """The ONNX operator of each layer."""
     layers: int
@@ -54,8 +54,8 @@ class ExactGraph:
 
     def onnx_file(self) -> bytes:
         """Return the graph as an .onnx file."""
-        # The numbers are those of the fields in onnx.proto3: of NodeProto, TensorProto,
-        # ValueInfoProto, GraphProto and ModelProto.
+        # The numbers are field numbers of NodeProto, TensorProto, ValueInfoProto, GraphProto and
+        # ModelProto in onnx.proto3.
         names = ["x", *(f"moved_{layer}" for layer in range(1, self.layers)), "y"]
         nodes = [
             _message((1, source), (1, "permutation"), (2, y), (3, f"to_{y}"), (4, self.operator))
@@ -147,7 +147,7 @@ def rolling_conv(
 def exact_input(shape: Sequence[int]) -> NDArray[np.float32]:
     """Return an `x` of whole numbers that FP16 represents, without equal neighbours.
 
-    In C order the elements of a smaller input are the first elements of a larger one.
+    In C order the elements of a smaller input are the first elements of a larger input.
     """
     # FP16 represents all whole numbers up to 2048.
     return (np.arange(math.prod(shape), dtype=np.float32) % 1999).reshape(shape)

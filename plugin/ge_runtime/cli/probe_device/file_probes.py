@@ -1,4 +1,4 @@
-"""Probes of files: AIPP and ranges of sizes in compiled ones, JPEG, dumps and profiles."""
+"""Probes of files: compiled files with AIPP or ranges of sizes, JPEG, dumps and profiles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MATRIX: Final = ((256, 0, 359), (256, -88, -183), (256, 454, 0))
 _BIAS: Final = (0, 128, 128)
 _JPEG_SIDES: Final = (64, 48)
 _HALVES: Final = (50, 200)
-"""Brightness of the left and right half of the file."""
+"""Brightness of the left and the right half of the JPEG image."""
 _JPEG: Final = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsL"
     "EBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU"
@@ -59,7 +59,7 @@ def static_aipp(session: ProbeSession) -> Answer:
         fields[f"mean_chn_{channel}"] = _MEAN[channel]
         fields[f"min_chn_{channel}"] = _LOW[channel]
         fields[f"var_reci_chn_{channel}"] = _FACTOR[channel]
-    model, text, evidence = _loaded(session, "static", fields)
+    model, text, evidence = _load(session, "static", fields)
     info = {**session.call("mdl.get_first_aipp_info", model.number, 0)}
     kept = all(
         np.float16(info.get(f"{name}{channel}", 0)) == np.float16(values[channel])
@@ -86,7 +86,7 @@ def yuv_aipp(session: ProbeSession) -> Answer:
     for row in range(3):
         fields[f"input_bias_{row}"] = _BIAS[row]
         fields |= {f"matrix_r{row}c{column}": _MATRIX[row][column] for column in range(3)}
-    model, text, evidence = _loaded(session, "yuv", fields)
+    model, text, evidence = _load(session, "yuv", fields)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 256, (_SIDE, _SIDE, 1), np.uint8)
     uv = rng.integers(0, 256, (_SIDE // 2, _SIDE // 2, 2), np.uint8)
@@ -106,7 +106,7 @@ def dynamic_aipp(session: ProbeSession) -> Answer:
     """Describe a file with dynamic AIPP, set its parameters once, and execute it twice."""
     size = _SIDE * _SIDE * 3
     fields = {"aipp_mode": "dynamic", "max_src_image_size": size}
-    model, text, evidence = _loaded(session, "dynamic", fields)
+    model, text, evidence = _load(session, "dynamic", fields)
     setting = session.handle("mdl.create_aipp", 1)
     session.call("mdl.set_aipp_input_format", setting, _RGB888)
     session.call("mdl.set_aipp_src_image_size", setting, _SIDE, _SIDE)
@@ -162,7 +162,7 @@ class _Buffers:
         self._outputs = session.dataset([self._output], [model.output_bytes])
 
     def execute(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the graph's input that AIPP made of the image: [1, 3, height, width]."""
+        """Return the graph's input that AIPP computes from the image: [1, 3, height, width]."""
         session = self._session
         session.copy_in(self._first, np.ascontiguousarray(image))
         session.call("mdl.execute", self._model.number, self.inputs, self._outputs)
@@ -171,7 +171,7 @@ class _Buffers:
         return rolled(y, -1)
 
 
-def _loaded(
+def _load(
     session: ProbeSession, name: str, fields: Mapping[str, object]
 ) -> tuple[ProbeModel, str, dict[str, Any]]:
     """Load a graph whose input AIPP computes.
@@ -219,7 +219,7 @@ def _picture(
 
 
 def _brightness(session: ProbeSession, picture: Picture) -> int:
-    """Return the largest error of a picture's brightness, except in its middle."""
+    """Return the largest error of a picture's brightness outside its middle."""
     whole = np.empty(picture.nbytes, np.uint8)
     session.copy_out(whole, picture.address)
     rows = whole[: picture.width_stride * picture.height_stride].reshape(-1, picture.width_stride)

@@ -113,7 +113,7 @@ def weights_of_another_process(session: ProbeSession) -> Answer:
     session.call("rt.ipc_mem_close", key)
     other = other if outcome == "answered" else f"{outcome}, {other}"
     return Answer(
-        f"the other process is {other}; afterwards this one is {right_or_wrong(right)}",
+        f"the other process is {other}; afterwards this process is {right_or_wrong(right)}",
         {"other": evidence, "right": right},
     )
 
@@ -129,12 +129,12 @@ def imported_weights(session: ProbeSession, key_type: str, text: str) -> Answer:
 
 
 def description_of_a_geared_model(session: ProbeSession) -> Answer:
-    """Describe a model with gears of rows, and execute it at each of them."""
+    """Describe a model with gears of rows, and execute it at each gear."""
     return _description(session, GEARED_GRAPH, "mdl.set_dynamic_batch_size")
 
 
 def description_of_an_image_model(session: ProbeSession) -> Answer:
-    """Describe a model with gears of height and width, and execute it at each of them."""
+    """Describe a model with gears of height and width, and execute it at each gear."""
     return _description(session, IMAGE_GRAPH, "mdl.set_dynamic_hw_size")
 
 
@@ -301,7 +301,7 @@ def gear_while_the_stream_works(session: ProbeSession) -> Answer:
 
 
 def changed_addresses(session: ProbeSession) -> Answer:
-    """Time submissions with the same buffers, with alternating ones, and with new addresses."""
+    """Time submissions with the same buffers, alternating buffers, and new addresses."""
     session.open_device()
     model = session.load(rolling_matmul(rows=4, width=64, layers=4))
     slots, stream = [model.slot(), model.slot()], session.stream()

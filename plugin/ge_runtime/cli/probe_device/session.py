@@ -104,14 +104,14 @@ def find_result(stdout: str) -> ProbeResult | None:
 
 
 class ProbeSession:
-    """A device and all that one probe creates on it. `close` releases everything."""
+    """A device and everything that one probe creates on it. `close` releases all of this."""
 
     def __init__(self, acl: Untyped, folder: Path, device: int) -> None:
         """Create a session.
 
         Args:
-            acl: the module.
-            folder: where compiled models are stored; shared by all probes of a run.
+            acl: the module `acl`.
+            folder: the folder for compiled models, shared by all probes of a run.
             device: number of the card.
         """
         self.acl = acl
@@ -135,25 +135,25 @@ class ProbeSession:
         return function(*arguments)
 
     def code(self, name: str, *arguments: Untyped) -> int:
-        """Return the return code, which is the last or only result."""
+        """Call `acl.<name>` and return its code, which is the last or only result."""
         answer = self.raw(name, *arguments)
         return int(answer[-1] if isinstance(answer, tuple) else answer)
 
     def call(self, name: str, *arguments: Untyped) -> Untyped:
-        """Return the results before the return code. Raises DriverFault if the code is not 0."""
+        """Call `acl.<name>` and return its results without the code. Raises DriverFault."""
         answer = self.raw(name, *arguments)
         *values, code = answer if isinstance(answer, tuple) else (answer,)
         self._checker.status(f"acl.{name}", code)
         return values[0] if len(values) == 1 else values
 
     def handle(self, name: str, *arguments: Untyped) -> int:
-        """Call a function that returns a handle and no code. Raises DriverFault if it is 0."""
+        """Call a function that returns a handle and no code. Raises DriverFault for handle 0."""
         return self._checker.handle(f"acl.{name}", self.raw(name, *arguments))
 
     # -- other processes ---------------------------------------------------------------------------
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        """Start another probe beside this one, in this probe's process group."""
+        """Start another probe, in the process group of this probe."""
         return subprocess.Popen(
             probe_command(name, self.device, self.folder, *arguments),
             stdout=subprocess.PIPE,
@@ -213,7 +213,7 @@ class ProbeSession:
             source = om.with_suffix(".onnx")
             source.write_bytes(graph.onnx_file())
             chip = self.raw("get_soc_name")
-            if not chip:  # None if the driver does not know it
+            if not chip:  # None if the driver does not know the chip
                 raise Unavailable("the driver names no chip to compile for")
             flags = [f"--soc_version={chip}", f"--precision_mode_v2={own_precision(chip)}"]
             Atc.find().compile(source, om, [*graph.flags, *flags])
@@ -295,7 +295,7 @@ class ProbeModel:
 
 
 class ProbeSlot:
-    """Inputs and outputs of a model in device memory; `x` is filled."""
+    """Inputs and outputs of a model in device memory; the input `x` is filled."""
 
     def __init__(self, model: ProbeModel) -> None:
         session = self._session = model.session
@@ -323,7 +323,7 @@ class ProbeSlot:
         return self._session.code("mdl.execute_async", *self._arguments(stream))
 
     def execute(self) -> None:
-        """Execute and wait, which holds the GIL on a device. Raises DriverFault."""
+        """Execute and wait. On a device, the call holds the GIL. Raises DriverFault."""
         self._session.call("mdl.execute", self._model.number, self.inputs, self.outputs)
 
     def is_right(self, gear: Gear | None = None) -> bool:

@@ -1,7 +1,7 @@
 """ATC, CANN's compiler from model.onnx to model.om; build records; AIPP in compiled files.
 
-A build record is stored next to each file that was compiled here. If it names the same graph,
-options, compiler and file, the file need not be compiled again.
+A build record is stored next to each file that this package compiled. If the record names the same
+graph, options, compiler and file, the file need not be compiled again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BuildRecord:
     compiler: str
     """The identity of ATC."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Flag: SHA-256 of the file that it names."""
+    """SHA-256 of the files that flags name, by flag."""
 
     def describes(self, om: Path) -> bool:
         """Return whether the file at `om` was compiled from these inputs."""
@@ -69,7 +69,7 @@ class BuildRecord:
 
 
 class Atc:
-    """The compiler of the environment."""
+    """The compiler `atc` that an environment's PATH has."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self._path = path
@@ -82,7 +82,8 @@ class Atc:
         if found is None:
             raise ArtifactFault(
                 "found no `atc` on PATH, expected CANN's compiler: run `source "
-                "/usr/local/Ascend/cann/set_env.sh`, or of the folder that CANN is installed in"
+                "/usr/local/Ascend/cann/set_env.sh`, or set_env.sh in the folder that CANN is "
+                "installed in"
             )
         return cls(Path(found), environment)
 
@@ -92,7 +93,7 @@ class Atc:
         variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
         homes = [Path(self._environment[each]) for each in variables if each in self._environment]
         versions = (version for home in homes if (version := _version(home)))
-        # The hash as well, because an installation may not have a version.
+        # The hash is added, because an installation may not have a version.
         return ", ".join([*islice(versions, 1), f"atc {sha256_of(self._path)[:16]}"])
 
     def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
@@ -110,18 +111,18 @@ class Atc:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                errors="replace",  # its encoding may differ from the locale's
+                errors="replace",  # the encoding of the output may differ from the locale's
                 check=False,
             )
             # Some versions add the system and architecture to the name.
-            made = sorted(Path(folder).glob("*.om"))
-            if done.returncode != 0 or len(made) != 1:
+            compiled = sorted(Path(folder).glob("*.om"))
+            if done.returncode != 0 or len(compiled) != 1:
                 output_end = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
                 raise ArtifactFault(
                     f"{source}: atc failed with exit code {done.returncode}; it was called with "
                     f"{' '.join(flags)} and printed:\n{output_end}"
                 )
-            made[0].replace(om)
+            compiled[0].replace(om)
 
 
 def own_precision(chip: str) -> str:
@@ -154,7 +155,7 @@ def content_of(path: Path) -> str:
 
 
 def ensure_content(path: Path, digest: str) -> None:
-    """Raise ArtifactFault if a file has another SHA-256, and OSError if it is missing."""
+    """Raise ArtifactFault if a file's SHA-256 is not `digest`, and OSError if it is missing."""
     if sha256_of(path) != digest:
         raise ArtifactFault(
             f"{path}: found content that has changed since it was loaded, expected the same: "
@@ -188,13 +189,13 @@ def recorded_flag(om: Path, digest: str, name: str) -> str | None:
 
 
 def _version(home: Path) -> str:
-    """Return the version of a CANN installation, with all its parts; "" if unknown."""
+    """Return the version of a CANN installation and of its components; "" if unknown."""
     text = read_text_or_none(home / "version.cfg")
     return cann_version(home) or "" if text is None else " ".join(text.split())
 
 
 INPUT_FORMATS: Final = {"RGB888_U8": 3, "YUV400_U8": 4}
-"""Format name: value of aclAippInputFormat."""
+"""Values of aclAippInputFormat by format name."""
 
 
 class ImageInput(NamedTuple):
@@ -225,7 +226,7 @@ def _fields(own: ImageInput) -> dict[str, object]:
     aipp, sides = own.aipp, own.sides
     rank = {"related_input_rank": own.place}
     if aipp.is_dynamic:
-        assert sides is not None  # as `read_aipp` has seen to
+        assert sides is not None  # `read_aipp` ensures it
         size = own.rows * sides[0] * sides[1] * aipp.channels
         return {"aipp_mode": "dynamic", **rank, "max_src_image_size": size}
     fields: dict[str, object] = {"aipp_mode": "static", **rank, "input_format": aipp.input_format}
@@ -289,7 +290,7 @@ _FORMAT = "--input_format="
 def image_conf(config: RuntimeConfig, signature: Signature, rows: int) -> str:
     """Return the content of --insert_op_conf for a stage; "" without image inputs.
 
-    `rows`: the largest number of rows of an execution.
+    `rows` is the largest number of rows of an execution.
     """
     geared = {axis for axes in config.gears for axis in axes}
     only = {axis: limit for axis, limit in config.limits.items() if axis not in geared}
@@ -306,7 +307,7 @@ def with_images(source: Path, flags: Sequence[str]) -> list[str]:
     if any(flag.startswith("--dynamic_dims=") for flag in flags):
         raise ArtifactFault(
             f"{source}: found gears of several axes, expected gears of batch only, of height and "
-            "width only, or none, because ATC converts images (aipp.<input>) with no others"
+            "width only, or none, because ATC converts images (aipp.<input>) with no other gears"
         )
     # AIPP requires NCHW, independent of the ranks of other inputs.
     return [*(flag for flag in flags if not flag.startswith(_FORMAT)), f"{_FORMAT}NCHW"]

@@ -28,7 +28,7 @@ NOT_SUPPORTED: Final = 207000
 
 # Codes for functions that have no return code.
 _NO_HANDLE: Final = 200000
-"""BAD_ALLOC, for functions that create objects, as they only allocate host memory."""
+"""BAD_ALLOC, for functions that create objects: such functions only allocate host memory."""
 _NO_ANSWER: Final = 100000
 """INVALID_PARAM, for getters."""
 
@@ -137,7 +137,7 @@ _NAMES: Final = {
     507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
     507901: "ACL_ERROR_RT_SOCKET_CLOSE",
 }
-"""Code: CANN's name, for common codes."""
+"""CANN's names of common codes, by code."""
 
 
 def failure_kind(code: int) -> FailureKind:
@@ -157,13 +157,13 @@ def code_name(code: int) -> str:
 Value = TypeVar("Value")
 
 _OVERFLOWED: Final = (
-    "an FP16 result was too large: compile with `--precision origin` where the chip has it, or "
-    "cube_fp16in_fp32out"
+    "an FP16 result was too large: compile with `--precision origin` if the chip supports it, else "
+    "with `--precision cube_fp16in_fp32out`"
 )
 
 _USED_UP: Final = (
-    "the device's streams, events, notifies or queues are used up, also by other processes "
-    "(EE1023): run fewer models, instances or processes on it"
+    "the device's streams, events, notifies or queues are used up, maybe by other processes "
+    "(EE1023): run fewer models, instances or processes on the device"
 )
 _OTHER_VERSION: Final = (
     "the driver may be older than CANN: `npu-smi info`, `cat $ASCEND_HOME_PATH/version.cfg`"
@@ -195,7 +195,7 @@ _CURES: Final = {
     507054: "the device's memory is defective: do not use the device, `npu-smi info -t ecc -i 0`",
     507899: _OTHER_VERSION,
 }
-"""Code: how a user can fix it."""
+"""Fixes that a user can apply, by code."""
 
 
 class DriverFault(RuntimeFault):
@@ -271,7 +271,7 @@ ACL_DTYPES: Final[Mapping[int, DType]] = {
     12: DType.BOOL,
     27: DType.BF16,
 }
-"""aclDataType: type, for the types that Triton has."""
+"""The types that Triton has, by value of aclDataType."""
 
 PLAIN_FORMATS: Final = (-1, 0, 1, 2, 27, 30, 35, 47)
 """Values of aclFormat whose elements are stored in C order.
@@ -293,7 +293,7 @@ class ModelTensor:
     format: int
     """A value of aclFormat."""
     dims: tuple[int, ...]
-    """-1 for sizes of inputs that differ between gears; sizes of outputs are the largest gear's."""
+    """A size of an input that differs between gears is -1. Outputs have the largest gear's dims."""
     nbytes: int
     """Required buffer size at the largest gear; may be larger than the elements."""
 
@@ -303,7 +303,7 @@ class ModelDescription:
     """A model's tensors and the gears it was compiled for, in the file's order."""
 
     inputs: tuple[ModelTensor, ...]
-    """The inputs; the gear input, if there is one, is the last."""
+    """The inputs. If the model has gears, the last one is the gear input."""
     outputs: tuple[ModelTensor, ...]
     batches: tuple[int, ...] = ()
     """Gears of `--dynamic_batch_size`."""
@@ -322,7 +322,7 @@ class ModelDescription:
     def output_names(self) -> list[str]:
         """The outputs' names in the ONNX graph; compilers change them to node:port:name."""
         names = [tensor.name for tensor in self.outputs]
-        # This form is not documented. Names that would not be unique are not changed.
+        # This form is not documented. Names are not shortened if they would not be unique.
         own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
         return own if len({*own}) == len(own) else names
 
@@ -336,13 +336,14 @@ class ModelDescription:
         return "dims" if self.dims else None
 
     def shapes(self, order: Sequence[int]) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-        """Return setting of a gear: dims of the data inputs, sorted by the number of elements.
+        """Map the setting of each gear to the dims of the data inputs.
 
-        A model without gears has one entry with the setting ().
+        The entries are sorted by the number of elements. A model without gears has one entry with
+        the setting ().
 
         Args:
-            order: Indexes of the data inputs in gears of dims, in order; other inputs have one
-                shape.
+            order: Indexes of the data inputs in the order in which a gear of dims lists them; an
+                input that is not listed has one shape.
         """
         inputs = self.data_inputs
         found: dict[tuple[int, ...], list[tuple[int, ...]]]
@@ -354,7 +355,7 @@ class ModelDescription:
             found = {dims: _cut(dims, inputs, order) for dims in self.dims}
         else:
             found = {(): [t.dims for t in inputs]}
-        # The driver has them in the order in which they were compiled.
+        # The driver reports gears in the order in which they were compiled.
         ordered = sorted(found.items(), key=lambda item: (sum(map(math.prod, item[1])), item[0]))
         return {gear: tuple(dims) for gear, dims in ordered}
 
@@ -368,7 +369,7 @@ def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
 def _cut(
     dims: tuple[int, ...], inputs: Sequence[ModelTensor], order: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Split concatenated dims of inputs, which are in this order, into the dims of each input."""
+    """Split the dims of inputs, concatenated in the order `order`, into the dims of each input."""
     cut, start = [tensor.dims for tensor in inputs], 0
     for index in order:
         end = start + len(cut[index])

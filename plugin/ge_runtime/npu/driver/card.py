@@ -40,11 +40,11 @@ class CardStatus:
     """The status of a card."""
 
     fault: str
-    """Why the card cannot be trusted with an execution; empty if it is healthy."""
+    """Why nothing should be executed on the card; empty if the card is healthy."""
     free_bytes: int = 0
     total_bytes: int = 0
     percent: Mapping[str, int] = field(default_factory=dict)
-    """Unit of the chip: utilization in percent, for units that the chip reports."""
+    """Utilization in percent by unit of the chip, for the units that the chip reports."""
 
 
 class CardWatch:
@@ -59,7 +59,7 @@ class CardWatch:
 
     def status(self) -> CardStatus:
         """Return the current or the last status. Never raises; marks a lost card as lost."""
-        # While one thread queries the card, others get the last status.
+        # While one thread queries the card, other threads get the last status.
         if self._querying.acquire(blocking=False):
             try:
                 now = self._clock()
@@ -123,11 +123,12 @@ class Card(AscendDevice):
         Raises:
             DriverFault: A file cannot be loaded.
             OutOfMemory: The card has not enough memory.
-            PlanFault: A model needs more workspace, or `capacity_bytes` differs from earlier calls.
+            PlanFault: A model needs more workspace than `capacity_bytes`, or `capacity_bytes`
+                differs from earlier calls.
             EngineLost: The card is lost.
         """
-        # Nothing may execute during a load: it writes weights that another executor's model of the
-        # same file may be reading, and it may replace the workspace.
+        # Nothing may execute during a load: a load writes weights that another executor's model of
+        # the same file may be reading, and may replace the workspace.
         with self.exclusive():
             self.ensure_available()
             executor = self._executors.get(number)
@@ -144,7 +145,7 @@ class Card(AscendDevice):
                     "shared by all its models"
                 )
             try:
-                # First, because a load needs the context, which is invalid after a failure.
+                # Reset first, because a load needs the context, which is invalid after a failure.
                 executor.reset_if_failed()
                 executor.ensure_sets(buffer_sets)
                 with self.detecting_loss():
@@ -191,7 +192,7 @@ class Cards:
 
         Args:
             device: Number of the card.
-            limits: The user's time limits of executions. The largest of all users apply.
+            limits: The user's time limits of executions. The largest limits of all users apply.
 
         Raises:
             NoDevice: There is no driver.

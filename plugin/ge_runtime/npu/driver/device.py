@@ -25,7 +25,7 @@ from ge_runtime.npu.driver.installation import last_log_errors
 from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 LOCK_TIMEOUT_S: Final = 1800.0
-"""Time limit of waiting for another thread; after it that thread is assumed to hang. Loads of large
+"""Time limit of waiting for a lock; after it the lock's holder is assumed to hang. Loads of large
 models may take minutes, and executions twice their time limit."""
 
 _OPERATOR_LIMITS_S: Final = (
@@ -33,16 +33,16 @@ _OPERATOR_LIMITS_S: Final = (
     (re.compile(r"Ascend910(A|B|Pro[AB]|PremiumA)?"), 68),  # the first generation
     (re.compile(r".*"), 1091),
 )
-"""Chip: CANN's default time limit of an operator, which is also its maximum. CANN's documentation
-of aclrtSetOpExecuteTimeOut. Operators on the AI CPU of 310P and 910 always have 28 s."""
+"""CANN's default time limit of an operator, which is also the maximum, by chip. Source: CANN's
+documentation of aclrtSetOpExecuteTimeOut. The AI CPU of 310P and 910 always has 28 s."""
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
-"""Delay before a wait that failed for lack of a resource is repeated."""
+"""Delay before waiting again, after a wait that failed for lack of a resource."""
 
 _TASK_FAILURES: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
-"""Failures of a task that a wait reports; all others are failures of the wait itself."""
+"""Failures of a task that a wait reports; any other failure is a failure of the wait."""
 
 _NO_CONTEXT: Final = Context(0)
 
@@ -52,11 +52,11 @@ def restoring_context(driver: PyAclDriver, default: Context = _NO_CONTEXT) -> It
     """Restore the calling thread's context at the end of the `with` block.
 
     Other libraries of the process, such as torch_npu, set a thread's context at any time, and
-    expect to find it again.
+    expect that it stays set.
 
     Args:
         driver: The driver.
-        default: The context to set if the thread had none, which cannot be restored.
+        default: The context to set if the thread had no context.
     """
     before = driver.current_context() or default
     try:
@@ -66,7 +66,7 @@ def restoring_context(driver: PyAclDriver, default: Context = _NO_CONTEXT) -> It
 
 
 def _restore(driver: PyAclDriver, context: Context) -> None:
-    """Make a context current. The caller's context may have been destroyed with its device."""
+    """Make a context current. Ignores failures: the context may have been destroyed."""
     if context != _NO_CONTEXT:
         with suppress(DriverFault):
             driver.set_context(context)
@@ -96,7 +96,7 @@ class DeviceContext:
             yield
 
     def destroy(self) -> None:
-        """Destroy the context; its streams and models must be freed before."""
+        """Destroy the context, whose streams and models must have been freed."""
         before = self._driver.current_context() or self._default
         try:
             self._release()
@@ -187,13 +187,13 @@ class AscendDevice:
 
     @contextmanager
     def detecting_loss(self, path: Path | None = None) -> Iterator[None]:
-        """Return a context that marks the device as lost if a call within it reports that.
+        """Return a context that marks the device as lost if a call within it reports the loss.
 
-        The context converts the DriverFault to EngineLost, so that cleanup code does not call the
-        device any more.
+        The context converts the call's DriverFault to EngineLost, so that cleanup code does not
+        call the device any more.
 
         Args:
-            path: The file that the calls are about; it is added to their DriverFault.
+            path: The file that the calls use; it is added to their DriverFault.
         """
         try:
             yield
@@ -235,8 +235,8 @@ class AscendDevice:
     def current(self) -> Iterator[None]:
         """Make this object's context the calling thread's within the `with` block.
 
-        It exists as long as the device is open; a reset may destroy the context of an executor at
-        any time. Raises EngineLost.
+        This context exists as long as the device is open, whereas a reset may destroy the context
+        of an executor at any time. Raises EngineLost.
         """
         self.ensure_available()
         with self._context.current():
@@ -275,8 +275,8 @@ class AscendDevice:
                 if fault.kind is FailureKind.LOST:
                     raise
                 _log.warning(
-                    "%s: operators keep CANN's own time limit, so a hanging one may make the card "
-                    "unusable: %s",
+                    "%s: operators keep CANN's own time limit, so a hanging operator may make the "
+                    "card unusable: %s",
                     self.name,
                     fault,
                 )
@@ -285,7 +285,7 @@ class AscendDevice:
     def add_execution_lock(self) -> Lock:
         """Return a new lock that must be held during executions. Call within `exclusive`."""
         lock = Lock()
-        lock.acquire()  # like all others: `exclusive` releases it
+        lock.acquire()  # `exclusive` holds all locks, and releases this one with them
         self._execution_locks.append(lock)
         return lock
 
@@ -300,7 +300,7 @@ class AscendDevice:
 
         Raises EngineLost if executions do not end within LOCK_TIMEOUT_S.
         """
-        # Only one thread at a time acquires the locks: two threads could deadlock.
+        # Only one thread at a time acquires all locks, because two threads could deadlock.
         self.acquire_lock(self._changing, "loading or unloading models")
         try:
             with ExitStack() as undo:
@@ -323,21 +323,21 @@ class AscendDevice:
         """
         if not lock.acquire(timeout=LOCK_TIMEOUT_S):
             raise self.mark_lost(
-                f"{self.name}: {what}: found no end of it for {LOCK_TIMEOUT_S:g} s"
+                f"{self.name}: {what}: found it unfinished after {LOCK_TIMEOUT_S:g} s"
             )
 
     def wait(self, stream: Stream) -> None:
         """Wait for all tasks in a stream of this thread's context.
 
-        Blocks for at most twice the time limit of executions. After an exception no task is
-        executing any more, with two exceptions: the device is lost, or a task has failed and the
-        stream, which must be recreated, cannot be synchronized any more.
+        Blocks for at most twice the time limit of executions. After an error no task is executing
+        any more, unless the device is lost, or a task has failed and the stream cannot be
+        synchronized any more. Such a stream must be recreated.
 
         Raises:
             DriverFault: A task failed, or the device is lost.
             EngineLost: It is unknown whether the tasks have ended.
         """
-        # With a time limit: without one the call would not return if the device hangs.
+        # Without a time limit the call would not return if the device hangs.
         timeout_ms = round(self._execution_s * 1e3)
         try:
             self.driver.synchronize_stream(stream, timeout_ms)
@@ -352,7 +352,7 @@ class AscendDevice:
         Raises if the second wait reports a more severe failure.
         """
         # A failed task may be reported before later tasks have ended, so the stream may not be
-        # done. All other failures mean that the first wait did not take place.
+        # done. Any other failure means that the first wait did not take place.
         if fault.kind in (FailureKind.RETRY, FailureKind.MEMORY):
             time.sleep(_RETRY_S)
         try:
@@ -386,7 +386,7 @@ class AscendDevice:
         with self._pinning:
             while self._unpinned and self.lost is None:
                 address = self._unpinned.popleft()  # atomic: `__del__` may append concurrently
-                # First: a block that cannot be freed must not keep the device open.
+                # Counted first: a block that cannot be freed must not keep the device open.
                 self.pinned_blocks -= 1
                 with self.using():
                     self.driver.free_host(address)
@@ -395,8 +395,8 @@ class AscendDevice:
         """Close the device, on which nothing is loaded any more.
 
         Returns:
-            Whether it was closed. False while pinned memory is in use, which would be freed with
-            the device, and if the device is lost; then `close` may be called again.
+            Whether the device was closed. False while pinned memory is in use, because it would be
+            freed with the device, and if the device is lost. `close` may be called again.
         """
         with self.releasing():
             self.free_unpinned()
@@ -421,6 +421,6 @@ def allocate(malloc: Callable[[int], Address], nbytes: int) -> Address:
 
 
 def _try_to(undo: Callable[..., None], *arguments: int) -> None:
-    """Undo something after a failure; errors are suppressed, so that the failure is reported."""
+    """Undo a call after a failure. Errors are suppressed, so that the failure is reported."""
     with suppress(DriverFault):
         undo(*arguments)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, NewType
 from ge_runtime.config import Aipp
 
 UNKNOWN_CHIP: Final = "unknown"
-"""The name that is used if the driver does not report the chip's name."""
+"""The chip's name if the driver does not report it."""
 
 Context = NewType("Context", int)
 Stream = NewType("Stream", int)
@@ -49,7 +49,7 @@ class Produced(NamedTuple):
 
     dims: tuple[int, ...]
     address: Address
-    """Device memory: the dataset's, or allocated by the driver if the dataset had no memory."""
+    """Device memory of the dataset. If the dataset had none, the driver has allocated it."""
 
 
 class AippKind(Enum):
@@ -62,7 +62,7 @@ class AippKind(Enum):
 
     @property
     def words(self) -> str:
-        """The mode in error texts."""
+        """The name of the mode in error texts."""
         return "no AIPP" if self is AippKind.NONE else f"{self.name.lower()} AIPP"
 
 

@@ -57,7 +57,7 @@ class SharedWeights:
         return shared.buffer
 
     def release(self, digest: str) -> None:
-        """Release one use, after the model was unloaded; the last one frees the block."""
+        """Release one use, after the model was unloaded; the last release frees the block."""
         shared = self._shared[digest]
         shared.users -= 1
         if not shared.users:
@@ -111,7 +111,7 @@ class ExecutorModels:
         """Load the models that are not loaded yet; `unload` releases each stage.
 
         After an error the models are as before. The workspace may have grown; it is not reduced
-        again, because that would reload all models.
+        again, because a reduction would reload all models.
 
         Raises:
             DriverFault: A file cannot be loaded; the fault has the path.
@@ -129,7 +129,7 @@ class ExecutorModels:
         return stages
 
     def unload(self, stage: Stage) -> None:
-        """Release one use of a model; the last one unloads it. The executor must be idle."""
+        """Release one use of a model; the last release unloads it. The executor must be idle."""
         model = stage.model
         model.paths.remove(stage.path)
         if not model.paths:
@@ -153,7 +153,7 @@ class ExecutorModels:
     def reload(self, models: Sequence[LoadedModel]) -> None:
         """Load these models again, into the same memory.
 
-        Raises DriverFault; then the model is absent until this is called again.
+        Raises DriverFault; then the model is absent until it is loaded again.
         """
         for model in models:
             self._unload(model)
@@ -200,7 +200,7 @@ class ExecutorModels:
                 model.id = self._load_into(path, model.weights)
             except DriverFault as fault:
                 if fault.kind is not FailureKind.LOST:
-                    ensure_content(path, model.file.digest)  # it may have been replaced meantime
+                    ensure_content(path, model.file.digest)  # may have been replaced
                 raise
         except (ArtifactFault, OSError) as fault:
             why = f"{fault.filename}: {fault.strerror}" if isinstance(fault, OSError) else fault
@@ -210,9 +210,8 @@ class ExecutorModels:
         model.absent = None
 
     def _load_into(self, path: Path, weights: Buffer[Address]) -> ModelId:
-        # By path, although the file may be replaced at any time. Loading from memory is not used,
-        # because load_from_mem_with_mem has seven arguments in pyACL's documentation and six in its
-        # source.
+        # Loaded by path, although the file may be replaced at any time: load_from_mem_with_mem has
+        # seven arguments in pyACL's documentation and six in its source.
         assert self._workspace is not None, "a model without workspace was rejected before"
         workspace = (self._workspace.memory, self._workspace.nbytes)
         return self._driver.load(str(path), workspace, (weights.memory, weights.nbytes))
@@ -225,13 +224,13 @@ class ExecutorModels:
         with self._device.releasing():
             unload(resource)
 
-    # -- the workspace of all --
+    # -- the workspace of all models --
 
     def _ensure_workspace(self, files: Sequence[ModelFile]) -> None:
         """Make the workspace large enough for new models, if they and their weights fit.
 
         The workspace has the size of the executor's capacity. Without a capacity it grows with the
-        models, and earlier models are loaded again. Nothing is changed unless everything fits.
+        models, and earlier models are loaded again. If something does not fit, nothing is changed.
         """
         if not files:
             return
@@ -240,7 +239,7 @@ class ExecutorModels:
         if limit is not None and needed > limit:
             raise PlanFault(
                 f"{largest.path}: found {needed:,} bytes of workspace, expected at most {limit:,}, "
-                "which the parameter 'workspace_pool_mib' allows for all models of a lane"
+                "which the parameter 'workspace_pool_mib' allows for the models of a lane"
             )
         current = self.workspace_bytes
         wanted = max(current, limit or needed)
@@ -272,8 +271,8 @@ class ExecutorModels:
                 model.unchanged_path()
 
     def _replace_workspace(self, nbytes: int) -> None:
-        # Models are unloaded first, because they use the old block, which unloading does not free.
-        # It is freed before the new one is allocated, because both may not fit.
+        # Models are unloaded first, because they use the old block. The old block is freed before
+        # the new one is allocated, because both may not fit.
         self.unload_all()
         old, self._workspace = self._workspace, None
         if old is not None:
@@ -287,7 +286,7 @@ class ExecutorModels:
         self.load_all()
 
     def _restore(self, nbytes: int) -> None:
-        """Allocate the old workspace again, and load its models."""
+        """Allocate a workspace of the old size again, and load the models."""
         try:
             self._workspace = self._memory.allocate("workspace", nbytes)
         except OutOfMemory as fault:

@@ -1,7 +1,7 @@
 """An executor of one graph in a session of GE on a card, with its arena and stream.
 
-After a failed execution, a new session on a new stream compiles the graph again. The context is the
-same, because sessions only accept streams of the device's default context.
+After a failed execution, a new session on a new stream compiles the graph again. The context stays
+the same, because sessions only accept streams of the device's default context.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _GRAPH: Final = 0
 _GE_TYPE_NUMBERS: Final = {
     dtype.numpy: number for number, dtype in ACL_DTYPES.items() if dtype not in UNSUPPORTED_DTYPES
 }
-"""NumPy type: GE's type number."""
+"""GE's type numbers by NumPy type."""
 
 _SAME_SIZE_INTEGERS: Final = {
     np.dtype(own).itemsize: np.dtype(own) for own in (np.uint8, np.int16, np.int32, np.int64)
 }
-"""Bytes of an element: integer type as which elements are read."""
+"""The integer types as which elements are read, by the bytes of an element."""
 
 _KEPT_ALIVE: Final[list[object]] = []
 """Objects with memory on lost cards, kept until the process ends: freeing them may hang."""
@@ -142,7 +142,7 @@ class GeSessionExecutor:
             device: The card.
             memory: The card's memory, for the arena.
             ge: GE of this process.
-            read: Reads the graph, for each session again; raises GE's RuntimeError, or
+            read: Reads the graph. Called for each session; raises GE's RuntimeError, or
                 ArtifactFault.
             arena_bytes: Size of the arena for results and workspace.
             session_options: GE's options of a session.
@@ -217,9 +217,9 @@ class GeSessionExecutor:
                 )
             finally:
                 # Also after an error: queued tasks use the tensors until they are done, and GE's
-                # errors do not contain whether the card is lost. And each execution must wait,
-                # because the driver reports a failed task once, at the next wait for its stream,
-                # and does not say which task it was.
+                # errors do not contain whether the card is lost. Each execution must wait, because
+                # the driver reports a failed task once, at the next wait for the task's stream,
+                # without naming the task.
                 self._device.wait(self._stream)
             return [
                 self._to_host(result, dtype) for result, dtype in zip(results, dtypes, strict=True)
@@ -268,7 +268,7 @@ class GeSessionExecutor:
     def _close_session(self) -> None:
         """Undo `_open_session`; stops at the first failure."""
         self._session.remove_graph(_GRAPH)
-        self._unregister()  # after the graph, which frees its memory with the allocator
+        self._unregister()  # after the graph, whose removal frees memory with the allocator
         self._drop_session()
         # Last: an allocator must be unregistered before its stream is destroyed.
         self._device.driver.destroy_stream(self._stream)

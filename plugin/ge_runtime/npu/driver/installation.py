@@ -27,7 +27,7 @@ Module: TypeAlias = Any
 def apply_pythonpath() -> None:
     """Add the folders of PYTHONPATH to sys.path if the interpreter ignores the variable.
 
-    CANN's set_env.sh adds its packages' folders to PYTHONPATH. Safe to call again.
+    CANN's set_env.sh adds the folders of CANN's packages to PYTHONPATH. Safe to call again.
     """
     # The model processes of Triton 2.51 with Python 3.11 have sys.flags.isolated = 1. The folders
     # are appended, so that they hide no other modules.
@@ -38,7 +38,7 @@ def apply_pythonpath() -> None:
 
 
 def import_cann_module(name: str) -> Module:
-    """Import a module of CANN, or one that loads its libraries. Raises only ImportError.
+    """Import a module of CANN, or one that loads CANN's libraries. Raises only ImportError.
 
     An incomplete installation may raise any exception: AttributeError if Python files and libraries
     are of different releases, OSError if a library cannot be loaded. Old releases of torch_npu call
@@ -68,7 +68,7 @@ def log_folder() -> Path:
 def last_log_errors() -> str:
     """Return the last errors in CANN's log of this process, with the file's path; or "".
 
-    CANN writes the log in blocks: with ASCEND_LOG_SYNC_SAVE=1 nothing is missing after a crash.
+    CANN buffers the log; with ASCEND_LOG_SYNC_SAVE=1 no line is missing after a crash.
     """
     try:
         files = log_folder().glob(f"*/plog/plog-{os.getpid()}_*.log")
@@ -136,16 +136,16 @@ GE_PY_NAMES: Final = {
     "types": ("DataType", "Format.FORMAT_ND"),
     "allocator": ("Allocator", "MemBlock.addr"),
 }
-"""The functions and classes that are used, of GE-PY 0.0.1. Other versions may differ."""
+"""The functions and classes of GE-PY 0.0.1 that are used. Other versions may differ."""
 
 _INPUT_NODE: Final = "Data"
 _OUTPUT_NODE: Final = "NetOutput"
 _ANY_RANK: Final = -2
-"""A value in place of dims: the rank is unknown."""
+"""An element of the dims of a tensor of unknown rank."""
 
 
 class GeProcess:
-    """GE in this process, initialized by its first user and finalized by the last. Thread-safe."""
+    """GE in this process. The first user initializes it, the last one finalizes it. Thread-safe."""
 
     def __init__(self, py: GePy) -> None:
         """Initialize with an object that has the modules of GE_PY_MODULES as attributes."""
@@ -177,7 +177,7 @@ class GeProcess:
         return self.py.session.Session({**options, "ge.session_device_id": str(device)})
 
     def leave(self) -> None:
-        """Remove a user, whose sessions must be closed before."""
+        """Remove a user. The user's sessions must have been closed."""
         with self._lock:
             self._users -= 1
             if self._users == 0:  # GE must be finalized after its last session is closed
@@ -199,8 +199,8 @@ def open_ge() -> GeProcess:
             ) from error
     if names := missing_names(modules):
         raise NoDevice(
-            f"found a GE-PY without {', '.join(names)}, expected one that has them: use another "
-            "release of CANN's toolkit, or build a model.om, which needs no GE-PY: "
+            f"found a GE-PY without {', '.join(names)}, expected a GE-PY with these names: use "
+            "another release of CANN's toolkit, or build a model.om, which needs no GE-PY: "
             "`ge-runtime build`"
         )
     return GeProcess(SimpleNamespace(**modules))
@@ -233,11 +233,11 @@ class GraphValue:
     dtype: int
     """GE's type number, equal to aclDataType for the types that Triton has."""
     dims: tuple[int | None, ...] | None
-    """None for sizes that vary; None instead of the tuple if the rank is unknown."""
+    """The element of a size that varies is None. None if the rank is unknown."""
 
 
 def graph_inputs(graph: Graph) -> list[GraphValue]:
-    """Return the inputs in the order of arguments. Raises GE-PY's RuntimeError."""
+    """Return the inputs in the order of the graph's arguments. Raises GE-PY's RuntimeError."""
     nodes = [node for node in graph.get_direct_nodes() if node.type == _INPUT_NODE]
     nodes.sort(key=lambda node: int(node.get_attr("index")))  # nodes may have another order
     return [_value(str(node.name), node.get_output_desc(0)) for node in nodes]

@@ -27,7 +27,7 @@ from ge_runtime.npu.driver.pyacl import PyAclDriver
 
 _NOWHERE: Final = Address(0)
 QUEUED_ALIGNMENT: Final = 64
-"""Alignment of source and target of a queued copy, as documented up to CANN 8.1."""
+"""Alignment of both addresses of a queued copy, which CANN up to 8.1 documents."""
 _GRANULE: Final = 32
 
 _log = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 def part_bytes(nbytes: int) -> int:
     """Return the size that a buffer of `nbytes` needs as part of a block.
 
-    Operators may access the padding that malloc adds: it rounds up to 32 bytes and adds 32 more
-    (documentation of aclrtMalloc).
+    aclrtMalloc documents that it rounds up to 32 bytes and adds 32 more bytes. Operators may access
+    this padding.
     """
     return -(-nbytes // _GRANULE) * _GRANULE + _GRANULE
 
@@ -45,7 +45,7 @@ def part_bytes(nbytes: int) -> int:
 class CardMemory(Device[Address]):
     """A card's memory. Buffers are addresses on the card, aligned to 64 bytes.
 
-    The free memory is the one that the card reports, because other processes use it as well.
+    The card reports the free memory, because other processes use the memory as well.
     """
 
     kind: ClassVar[str] = "npu"
@@ -85,7 +85,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         self._ranges: tuple[tuple[int, int], ...] = ()
         self._registered: dict[Address, NDArray[np.uint8]] = {}
         self.is_staging = False
-        """True if memory could not be registered: then copies of it go through own memory."""
+        """True if memory could not be registered, which is then copied through pinned memory."""
 
     def holds(self, array: NDArray[Any]) -> bool:
         """Return whether a copy of the array can be queued: it is pinned and aligned."""
@@ -98,7 +98,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
     def register(self, memory: NDArray[np.uint8]) -> None:
         """Pin whole pages of existing memory until `unregister`, and keep them alive.
 
-        If the memory cannot be pinned, engines copy it to and from pinned memory of their own.
+        If the memory cannot be pinned, each engine copies it through the engine's pinned memory.
         """
         address = Address(memory.ctypes.data)
         try:
@@ -177,7 +177,7 @@ class Transfer(NamedTuple):
     room: int
     """Size of the target in bytes."""
     queued: bool
-    """True if a stream can copy, because the host memory is pinned; else it is synchronous."""
+    """True if a stream can copy, because the host memory is pinned; else copy synchronously."""
 
 
 class CardExecution(NamedTuple):
@@ -188,16 +188,17 @@ class CardExecution(NamedTuple):
     copies_in: Sequence[Transfer]
     copies_out: Sequence[Transfer]
     rows_in: Sequence[RowCopy] = ()
-    """Copies of rows that other models left on the device."""
+    """Copies into the slot, of rows that other models left on the device."""
     rows_out: Sequence[RowCopy] = ()
-    """Copies of rows that stay on the device for other models."""
+    """Copies out of the slot, of rows that stay on the device for other models."""
 
 
 def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
     """Plan the tensors of a chain of models in one block.
 
-    Each tensor is as large as any stage needs at its largest gear, and starts at a multiple of 64,
-    as blocks of malloc do. Tensors that are never needed at the same time share memory.
+    Each tensor has the largest size that a stage needs at the stage's largest gear, and starts at a
+    multiple of 64, like a block of malloc. Tensors that are never needed at the same time share
+    memory.
 
     Args:
         models: The models of the stages, in order.
@@ -223,7 +224,7 @@ def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing
 
 
 def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
-    """Return tensor name: bytes of device memory, as the models report them.
+    """Map the name of each tensor to its bytes of device memory, as the models report them.
 
     The models' sizes include padding, and consider image formats.
     """
@@ -255,7 +256,7 @@ class Slot:
             packing: The `slot_layout` of their models.
             driver: The driver.
             memory: The card's memory.
-            images: Position: image batch, for stages with dynamic AIPP.
+            images: Image batches of the stages with dynamic AIPP, by position of the stage.
 
         Raises:
             OutOfMemory: The card has not enough memory.
@@ -264,12 +265,12 @@ class Slot:
         self._stages = stages
         self._images = images
         self._images_set: dict[int, ModelId] = {}
-        """Position of the stage: the loaded model for which AIPP's parameters were set."""
+        """Loaded models for which AIPP's parameters were set, by position of the stage."""
         self._driver = driver
         self._buffer = memory.allocate("device I/O", packing.peak)
         start = self._buffer.memory
         self.addresses = {name: Address(start + at) for name, at in packing.offsets.items()}
-        """Tensor name: address on the device."""
+        """Addresses on the device by tensor name."""
         self._datasets: list[tuple[Dataset, Dataset]] = []
         with ExitStack() as undo:
             undo.callback(self._buffer.free)
@@ -319,8 +320,8 @@ class Slot:
         """
         driver = self._driver
         try:
-            # All gears before the first execution: they are written synchronously, outside of the
-            # stream, each into its stage's own buffer, the model's last input.
+            # All gears are set before the first execution is queued, because the driver writes a
+            # gear synchronously, outside of the stream, into the last input of the stage.
             for number, gear in execution.steps:
                 if number in self._images:
                     self._set_images(number)
@@ -335,7 +336,7 @@ class Slot:
             raise
 
     def _set_images(self, number: int) -> None:
-        """Set AIPP's parameters once for each load: they stay in the slot's own buffer."""
+        """Set AIPP's parameters once for each load; the slot's buffer keeps them."""
         model = self._stages[number].model
         if self._images_set.get(number) == model.id:
             return
@@ -345,7 +346,7 @@ class Slot:
         self._images_set[number] = model.id
 
     def copy_out(self, stream: Stream, execution: CardExecution) -> None:
-        """Queue the copies of results; `collect` makes those that cannot be queued.
+        """Queue the copies of results; `collect` makes the copies that cannot be queued.
 
         Raises DriverFault.
         """
@@ -381,7 +382,7 @@ class Slot:
 
 
 def _inputs(number: int, model: LoadedModel) -> Iterator[tuple[str, int]]:
-    """Yield the names and sizes of inputs; inputs for gears and AIPP are private to the stage."""
+    """Yield the names and sizes of inputs. The names of gear and AIPP inputs contain the stage."""
     for tensor in model.description.inputs:
         is_private = tensor.name in (GEAR_INPUT, AIPP_INPUT)
         yield f"{tensor.name} of {number}" if is_private else tensor.name, tensor.nbytes
@@ -393,8 +394,8 @@ def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
         yield name, tensor.nbytes
 
 
-# Copies of rows within a card: adjacent rows at both ends are one copy. A batch is padded with
-# copies of its first rows, twice as many with each copy.
+# Copies of rows within a card. Rows that are adjacent in the source and in the target are one copy.
+# A batch is padded with copies of its first rows; each copy doubles the number of rows.
 
 
 class RowCopy(NamedTuple):
@@ -408,7 +409,7 @@ class RowCopy(NamedTuple):
 def can_be_queued(copies: Sequence[RowCopy]) -> bool:
     """Return whether a stream can make all copies.
 
-    Otherwise all are synchronous, so that their order is kept.
+    If not, all copies are synchronous, so that their order is kept.
     """
     return not any(
         end % QUEUED_ALIGNMENT for target, source, _ in copies for end in (target, source)
@@ -421,7 +422,7 @@ def gathering(places: Sequence[int], row_bytes: int, rows: int, slot: Address) -
     Args:
         places: Addresses of the rows, at least one.
         row_bytes: Size of a row.
-        rows: Rows of the batch; those without a place are filled with copies of the first rows.
+        rows: Number of rows of the batch; if it is larger, copies of the first rows fill the batch.
         slot: Address of the tensor in the slot.
     """
     copies = [
@@ -437,7 +438,7 @@ def gathering(places: Sequence[int], row_bytes: int, rows: int, slot: Address) -
 
 
 def scattering(places: Sequence[int], row_bytes: int, slot: Address) -> list[RowCopy]:
-    """Return the copies of a slot's first rows to these addresses."""
+    """Return the copies of a slot's first rows to the addresses `places`."""
     return [
         RowCopy(Address(places[first]), Address(slot + first * row_bytes), count * row_bytes)
         for first, count in _neighbours(places, row_bytes)

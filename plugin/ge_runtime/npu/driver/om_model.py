@@ -36,7 +36,7 @@ class ModelFile:
     workspace_bytes: int
     weights_bytes: int
     input_shape: str | None
-    """The recorded flag that gives the gears their meaning, see `dims_order`; None: no record."""
+    """The recorded flag `--input_shape` (see `dims_order`); None if there is no record."""
 
     @classmethod
     def read(cls, path: Path, driver: PyAclDriver) -> ModelFile:
@@ -47,7 +47,7 @@ class ModelFile:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """The identity of the model: its content and the meaning of its gears."""
+        """The identity of the model: its content, and the order of inputs in its gears."""
         return self.digest, self.input_shape
 
 
@@ -62,11 +62,11 @@ class OmGear:
 
 
 class LoadedModel:
-    """A model that is loaded on an executor, shared by all its engines with the same content."""
+    """A model on an executor, shared by all engines of the executor whose files are equal."""
 
     def __init__(self, file: ModelFile, model: ModelId, weights: Buffer[Address]) -> None:
         self.file = file
-        """The file from which it was loaded first."""
+        """The file from which the model was loaded first."""
         self.paths = [file.path]
         """The file of each engine that uses the model; files may be deleted independently."""
         self.id = model
@@ -76,14 +76,14 @@ class LoadedModel:
         self.weights = weights
         self.description = ModelDescription((), ())
         self.gears: Mapping[tuple[Dims, ...], OmGear] = {}
-        """Dims of the data inputs: gear; sorted by the number of elements."""
+        """Gears by the dims of their data inputs, sorted by the number of elements."""
         self._gear_set: tuple[ModelId, Dataset, GearSetting] | None = None
         """The last gear that was set; None if unknown."""
 
     def set_gear(self, driver: PyAclDriver, inputs: Dataset, setting: GearSetting) -> None:
         """Set the gear for the next execution with these inputs. Raises DriverFault."""
-        # The call copies several times and blocks all Python threads. It is skipped if it would
-        # repeat the model's last one; the gear is a state of both the model and the dataset.
+        # The call copies several times and blocks all Python threads. It is skipped if it equals
+        # the model's last call. The gear is a state of both the model and the dataset.
         last, self._gear_set = self._gear_set, None  # unknown if the call fails
         if last is None or last[0] != self.id or last[1] is not inputs or last[2] != setting:
             driver.set_gear(self.id, inputs, len(inputs.buffers) - 1, setting)
@@ -132,7 +132,7 @@ class LoadedModel:
             dataset = driver.create_dataset([block] * len(description.inputs))
             undo.callback(driver.destroy_dataset, dataset)
             try:
-                # The dims of outputs are those of the gear that was set last on the model. No other
+                # The reported dims of outputs belong to the gear that was set last. No other
                 # thread sets a gear now, because the model is not in use yet.
                 for values, dims in shapes.items():
                     setting = GearSetting(family, values)
@@ -165,8 +165,8 @@ def dims_order(file: ModelFile, description: ModelDescription) -> Order:
     """Return the order in which the gears of `--dynamic_dims` list the data inputs.
 
     Such a gear is the concatenated dims of the inputs, in the order in which ATC's `--input_shape`
-    named them. This may differ from the order of the model's inputs, and the model does not report
-    it. The build record next to the file has it; without a record often only one order fits.
+    named them. This order may differ from that of the model's inputs, and the model does not report
+    it. The build record next to the file has the flag; without a record often only one order fits.
 
     Args:
         file: The model's file.
@@ -176,8 +176,8 @@ def dims_order(file: ModelFile, description: ModelDescription) -> Order:
         The order; () if the model has no such gears.
 
     Raises:
-        ArtifactFault: The record does not fit the model; or there is no record, and several orders
-            fit and result in different gears.
+        ArtifactFault: The record does not fit the model; or there is no record, and either no order
+            fits, or several orders fit and result in different gears.
     """
     if description.family != "dims" or description.inputs[-1].name != GEAR_INPUT:
         return ()  # the engine rejects a model whose last input is not the gear input
@@ -189,7 +189,7 @@ def dims_order(file: ModelFile, description: ModelDescription) -> Order:
             raise ArtifactFault(
                 f"{record_path(path)}: found {_FLAG}={flag}, expected the inputs "
                 f"{_names(range(len(inputs)), inputs)} in an order that fits the gears of "
-                f"{path.name}, e.g. {_row(gears[0])}: use the flag that it was compiled with"
+                f"{path.name}, e.g. {_text(gears[0])}: use the flag that the file was compiled with"
             )
         return order
     found: Order | None = None
@@ -198,16 +198,16 @@ def dims_order(file: ModelFile, description: ModelDescription) -> Order:
             found = order
         elif description.shapes(order) != description.shapes(found):
             raise ArtifactFault(
-                f"{path}: found gears, e.g. {_row(gears[-1])}, that are those of "
-                f"{_names(found, inputs)} or of {_names(order, inputs) or 'others'}, in this "
-                f"order, expected {record_path(path).name} next to it with the order: "
+                f"{path}: found gears, e.g. {_text(gears[-1])}, that fit several orders of inputs, "
+                f"{_names(found, inputs)} or {_names(order, inputs) or 'another'}, "
+                f"expected {record_path(path).name} next to the file with the order: "
                 "`ge-runtime build` writes it; for a file compiled elsewhere write "
                 f'{{"om_sha256": "{file.digest}", "flags": ["{_FLAG}=..."]}} with the flag of its '
                 "`atc`"
             )
     if found is None:
         raise ArtifactFault(
-            f"{path}: found gears, e.g. {_row(gears[0])}, expected the dims of "
+            f"{path}: found gears, e.g. {_text(gears[0])}, expected the dims of "
             f"{_names(range(len(inputs)), inputs)} in some order: `ge-runtime build` rebuilds it"
         )
     return found
@@ -230,7 +230,7 @@ def _fits(order: Order, inputs: Sequence[ModelTensor], gears: Sequence[Order]) -
 
 
 def _orders(inputs: Sequence[ModelTensor], gears: Sequence[Order]) -> Iterator[Order]:
-    """Yield the orders that fit, the order of the inputs first; () at the end if it gave up."""
+    """Yield the orders that fit, the order of the inputs first; () last if the limit is reached."""
     steps = 0
     open_: list[tuple[Order, int]] = [((), 0)]
     while open_:
@@ -243,7 +243,7 @@ def _orders(inputs: Sequence[ModelTensor], gears: Sequence[Order]) -> Iterator[O
             if _has_all(order, inputs):
                 yield order
             continue
-        # In reverse, because the last element is popped first.
+        # Reversed, because the last element is popped first.
         for index in reversed(range(len(inputs))):
             tensor = inputs[index]
             if tensor.dims and index not in order and _may_begin(start, tensor, gears):
@@ -273,5 +273,5 @@ def _names(order: Sequence[int], inputs: Sequence[ModelTensor]) -> str:
     return ", ".join(inputs[index].name for index in order)
 
 
-def _row(gear: Order) -> str:
+def _text(gear: Order) -> str:
     return ",".join(map(str, gear))

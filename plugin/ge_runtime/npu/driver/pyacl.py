@@ -58,10 +58,11 @@ _UNITS: Final = ("cube", "vector", "aicpu", "memory")
 _EVENT_SYNC: Final = 1
 """ACL_EVENT_SYNC: the event orders streams, and has no time line."""
 _PINNED: Final = 0x10000000
-"""ACL_HOST_REG_PINNED. host_register only has MAPPED, which is not documented to lock pages."""
+"""ACL_HOST_REG_PINNED. `host_register` has only the flag MAPPED, which is not documented to lock
+pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
-"""Version of Linux. Up to it, registering memory that was not allocated by malloc_host is
-documented to raise exceptions."""
+"""The last version of Linux for which CANN's documentation says that registering memory raises
+exceptions unless `malloc_host` allocated the memory."""
 
 
 def _linux() -> tuple[int, ...]:
@@ -76,9 +77,9 @@ def open_driver() -> PyAclDriver:
         acl = import_cann_module("acl")
     except ImportError as error:
         raise NoDevice(
-            f"found no module `acl` ({error}), expected CANN's: run `source "
-            "/usr/local/Ascend/cann/set_env.sh` before the server starts, or of the folder that "
-            "CANN is installed in"
+            f"found no module `acl` ({error}), expected the module of CANN: run `source "
+            "/usr/local/Ascend/cann/set_env.sh` before the server starts, or set_env.sh in the "
+            "folder that CANN is installed in"
         ) from error
     return PyAclDriver(acl)
 
@@ -122,7 +123,8 @@ class PyAclDriver:
     def finalize(self) -> None:
         """Finalize the driver; may take two seconds to collect the device's logs."""
         try:
-            # Reference-counted: libraries that initialized ACL later, e.g. torch_npu, keep it.
+            # Reference-counted: ACL stays initialized for libraries that initialized it later,
+            # e.g. torch_npu.
             answer = self._acl.finalize_reference()
         except AttributeError:
             self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
@@ -143,7 +145,7 @@ class PyAclDriver:
         self._status("acl.rt.reset_device", self._rt.reset_device(device))
 
     def limit_operators(self, seconds: int) -> None:
-        """Let CANN end operators of this process after a time; needs a context."""
+        """Limit the time of each operator of this process. Needs a context."""
         try:
             code = self._rt.set_op_execute_time_out(seconds)
         except AttributeError:  # an old release
@@ -191,7 +193,7 @@ class PyAclDriver:
 
     def create_event(self) -> Event:
         """Create an event in the current context."""
-        # CANN's guide prefers such events, because those with a time line are slower.
+        # CANN's guide prefers events without a time line, because a time line slows them down.
         try:
             answer = self._rt.create_event_ex_with_flag(_EVENT_SYNC)
         except AttributeError:  # before CANN 8.0
@@ -213,7 +215,7 @@ class PyAclDriver:
     # -- memory --
 
     def memory_info(self) -> tuple[int, int]:
-        """Return free and total bytes; a card has HBM or DDR, and reports 0 for the other."""
+        """Return free and total bytes. A card has HBM or DDR, and reports 0 for the missing one."""
         for kind in (_HBM, _DDR):  # 310P and 310B have DDR, the 910 family HBM
             free, total, code = self._rt.get_mem_info(kind)
             self._status("acl.rt.get_mem_info", code)
@@ -222,7 +224,7 @@ class PyAclDriver:
         return int(free), int(total)
 
     def is_healthy(self, device: int) -> bool:
-        """Return whether a device reports a normal state; True if it does not report any."""
+        """Return whether a device reports a normal state; True if it does not report a state."""
         try:
             answer = self._rt.query_device_status(device)
             return bool(self._value("acl.rt.query_device_status", answer) == _NORMAL)
@@ -271,7 +273,7 @@ class PyAclDriver:
     def host_register(self, address: Address, nbytes: int) -> None:
         """Pin whole pages of existing host memory. Not supported by every chip and system."""
         if _linux() <= _LAST_WITHOUT_REGISTERING:
-            found = f"found Linux {platform.release()}"
+            found = f"found Linux {platform.release()}, expected a version above 5.10"
             raise DriverFault("acl.rt.host_register_v2", NOT_SUPPORTED, found)
         try:
             code = self._rt.host_register_v2(address, nbytes, _PINNED)
@@ -341,17 +343,19 @@ class PyAclDriver:
         """
         acl, mdl = self._acl, self._mdl
         handle = self._handle("acl.mdl.create_dataset", mdl.create_dataset())
-        made: list[int] = []
+        handles: list[int] = []
         try:
             for address, nbytes in buffers:
                 buffer = acl.create_data_buffer(address, nbytes)
-                made.append(self._handle("acl.create_data_buffer", buffer))
+                handles.append(self._handle("acl.create_data_buffer", buffer))
                 # The result is the dataset and the return code.
-                self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
+                self._value(
+                    "acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, handles[-1])
+                )
         except DriverFault:
-            self.destroy_dataset(Dataset(handle, tuple(made)))
+            self.destroy_dataset(Dataset(handle, tuple(handles)))
             raise
-        return Dataset(handle, tuple(made))
+        return Dataset(handle, tuple(handles))
 
     def destroy_dataset(self, dataset: Dataset) -> None:
         """Destroy a dataset. Does not free the memory."""
@@ -388,7 +392,7 @@ _DATA: Final = 0x1 | 0x2 | 0x4
 
 
 class PyAclCaptures:
-    """Profiles with acl.prof, and dumps with acl.mdl."""
+    """The functions for profiles (acl.prof) and dumps (acl.mdl)."""
 
     def __init__(self, acl: Acl, checker: ReturnCodeChecker) -> None:
         """Initialize the captures; an old `acl` may lack `acl.prof`."""

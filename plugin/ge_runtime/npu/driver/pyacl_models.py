@@ -38,7 +38,7 @@ _PLACEHOLDER: Final = "acl_modelId_"
 """Prefix of a placeholder for a name that is too long."""
 _INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 _Size: TypeAlias = Callable[[str, int], int]
-"""Checks the size that a function returned; the arguments are the function's name and the size."""
+"""Checks the size that a function returned, from the function's name and the size."""
 
 
 class PyAclDescriptions:
@@ -127,7 +127,7 @@ class PyAclDescriptions:
         return nbytes
 
     def _real_name(self, desc: int, name: str) -> str:
-        """Return the real name of a tensor, whose name may be a placeholder."""
+        """Return the real name of a tensor; `name` may be a placeholder."""
         if name.startswith(_PLACEHOLDER):
             return str(self._mdl.get_tensor_real_name(desc, name) or name)
         return name
@@ -212,7 +212,7 @@ class PyAclFreeShapes:
 _YUV420SP: Final = 1
 """PIXEL_FORMAT_YUV_SEMIPLANAR_420."""
 _TIMEOUT_MS: Final = 60_000
-"""Time limit of one picture; after it DVPP is assumed to hang."""
+"""Time limit of one picture; a DVPP that takes longer is assumed to hang."""
 
 
 class PyAclMedia:

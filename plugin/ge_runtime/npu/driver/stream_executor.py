@@ -3,9 +3,10 @@
 An executor has one stream, and one block of workspace for all its models. Models execute one after
 another, so the block has the largest size that a model needs.
 
-With several buffer sets, copies of one execution overlap with the computation of another: each set
-has a stream for copies, and events synchronize it with the executor's stream. Computations never
-overlap: one is queued after the previous one has ended.
+A buffer set holds the data of one execution. With several sets, copies of one execution overlap
+with the computation of another: each set has a stream for copies, and events synchronize this
+stream with the executor's stream. Computations never overlap: a computation is queued after the
+previous one has ended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _BufferSet:
         self.lock = lock
         """Held during executions, and while models are loaded or unloaded."""
         self.copies: _CopyStream | None = None
-        """None if it is the only set: copies are queued in the executor's stream."""
+        """None if this is the only set: copies are queued in the executor's stream."""
 
 
 class StreamExecutor:
@@ -179,7 +180,7 @@ class StreamExecutor:
                 if fault.kind is FailureKind.LOST:
                     raise
                 for stream in streams:
-                    self._device.wait(stream)  # tasks that were queued use the slot
+                    self._device.wait(stream)  # queued tasks still use the slot
                 if last or fault.kind is not FailureKind.RETRY:
                     raise
 
@@ -223,7 +224,7 @@ class StreamExecutor:
             return self.models.load(files)
 
     def reload(self, models: Sequence[LoadedModel]) -> None:
-        """See `ExecutorModels.reload`. Resets the executor first after a failed execution."""
+        """See `ExecutorModels.reload`. If an execution failed, resets the executor first."""
         self.reset_if_failed()
         with self._device.detecting_loss(), self._context.current():
             self.models.reload(models)
@@ -236,7 +237,7 @@ class StreamExecutor:
     def reset_if_failed(self) -> None:
         """After a failed execution, recreate the context and streams, and reload the models.
 
-        See `ExecutorModels.load_all`. If that fails, the card is lost. Raises EngineLost.
+        See `ExecutorModels.load_all`. If a call fails, the card is lost. Raises EngineLost.
         """
         if self._failure is None:
             return
@@ -280,12 +281,12 @@ class StreamExecutor:
         self.models.free()
 
     def _open_streams(self) -> None:
-        """Create the context, the executor's stream, and the streams of sets that had one."""
+        """Create the context, the executor's stream, and new copy streams."""
         self._context = self._device.new_context()
         driver = self._device.driver
         with self._context.current(), self._undoing() as undo:
             undo.callback(self._context.destroy)
-            self._stream = _undone_by(undo, driver.create_stream(), driver.destroy_stream)
+            self._stream = _with_undo(undo, driver.create_stream(), driver.destroy_stream)
             for own in self._sets:
                 if own.copies is not None:
                     own.copies = self._open_copies(undo)
@@ -305,9 +306,9 @@ class StreamExecutor:
     def _open_copies(self, undo: ExitStack) -> _CopyStream:
         driver = self._device.driver
         return _CopyStream(
-            _undone_by(undo, driver.create_stream(), driver.destroy_stream),
-            _undone_by(undo, driver.create_event(), driver.destroy_event),
-            _undone_by(undo, driver.create_event(), driver.destroy_event),
+            _with_undo(undo, driver.create_stream(), driver.destroy_stream),
+            _with_undo(undo, driver.create_event(), driver.destroy_event),
+            _with_undo(undo, driver.create_event(), driver.destroy_event),
         )
 
     def _close_streams(self) -> None:
@@ -332,6 +333,6 @@ def _described(fault: DriverFault, files: Sequence[Path]) -> str:
 Handle = TypeVar("Handle")
 
 
-def _undone_by(undo: ExitStack, made: Handle, destroy: Callable[[Handle], None]) -> Handle:
-    undo.callback(destroy, made)
-    return made
+def _with_undo(undo: ExitStack, handle: Handle, destroy: Callable[[Handle], None]) -> Handle:
+    undo.callback(destroy, handle)
+    return handle

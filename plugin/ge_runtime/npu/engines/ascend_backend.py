@@ -1,7 +1,7 @@
 """The device backend of an Ascend card for .om files and AIR graphs, and its JPEG decoder.
 
-The decoder uses the card's DVPP, in its own context and stream. Progressive files and sizes that
-DVPP does not support are decoded on the host.
+The decoder uses DVPP, the card's unit for pictures, in its own context and stream. The host decodes
+progressive files, and sizes that DVPP does not support.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class AscendBackend:
             device: Number of the card.
             executor: Index of the executor on the card, from 0.
             buffers: Index of the executor's buffer set, from 0.
-            workspace_bytes: Workspace of the executor, the same for all its models; None: as large
-                as the largest model needs. For a session of GE, the size of its own arena.
+            workspace_bytes: Size of the workspace that all models of the executor share; None: as
+                large as the largest model needs. For a session of GE, the size of its arena.
             options: Options of GE.
             unplanned: Whether files with free shapes may be executed.
-            images: Input name: image declaration, for .om files.
+            images: Image declarations by input name, for .om files.
             window: The executions of .om files to profile or dump.
             limits: Time limits of executions.
             cards: The cards of the process.
@@ -216,9 +216,9 @@ class AscendBackend:
             )
         if self._workspace_bytes is None:
             raise PlanFault(
-                f"{artifact.path}: found no 'workspace_pool_mib', expected it, with placement: "
-                "local: GE does not report what its graph needs, and allocates from an arena of "
-                "this size; when the model is closed, the log has the size that was used"
+                f"{artifact.path}: found no 'workspace_pool_mib', expected this parameter and "
+                "placement: local: GE does not report what a graph needs, and allocates from an "
+                "arena of this size; when the model is closed, the log has the size that was used"
             )
         return GeSessionEngine.open(
             artifact.path,
@@ -236,7 +236,7 @@ class AscendBackend:
         return int(buffer.memory), buffer.free
 
     def jpeg_decoder(self, host: PillowDecoder) -> DvppDecoder | None:
-        """Return a decoder that uses DVPP; None if pyACL or the chip lack it."""
+        """Return a decoder that uses DVPP; None if pyACL or the chip has no DVPP."""
         media = open_media()
         if media is not None and self._decoder is None:
             try:
@@ -275,7 +275,7 @@ class AscendBackend:
 _LEAST_SIDE: Final = 32
 """Minimum width and height of a file."""
 _WIDTHS, _HEIGHTS = range(10, 4097), range(6, 4097)
-"""Supported sizes for resizing, before and after."""
+"""Supported sizes before and after resizing."""
 _SHRINKS, _GROWS = 32, 16
 """Maximum factors by which a side may shrink or grow."""
 
@@ -289,7 +289,7 @@ class _Block:
         self._nbytes = 0
 
     def reserve(self, nbytes: int) -> Address:
-        """Return the address of the block, with at least this size."""
+        """Return the address of the block, which has at least `nbytes` now."""
         if nbytes > self._nbytes:
             self.free()
             self._address = self._media.malloc(nbytes)
@@ -349,7 +349,7 @@ class DvppDecoder:
             undo.pop_all()
 
     def _recover(self, fault: DriverFault) -> None:
-        """Reopen DVPP: after a failure its context is invalid. Raises EngineLost."""
+        """Reopen DVPP, because its context is invalid after a failure. Raises EngineLost."""
         if fault.kind is FailureKind.LOST:
             raise self._lost(fault) from fault
         _log.warning("%s: reopened after a file could not be decoded: %s", self.name, fault)
@@ -388,7 +388,7 @@ class DvppDecoder:
 
 
 def _is_supported(header: JpegHeader, height: int, width: int) -> bool:
-    """Return whether DVPP can decode such a file and resize it to this size."""
+    """Return whether DVPP can decode a file with this header and resize the picture."""
     wide, high = header.width // 2 * 2, header.height // 2 * 2
     return (
         not header.is_progressive

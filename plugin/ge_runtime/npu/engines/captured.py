@@ -1,9 +1,8 @@
 """An engine of .om files that profiles or dumps some of its executions.
 
-If capturing fails, a warning is logged once, and the model executes without it. CANN only captures
+If capturing fails, a warning is logged once, and the model executes uncaptured. CANN only captures
 models that are loaded after capturing was enabled: a profile is initialized before the model is
-loaded; for a dump the model is loaded again before the first captured execution, and again after
-the last one.
+loaded; for a dump the model is loaded again before the first captured execution and after the last.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Capture:
     def cost(self) -> str:
         """A description of the unplanned cost of the capture, for the load log."""
         window = self._window
-        cost = f"{window} into {window.folder}: CANN needs additional memory and time for it"
+        cost = f"{window} into {window.folder}: CANN needs additional memory and time"
         if window.parameter == "profile":
             return f"{cost}; then run `{_EXPORT}{window.folder}`"
         return f"{cost}; the model is loaded again before and after it"
@@ -111,7 +110,7 @@ class Capture:
             self.end(engine)
 
     def end(self, engine: Reloadable | None) -> None:
-        """Stop the capture, and reload the engine; None if the engine is closing."""
+        """Stop the capture, and reload `engine`, which is None if it is closing."""
         if self._running is not None:
             self._try(self._stop, engine)
         if self._initialised:

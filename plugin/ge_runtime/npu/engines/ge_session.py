@@ -50,7 +50,7 @@ from ge_runtime.npu.driver.installation import (
 from ge_runtime.specs import Array, Tensors
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"
-"""Set unless config.pbtxt has it: by default GE converts FP32 graphs to FP16."""
+"""Set unless config.pbtxt sets it, because GE converts FP32 graphs to FP16 by default."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class GeSessionEngine:
             ge: GE of this process.
             outputs: See `AirFile.open`.
             arena_bytes: Size of the arena.
-            options: Options of GE; GE_LEVELS has those of the session.
+            options: Options of GE; GE_LEVELS has the options of sessions.
 
         Raises:
             ArtifactFault: The graph cannot be opened.
@@ -155,7 +155,7 @@ class GeSessionEngine:
 
     @property
     def compiles_each_shape(self) -> bool:
-        """False: all gears are compiled together, and free sizes at once."""
+        """False: GE compiles all gears together, and one program for free sizes."""
         return False
 
     @property
@@ -181,18 +181,18 @@ class GeSessionEngine:
                 f"of a gear: {self._shapes}"
             )
         pool = self._executor.pool
-        # GE reports a failed allocation like any other failure; the pool counts them.
+        # GE reports a failed allocation like any other failure; the pool counts such allocations.
         refused = pool.refused
         try:
             results = self._executor.execute(arrays, self._dtypes)
         except (DriverFault, RuntimeError, ValueError) as error:
-            # Its frames refer to memory on the card, and to the session, which must be closed
-            # before GE is finalized.
+            # The error's frames refer to memory on the card, and to the session, which must be
+            # closed before GE is finalized.
             forget_frames(error)
             if pool.refused > refused:
                 raise OutOfMemory(
                     f"{self._path}: found {self._executor.arena_bytes:,} bytes of arena for GE, of "
-                    f"which it used {pool.peak_bytes:,}, expected more for these sizes: increase "
+                    f"which GE used {pool.peak_bytes:,}, expected more for these sizes: increase "
                     f"'workspace_pool_mib' ({error})"
                 ) from error
             raise _fault(self._path, self._card, error) from error
@@ -208,7 +208,7 @@ class GeSessionEngine:
 
     def device_io_bytes(self) -> int:
         """Return the bytes of inputs at the largest gear; 0 if sizes are free."""
-        largest = (self._shapes or [{}])[-1]  # `shapes_of` sorts them by elements
+        largest = (self._shapes or [{}])[-1]  # `shapes_of` sorts shapes by elements
         dtypes = {tensor.name: tensor.dtype for tensor in self._signature.inputs}
         return sum(
             int(np.prod(dims)) * dtypes[name].numpy.itemsize for name, dims in largest.items()
@@ -266,7 +266,7 @@ class AirFile:
     path: Path
     ge: GeProcess
     digest: str
-    """SHA-256 of its content."""
+    """SHA-256 of the file's content."""
     signature: Signature
 
     @classmethod
@@ -276,7 +276,7 @@ class AirFile:
         Args:
             path: The file.
             ge: GE of this process.
-            outputs: Names for the graph's results, in their order: an AIR graph does not name them.
+            outputs: Names for the graph's results, in the results' order: an AIR graph has none.
 
         Raises:
             ArtifactFault: The file cannot be read, or has an unsupported type.
@@ -340,7 +340,7 @@ def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
         raise ArtifactFault(
             f"{path}: '{name}': found type {dtype.value if dtype else value.dtype}, expected one "
             f"that GE-PY supports: Triton's types except {lacked} and BYTES; a model.om supports "
-            "more"
+            "more types"
         )
     return GraphTensor(name, dtype, value.dims)
 
@@ -348,17 +348,17 @@ def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
 INPUT_SHAPE: Final = "ge.inputShape"
 DYNAMIC_DIMS: Final = "ge.dynamicDims"
 NODE_TYPE: Final = {"ge.dynamicNodeType": "1"}
-"""Option required for gears: the caller provides the inputs, not a data set of GE."""
+"""The option that gears require: the caller provides the inputs, not a data set of GE."""
 
 _FEWEST, _MOST = 2, 100
-"""Minimum and maximum number of gears, as documented. Checked here so that the error names the
+"""The documented minimum and maximum number of gears, checked here so that the error names the
 parameter."""
 
 
 def shapes_of(
     inputs: Sequence[GraphTensor], options: Mapping[str, str], artifact: str
 ) -> list[Shapes] | None:
-    """Return the shapes that the graph can execute, sorted by elements; None: any shapes.
+    """Return the shapes that the graph can execute, sorted by elements; None for any shapes.
 
     Args:
         inputs: The graph's inputs.
@@ -393,7 +393,7 @@ def _fixed(tensor: GraphTensor) -> tuple[int, ...]:
 def _pattern(text: str) -> dict[str, tuple[int, ...]]:
     pattern: dict[str, tuple[int, ...]] = {}
     for part in text.split(";"):
-        name, colon, dims = part.strip().rpartition(":")  # the last one: names may have colons
+        name, colon, dims = part.strip().rpartition(":")  # the last colon: names may have colons
         numbers = _numbers(dims)
         is_valid = colon and name and name not in pattern
         if not is_valid or numbers is None or min(numbers, default=1) < -1:
@@ -433,7 +433,7 @@ def _dynamic_dims(text: str, free_dims: int) -> list[tuple[int, ...]]:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """Parse numbers separated by commas; empty text is no numbers, None is invalid text."""
+    """Parse numbers separated by commas, of which there may be none; None if invalid."""
     try:
         return tuple(int(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:

@@ -1,9 +1,8 @@
 """The Ascend engine: .om files, compiled by ATC, executed on a card as a chain of stages.
 
-An engine has one slot on a stream of the card: device memory for all tensors and each stage's gear,
-allocated once. Batches and responses are in pinned host memory. An execution is one copy for each
-input, the stages, and one copy for each output directly to its target. Tensors between stages stay
-on the card.
+An engine has one slot: device memory for all tensors and each stage's gear, allocated once. Batches
+and responses are in pinned host memory. An execution is one copy for each input, the stages, and
+one copy for each output directly to the output's target. Tensors between stages stay on the card.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class OmEngine:
         self._memory = memory
         self._pinned = pinned
         self._staging: dict[str, Buffer[NDArray[np.uint8]]] = {}
-        """Tensor name: pinned memory for copies of arrays that cannot be pinned."""
+        """Pinned memory for copies of arrays that cannot be pinned, by tensor name."""
         self._slot: Slot | None = None
         self._buffers = buffers
         self._closed = False
@@ -125,10 +124,10 @@ class OmEngine:
             memory: The card's memory, for the slot.
             executor: Number of the executor.
             buffers: Index of the slot's buffer set, from 0.
-            workspace_bytes: Workspace of the executor; None: as large as its models need.
+            workspace_bytes: Size of the executor's workspace; None: as large as its models need.
             pinned: Pinned memory of the host; copies to and from it are queued.
-            outputs: Tensors between stages that executions will request as well.
-            images: Input name: image declaration in config.pbtxt.
+            outputs: The tensors that executions may request; some may be between stages.
+            images: Image declarations in config.pbtxt, by input name.
 
         Raises:
             ArtifactFault: A file cannot be executed here, or the files do not fit together.
@@ -137,7 +136,7 @@ class OmEngine:
             EngineLost: The card is lost.
         """
         try:
-            # First: query_size is taken to need a device (tests/simulator/trust.md, question 4).
+            # query_size is assumed to need a device (tests/simulator/trust.md, question 4).
             with card.current():
                 files = read_files(paths, card)
             loaded_on, stages = card.load(files, executor, workspace_bytes, buffers + 1)
@@ -161,7 +160,7 @@ class OmEngine:
 
     @property
     def signature(self) -> Signature:
-        """The inputs without those for gears, and the outputs of all stages."""
+        """The inputs except for gear inputs, and the outputs of all stages."""
         return self._wiring.signature
 
     @property
@@ -174,7 +173,7 @@ class OmEngine:
         return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Allocate the slot, once: it has the size of the largest gear."""
+        """Allocate the slot, at the first call: it has the size of the largest gear."""
         if self._slot is None:
             try:
                 with self._card.current():
@@ -187,7 +186,7 @@ class OmEngine:
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See `Engine.run`. Executes only the stages that the requested outputs depend on.
 
-        Copies of arrays that are not pinned are synchronous, or made twice: see `_staged`.
+        Copies of arrays that are not pinned are synchronous, or go through `_staged` arrays.
         """
         return self.run_rows(inputs, outputs)
 
@@ -328,7 +327,7 @@ class OmEngine:
     def _staged(self, name: str, array: Array, *, filled: bool = False) -> Array:
         """Return the array, or a pinned array in its place if its memory cannot be pinned.
 
-        The copies of numpy let other Python threads run, which synchronous copies of CANN block.
+        Synchronous copies of CANN block other Python threads, whereas copies of NumPy do not.
         """
         if not self._pinned.is_staging or not array.nbytes or self._pinned.holds(array):
             return array
@@ -347,7 +346,7 @@ class OmEngine:
 
 
 def signature_of(model: ImageModel) -> Signature:
-    """Return the signature of a model; sizes that differ between gears vary."""
+    """Return the signature of a model. A size that differs between gears is None."""
     description, gears = model.description, model.gears.values()
     return Signature(
         graph_inputs(model),
@@ -367,20 +366,20 @@ class ChainGear:
     stages: tuple[OmGear, ...]
     """The gear of each stage."""
     dims: Mapping[str, Dims]
-    """Tensor name: dims, for all tensors of all stages."""
+    """The dims of all tensors of all stages, by tensor name."""
 
 
 def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
-    """Return all combinations of the stages' gears whose common tensors have equal dims.
+    """Return all combinations of the stages' gears in which common tensors have equal dims.
 
     The combinations are in the order of the first stage's gears.
 
     Args:
-        models: Stage name: model, in order of execution.
+        models: Models by stage name, in order of execution.
 
     Raises:
-        ArtifactFault: A stage fits no combination of the earlier stages; the text has the gears of
-            both.
+        ArtifactFault: A stage fits no combination of the earlier stages. The text has the gears of
+            the stage and of the earlier stages.
     """
     joined = [ChainGear((), {})]
     for stage, model in models.items():
@@ -400,7 +399,7 @@ def join_gears(models: Mapping[str, ExecutableModel]) -> list[ChainGear]:
             given = dict.fromkeys(_of(before.dims, names) for before in joined)
             raise ArtifactFault(
                 f"the stages {', '.join(models)} do not fit together: stage '{stage}': found gears "
-                f"for {_shown(names, agreeing)}, expected one for the gears of earlier stages: "
+                f"for {_shown(names, agreeing)}, expected a gear of earlier stages: "
                 f"{_shown(names, given)}; `ge-runtime build` compiles all stages for the same gears"
             )
         joined = more

@@ -1,8 +1,8 @@
 """Checks of .om files: whether they can be executed, their tensors and images, and load errors.
 
-With static AIPP, the parameters are compiled into the file, and the model's input is the raw image.
-For dynamic AIPP, parameters are written into a separate input before executions. It is not
-documented which dims such a file reports for the image, so those of config.pbtxt are used.
+AIPP converts images on the card. With static AIPP, the parameters are compiled into the file, and
+the model's input is the raw image. For dynamic AIPP, parameters are written into a separate input.
+It is not documented which dims such a file reports for the image, so config.pbtxt's are used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def has_free_shapes(file: ModelFile) -> bool:
 
 
 def read_free_shapes(path: Path, card: Card) -> ModelFile | None:
-    """Return the file if it has free shapes; None if it does not, or cannot be read."""
+    """Return the file if it has free shapes; None if it has none, or cannot be read."""
     try:
         with card.current():
             file = ModelFile.read(path, card.driver)
@@ -137,8 +137,8 @@ def _too_large(model: ExecutableModel) -> Iterator[str]:
                 nbytes = math.prod(dims) * ACL_DTYPES[tensor.dtype].numpy.itemsize
                 if nbytes > tensor.nbytes:
                     yield (
-                        f"'{tensor.name}': found {list(dims)}, of {nbytes:,} bytes, expected the "
-                        f"{tensor.nbytes:,} of the model's buffer: use an AIPP format with all "
+                        f"'{tensor.name}': found {list(dims)}, of {nbytes:,} bytes, expected at "
+                        f"most {tensor.nbytes:,}, the model's buffer: use an AIPP format with all "
                         "values for each pixel, e.g. RGB888_U8"
                     )
                     return
@@ -167,7 +167,7 @@ class ImageModel:
     images: Collection[str] = ()
     """The inputs that are images."""
     batch: ImageBatch | None = None
-    """The parameters of dynamic AIPP; None without it."""
+    """The parameters of dynamic AIPP; None if the model has no dynamic AIPP."""
 
 
 def image_model(
@@ -178,7 +178,7 @@ def image_model(
     Args:
         stage: The loaded model.
         driver: The driver.
-        declared: Input name: image declaration in config.pbtxt.
+        declared: Image declarations in config.pbtxt, by input name.
 
     Raises:
         ArtifactFault: The images of the file differ from those in config.pbtxt.
@@ -239,11 +239,11 @@ def _dynamic(
 ) -> ImageModel:
     model, aipp = stage.model, declaration.aipp
     sides = declaration.sides
-    assert sides is not None, "`read_aipp` requires them"
+    assert sides is not None, "`read_aipp` requires the sides"
     parameters_index = [tensor.name for tensor in model.description.inputs].index(AIPP_INPUT)
 
     def visible_dims(dims: Sequence[Dims]) -> tuple[Dims, ...]:
-        """Return the inputs' dims with those of the image, and without AIPP's parameters."""
+        """Replace the dims of the image input, and remove the dims of AIPP's parameters."""
         result = list(dims)
         result[index] = (dims[index][0], *sides, aipp.channels)
         del result[parameters_index]
@@ -285,5 +285,5 @@ def graph_inputs(model: ImageModel) -> tuple[GraphTensor, ...]:
 
 
 def common_dims(dims: Sequence[Dims]) -> tuple[int | None, ...]:
-    """Return the common dims; None for sizes that differ."""
+    """Return the dims, with None for each size that is not the same in all of `dims`."""
     return tuple(sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*dims, strict=True))

@@ -5,8 +5,8 @@ execution blocks all Python threads of the process. Prefer gears; this engine is
 not support them, e.g. because inner sizes depend on data.
 
 The driver allocates weights at load, and workspace during executions. Inputs, and outputs with a
-known maximum size, have fixed buffers. Other outputs are allocated by the driver in each execution,
-and freed before the next.
+known maximum size, have fixed buffers. The driver allocates other outputs in each execution; they
+are freed before the next execution.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OmFreeEngine:
 
     @property
     def shapes(self) -> None:
-        """None: any shapes; `bind` and `run` check the ranges."""
+        """None, which means any shapes; `bind` and `run` check the ranges."""
 
     @property
     def lost(self) -> bool:
@@ -111,7 +111,7 @@ class OmFreeEngine:
             "allocates its weights at load, and its workspace in each execution",
             *(
                 f"output '{name}': CANN allocates it on the card in each execution, and it is "
-                "freed before the next"
+                "freed before the next execution"
                 for name in outputs
             ),
             "an execution blocks all Python threads of the process",
@@ -126,8 +126,8 @@ class OmFreeEngine:
                 if not self._holds(index, dims):
                     raise PlanFault(
                         f"{self._file.path}: input '{name}': found sizes up to {list(dims)}, "
-                        f"expected {self._range(index)}, which it was compiled for: lower the "
-                        "limits, or widen the range of `atc --input_shape`"
+                        f"expected {self._range(index)}, which the file was compiled for: lower "
+                        "the limits, or widen the range of `atc --input_shape`"
                     )
             sizes.append(max((bytes_at(description, index, dims) for dims in each), default=0))
         try:
@@ -141,7 +141,8 @@ class OmFreeEngine:
             if not self._holds(index, array.shape):
                 raise EngineFault(
                     f"{self._file.path}: input '{self._inputs[index]}': found "
-                    f"{list(array.shape)}, expected {self._range(index)}, which it was compiled for"
+                    f"{list(array.shape)}, expected {self._range(index)}, which the file was "
+                    "compiled for"
                 )
         if not outputs:
             return {}
@@ -162,10 +163,10 @@ class OmFreeEngine:
         return self._file.weights_bytes
 
     def device_io_bytes(self) -> None:
-        """Return None: the buffers have the size of the largest execution."""
+        """Return None: the size of the buffers depends on the limits in config.pbtxt."""
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """Return nothing: workspace is not planned."""
+        """Return no memory, because workspace is not planned."""
         return Intermediates(())
 
     def close(self) -> None:
@@ -218,7 +219,7 @@ class FreeModel:
         self._driver = device.driver
         self._memory = memory
         self._room: dict[int, int] = {}
-        """Index of the input: size of its buffer on the card."""
+        """Sizes of the inputs' buffers on the card, by index of the input."""
         self._buffer: Buffer[Address] | None = None
         self._datasets: tuple[Dataset, Dataset] | None = None
         self._loaded = False
@@ -231,7 +232,7 @@ class FreeModel:
                 driver = self._driver
                 self.description: ModelDescription = driver.describe(self._model, free_shapes=True)
                 self.ranges = self._ranges()
-                """(minimum, maximum) of each dim of each input; -1: unlimited."""
+                """(minimum, maximum) of each dim of each input; -1 means unlimited."""
             self._lock = device.add_execution_lock()
 
     @property
@@ -281,10 +282,11 @@ class FreeModel:
 
         Args:
             inputs: All inputs, in order.
-            outputs: Index of a requested output: array to write to, or None to allocate one.
+            outputs: By index of each requested output: the array to write to, or None to allocate
+                an array.
 
         Returns:
-            Index: result.
+            The results by index of the output.
 
         Raises:
             EngineFault: The execution failed.
@@ -384,7 +386,7 @@ class FreeModel:
         tensors = self.description.data_inputs
         found = self._driver.free_shapes.ranges(self._model, len(tensors))
         return [
-            # The ranges of an input for which the model has none follow from its dims.
+            # If the model has no ranges for an input, they follow from the input's dims.
             own if len(own) == len(tensor.dims) else tuple((max(d, 0), d) for d in tensor.dims)
             for own, tensor in zip(found, tensors, strict=True)
         ]

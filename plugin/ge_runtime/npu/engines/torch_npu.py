@@ -1,4 +1,4 @@
-"""The torch engine on a card: `model.pt2`, compiled by torchair or captured, run by torch_npu.
+"""The torch engine on a card: torch_npu runs a `model.pt2`, compiled by torchair or captured.
 
 Written from the documentation of torch_npu and torchair, and never run on a card: the tests use
 fakes of both.
@@ -42,17 +42,17 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "ge.aicoreNum": ("aicore_num", str),
     "ge.enableSingleStream": ("enable_single_stream", lambda text: text.lower() in ("1", "true")),
 }
-"""Option of GE: equivalent field of torchair's `CompilerConfig.ge_config`, and its parser.
+"""The equivalent field of torchair's `CompilerConfig.ge_config` and its parser, by option of GE.
 
 torchair does not support other options.
 """
 
 GE: Final = "ge"
 CAPTURE: Final = "npugraph_ex"
-"""The compilers: graphs of GE by torchair, and torch_npu's capture of operators (aclgraph)."""
+"""The compilers: torchair creates graphs of GE, and torch_npu captures operators (aclgraph)."""
 
 _CAPTURE_OPTIONS: Final = {"capture_error_mode": "thread_local"}
-"""Options of npugraph_ex: allocations of other threads do not disturb a capture."""
+"""Options of npugraph_ex, with which allocations of other threads do not disturb a capture."""
 
 _CODE: Final = re.compile(r"error code is (\d+)")
 """CANN's return code in a message of torch_npu."""
@@ -60,7 +60,7 @@ _CODE: Final = re.compile(r"error code is (\d+)")
 _NO_MEMORY: Final = "out of memory"
 
 _UNSUPPORTED: Final = re.compile(r"Ascend310.*|Ascend910(A|B|Pro[AB]|PremiumA)?")
-"""Chips without torchair, which documents A2, A3 and 950."""
+"""Chips that torchair does not support: its documentation names A2, A3 and 950."""
 
 _CARD_OF_PROCESS: Final[list[int]] = []
 """The only card that torchair can use in this process; empty before its first use."""
@@ -72,7 +72,7 @@ class NpuTorch:
 
     torch: Torch
     torchair: Torchair | None
-    """None for captures, which do not need it."""
+    """None for captures, which do not need torchair."""
     index: int
     health: DeviceHealth
 
@@ -85,7 +85,7 @@ class NpuTorch:
         name = f"npu:{index}"
         health = PROCESS_CARDS.health(index)  # shared with engines that use pyACL
         health.ensure_available()
-        # torch first and without autoload: torch_npu without CANN would break its import.
+        # First, and without autoload: a torch_npu without CANN would break the import of torch.
         torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
         _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
         torchair = None
@@ -165,7 +165,7 @@ class NpuTorch:
             if option not in _FIELDS:
                 raise ArtifactFault(
                     f"{self.device}: found option {option} for engine torch, expected one of: "
-                    f"{', '.join(sorted(_FIELDS))}; a model.om supports others"
+                    f"{', '.join(sorted(_FIELDS))}; a model.om supports other options"
                 )
             field, value = _FIELDS[option]
             setattr(config.ge_config, field, value(text))
@@ -237,12 +237,12 @@ class TorchNpuEngine(TorchEngine):
 
     @property
     def unplanned(self) -> tuple[str, ...]:
-        by, whose = "torch's caching allocator and by GE", "GE's"
+        allocators, compiler = "torch's caching allocator and by GE", "GE"
         if self._npu.torchair is None:
-            by, whose = "torch's caching allocator, also for each capture", "torch's"
+            allocators, compiler = "torch's caching allocator, also for each capture", "torch"
         return (
-            f"device memory is allocated by {by}: the plan's workspace is that of the graph's own "
-            f"results, and {whose} may differ",
+            f"device memory is allocated by {allocators}: the plan's workspace has the size of the "
+            f"graph's own results, and {compiler} may need a different size",
             "each execution allocates inputs and results from that allocator; its new blocks count "
             "as allocations while serving",
             "each engine has its own weights on the device",
@@ -258,8 +258,8 @@ class TorchNpuEngine(TorchEngine):
         shapes = tuple(tuple(tensor.shape) for tensor in flat)
         compiled = self._compiled.get(shapes)
         if compiled is None:
-            # A separate module: torch.compile stops compiling code after eight sets of shapes, and
-            # checks all of them at each call.
+            # A separate module for each set of shapes: torch.compile stops compiling a module after
+            # eight sets, and checks all sets at each call.
             compiled = self._compiled[shapes] = self._torch.compile(
                 self._program.module(), **self._compiler, dynamic=False, fullgraph=True
             )
@@ -273,7 +273,7 @@ class TorchNpuEngine(TorchEngine):
 
 
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
-    """Import a module. Raises NoDevice, with the fix."""
+    """Import a module. Raises NoDevice, with `cure`, if that fails."""
     try:
         return import_cann_module(module)
     except ImportError as error:

@@ -1,7 +1,7 @@
 """The device service: one process owns a device, and executes models for other processes.
 
-The first client starts it, and it ends some seconds after its last client has disconnected. Tensors
-are in memory that client and service share.
+The first client starts the service, which ends some seconds after the last client has disconnected.
+Tensors are in memory that client and service share.
 
     client   backend, engine, reconnecting_client, connection, launcher
     service  server, session, execution_loop, state, model_cache, fair_scheduler,

@@ -24,7 +24,7 @@ class ServiceBackend:
     """The `DeviceBackend` of a device that the device service owns.
 
     Engines raise EngineLost while no service runs. If the service ends while an engine is opened or
-    bound, this is repeated once with the next service.
+    bound, the engine is opened or bound once more in the next service.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ServiceBackend:
             timeouts: Time limits.
 
         Raises:
-            ServiceFault: The service cannot be reached. Faults of its device are raised as well.
+            ServiceFault: The service cannot be reached. Faults of the device are raised as well.
         """
         self.name: Final = device
         hello = {
@@ -62,7 +62,7 @@ class ServiceBackend:
         self._resident = resident or Resident()
         self._engines: list[ServiceEngine] = []
         self.memory: Final = SharedMemory(device, self)
-        arenas = _Arenas(self.memory)  # restored before engines, whose tensors are in them
+        arenas = _Arenas(self.memory)  # restored before engines, whose tensors are in arenas
         self._client = ReconnectingClient(device, hello, timeouts or Timeouts(), [arenas])
         self.kind: Final = self._client.kind
         self.hardware: Final = self._client.hardware
@@ -82,7 +82,7 @@ class ServiceBackend:
         return self._client.connection is None
 
     def fault(self) -> str:
-        """See `Watched.fault`; the last known state, updated every `Timeouts.probe_s`."""
+        """Return the last known fault (see `Watched.fault`), updated every `Timeouts.probe_s`."""
         return str(self._client.condition["fault"])
 
     def telemetry(self) -> dict[str, float]:
@@ -99,7 +99,7 @@ class ServiceBackend:
         return engine
 
     def release_rows(self, handles: Array) -> None:
-        """See `ReleasesRows`. Does nothing while the connection is in use; then the rows expire."""
+        """See `ReleasesRows`. Does nothing if the connection is in use; the rows expire later."""
         for part in handles_as_json(handles):
             self._client.try_notify({"do": "let_go", "handles": part})
 
@@ -110,7 +110,7 @@ class ServiceBackend:
 
     def freeze(self) -> None:
         self.memory.freeze()
-        for engine in self._engines:  # earlier executions were not for requests
+        for engine in self._engines:  # later executions are for requests
             engine.keep_rows()
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class ServiceBackend:
 
     def announce(self, file: SharedFile) -> None:
         try:
-            # Without a service nothing is lost: `restore` announces all arenas to the next one.
+            # Without a service nothing is lost: `restore` announces all arenas to the next service.
             with contextlib.suppress(EngineLost):
                 self._client.call_once(lambda connection: connection.announce(file))
         except OutOfMemory as fault:

@@ -1,7 +1,7 @@
 """A connection between a client and the device service, for messages with file descriptors.
 
-Every wait has a time limit. Receiving calls a function at each tick, so that the caller can check
-whether the peer is alive.
+Every wait has a time limit. While receiving, a channel calls a function at each tick, so that the
+caller can check whether the peer is alive.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TICK_S: Final = 0.05
 """Time limit of one attempt to receive."""
 
 _SEND_S: Final = 10.0
-"""Time limit of sending. Packets are small, and the peer reads each before it sends the next, so
-only a peer that hangs makes a sender wait."""
+"""Time limit of sending. Packets are small, and the peer reads each packet before it sends the
+next, so only a peer that hangs makes a sender wait."""
 _ROOM: Final = 4 * MOST_BYTES
 _DESCRIPTOR_BYTES: Final = array("i").itemsize
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(2 * _DESCRIPTOR_BYTES)
-"""Space for the descriptors of one message, at most two."""
+"""Space for the descriptors of one message, of which there are at most two."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -55,11 +55,11 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # Mapped, because only pages that messages have used take memory: mostly one.
+        # Mapped, because only the pages that messages have used take memory: mostly one page.
         self._room = memoryview(mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE))
         connection.settimeout(None)
         # Socket options: Python's timeouts would need one more system call for each message.
-        _limit(connection, socket.SO_SNDTIMEO, _SEND_S)
+        _set_time_limit(connection, socket.SO_SNDTIMEO, _SEND_S)
         self.set_receive_timeout(_TICK_S)
 
     def connect(self, address: str, while_waiting: Callable[[], None]) -> tuple[int, int]:
@@ -77,19 +77,19 @@ class Channel:
             OSError: The connection failed.
         """
         # The send timeout also limits connecting while the listener's backlog is full.
-        _limit(self._socket, socket.SO_SNDTIMEO, _TICK_S)
+        _set_time_limit(self._socket, socket.SO_SNDTIMEO, _TICK_S)
         while True:
             try:
                 self._socket.connect(address)
                 break
             except BlockingIOError:
                 while_waiting()
-        _limit(self._socket, socket.SO_SNDTIMEO, _SEND_S)
+        _set_time_limit(self._socket, socket.SO_SNDTIMEO, _SEND_S)
         return peer_of(self._socket)
 
     def set_receive_timeout(self, seconds: float) -> None:
-        """Set the time limit of one attempt to receive; 0: unlimited, until `shut_down`."""
-        _limit(self._socket, socket.SO_RCVTIMEO, seconds)
+        """Set the time limit of one attempt to receive; 0 means unlimited, until `shut_down`."""
+        _set_time_limit(self._socket, socket.SO_RCVTIMEO, seconds)
 
     def fileno(self) -> int:
         """Return the descriptor, for polling."""
@@ -149,7 +149,7 @@ class Channel:
     ) -> tuple[Kind, bytes, list[int]]:
         """Receive a packet and its descriptors, which the caller closes.
 
-        Raises like `receive`, and DescriptorsExhausted; then no descriptor stays open.
+        Raises like `receive`, and DescriptorsExhausted. After an error no descriptor stays open.
         """
         while True:
             try:
@@ -165,7 +165,7 @@ class Channel:
             if not length:
                 close_all(descriptors)
                 raise PeerGone("it closed the connection")
-            # The flags first: they show why a packet is incomplete.
+            # The flags are checked first, because they show why a packet is incomplete.
             try:
                 if flags & socket.MSG_TRUNC:
                     raise ProtocolError(
@@ -186,7 +186,7 @@ class Channel:
     ) -> tuple[dict[str, Any], list[int]]:
         """Receive a control message and its descriptors, which the caller closes.
 
-        Raises like `receive_with`; then no descriptor stays open.
+        Raises like `receive_with`. After an error no descriptor stays open.
         """
         kind, body, descriptors = self.receive_with(while_waiting)
         try:
@@ -197,7 +197,7 @@ class Channel:
                 finally:
                     os.close(large)
             elif kind is not Kind.CONTROL:
-                raise ProtocolError(f"found a message of kind {kind.name}, expected one of control")
+                raise ProtocolError(f"found a message of kind {kind.name}, expected CONTROL")
             return unpack_json(body), descriptors
         except BaseException:
             close_all(descriptors)
@@ -243,7 +243,7 @@ def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     return found.tolist()
 
 
-def _limit(connection: socket.socket, option: int, seconds: float) -> None:
+def _set_time_limit(connection: socket.socket, option: int, seconds: float) -> None:
     whole = int(seconds)
     value = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, option, value)
@@ -277,8 +277,8 @@ _CLOSED_IN_FORKS: Final[WeakSet[ForkAware]] = WeakSet()
 def close_in_forks(connected: ForkAware) -> None:
     """Call `close_in_fork` in all later forks of this process, as long as the object exists.
 
-    A fork that kept a connection open would hide the client's end from the service, and could send
-    messages in the client's name.
+    If a fork kept a connection open, the service would not notice the end of the client, and the
+    fork could send messages in the client's name.
     """
     _CLOSED_IN_FORKS.add(connected)
 

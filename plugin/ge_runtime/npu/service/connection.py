@@ -44,7 +44,7 @@ class Connection:
             check_needed: Called while waiting; raises if the connection is not needed any more.
         """
         self._device = device
-        # Opened again for each connection, because the folder may have been removed and recreated.
+        # Opened for each connection, because the folder may have been removed and recreated.
         self._folder = RuntimeFolder.open()
         try:
             reached = connect_or_start(device, self._folder, timeouts, hello, check_needed)
@@ -72,11 +72,11 @@ class Connection:
         return str(self._welcome["hardware"])
 
     def request(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        """Send a request and return the response. Raises like the function `request`."""
+        """Send a request and return the response, see the function `request`."""
         return request(self.channel, message, self.heartbeat.check, descriptors)
 
     def notify(self, message: Json, within_s: float) -> None:
-        """Send a request and ignore its result. Raises PeerGone if there is no response in time."""
+        """Send a request and ignore the result. Raises PeerGone without a response in time."""
         until = time.monotonic() + within_s
 
         def check_time() -> None:
@@ -110,7 +110,7 @@ class Connection:
 
 
 class Heartbeat:
-    """Checks periodically whether a service is alive, and kills one that hangs. Thread-safe."""
+    """Checks periodically whether a service is alive, and kills it if it hangs. Thread-safe."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Heartbeat:
         pid: int,
         check_needed: Callable[[], None],
     ) -> None:
-        """Initialize the heartbeat of the service with this process ID.
+        """Initialize the heartbeat of a service.
 
         Args:
             device: Name of the device.
@@ -142,10 +142,9 @@ class Heartbeat:
         self._next = time.monotonic() + timeouts.probe_s
 
     def check(self) -> None:
-        """Probe the service if it is time.
+        """Check that the service responds, if the last check is older than `Timeouts.probe_s`.
 
-        Raises PeerGone if the service hangs, which is killed then, and the errors of
-        `check_needed`.
+        Kills a service that hangs, and raises PeerGone. Also raises the errors of `check_needed`.
         """
         self._check_needed()
         if time.monotonic() < self._next or not self._lock.acquire(blocking=False):
@@ -176,14 +175,14 @@ class Heartbeat:
     def _probe(self, check_time: Callable[[], None]) -> None:
         """Return when the service has responded, or cannot be reached.
 
-        Uses a separate connection: on the client's connection a response may take long.
+        Uses a separate connection, because on the client's connection a response may take long.
         """
         try:
             channel, pid = connect(self._device, self._folder, check_time)
         except (NoService, ServiceFault):
             return  # if the service has ended, the kernel has closed the client's connection
         try:
-            if pid == self._pid:  # otherwise another service runs, and the end of this is known
+            if pid == self._pid:  # otherwise this service has ended, and another service runs
                 with contextlib.suppress(PeerGone, RuntimeFault):
                     probe = {"role": "probe", "version": VERSION}
                     self.condition = request(channel, probe, check_time)
@@ -208,13 +207,14 @@ def connect_or_start(
         check_needed: Called while waiting; raises if the connection is not needed any more.
 
     Returns:
-        The connection, the service's heartbeat, its process ID, and its response.
+        The connection, and the service's heartbeat, process ID and response.
 
     Raises:
-        ServiceFault: The service does not respond; other faults come from the service.
+        ServiceFault: The service does not respond.
+        RuntimeFault: The fault that the service reports.
     """
     until = time.monotonic() + timeouts.start_s
-    has_stopped_one = False
+    is_extended = False
 
     def check_time() -> None:
         check_needed()
@@ -237,9 +237,9 @@ def connect_or_start(
             return channel, heartbeat, pid, request(channel, hello, heartbeat.check)
         except PeerGone:  # the service was ending, or hung
             channel.close()
-            # Detecting a service that hangs may take the whole time: extend it once.
-            if heartbeat.stopped and not has_stopped_one:
-                has_stopped_one, until = True, time.monotonic() + timeouts.start_s
+            # Detecting a service that hangs may take the whole time, which is extended once.
+            if heartbeat.stopped and not is_extended:
+                is_extended, until = True, time.monotonic() + timeouts.start_s
             time.sleep(_RETRY_S)
         except BaseException:
             channel.close()
@@ -252,8 +252,8 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
     Args:
         device: Name of the device.
         folder: The runtime folder.
-        check: Called while the service does not accept the connection, because it hangs or is
-            overloaded; an exception ends the wait.
+        check: Called while the service, which hangs or is overloaded, does not accept the
+            connection; an exception ends the wait.
 
     Returns:
         The connection, and the process ID of the service.

@@ -48,8 +48,8 @@ _TO_ALLOCATE: Final[BufferReference] = (NOWHERE, 0, ())
 class ServiceEngine:
     """An engine in the device service. Created by `ServiceBackend.open`.
 
-    Arrays in the backend's memory are read and written in place. Other arrays are copied to and
-    from a staging buffer, which is slower.
+    The service reads and writes arrays in the backend's memory in place. Other arrays are copied to
+    and from a staging buffer, which is slower.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ServiceEngine:
             memory: The memory that this process shares with the service.
             artifacts: The files.
             threads: Maximum number of host threads of an execution.
-            outputs: Names of the graph's outputs in config.pbtxt.
+            outputs: Names in config.pbtxt for the graph's outputs.
             resident: The tensors that stay on the device.
         """
         self._client = client
@@ -95,7 +95,7 @@ class ServiceEngine:
         self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
 
     def open(self) -> None:
-        """Open the engine first. Raises like `restore`, but EngineLost instead of PeerGone."""
+        """Open the engine for the first time, see `restore`. Raises EngineLost for PeerGone."""
 
         def open_there(connection: Connection) -> None:
             self.restore(connection)
@@ -109,8 +109,8 @@ class ServiceEngine:
         """Open the engine in a service.
 
         Raises:
-            ArtifactFault: The files differ from those that this process sees, or have changed
-                since the engine was opened first.
+            ArtifactFault: The files differ from the files of this process, or have changed since
+                the engine was opened for the first time.
             RuntimeFault: The service cannot open the engine.
             PeerGone: The connection has ended.
         """
@@ -170,12 +170,12 @@ class ServiceEngine:
 
     @property
     def compiles_each_shape(self) -> bool:
-        """False: the service does not execute such engines."""
+        """False: the service does not execute engines that compile each shape."""
         return False
 
     @property
     def unplanned(self) -> Sequence[str]:
-        """The lines of the engine in the service."""
+        """The lines of the service's engine, see `Limited`."""
         lines: list[str] = self._facts["unplanned"]
         return lines
 
@@ -185,15 +185,15 @@ class ServiceEngine:
         return self._executions.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """Prepare the engine in the service; nothing is allocated in this process."""
+        """Bind the engine in the service; nothing is allocated in this process."""
         # Stored first, because `restore` uses it if the service is replaced during the request.
         self._largest = [self._dims(shapes) for shapes in largest]
         self._request_engine({"do": "bind", "largest": self._largest})
 
     def keep_rows(self) -> None:
-        """Keep resident rows from now on; earlier executions do not belong to requests."""
+        """Keep resident rows from now on. Earlier executions do not belong to requests."""
         if self._resident and not self._keeping:
-            self._keeping = True  # first, as in `bind`
+            self._keeping = True  # before the request, as in `bind`
             self._request_engine({"do": "keep"})
 
     def expect_rows(self, filled: int) -> None:
@@ -212,7 +212,7 @@ class ServiceEngine:
         for name, dtype in self._inputs:
             array = inputs[name]
             if array.dtype != dtype:
-                raise _other_elements(name, array, dtype)
+                raise _wrong_type(name, array, dtype)
             buffer = locate(array)
             if buffer is None:
                 return self._run_staged(inputs, outputs)
@@ -226,7 +226,7 @@ class ServiceEngine:
                 wanted.append((index, _TO_ALLOCATE))
                 continue
             if target.dtype != dtype:
-                raise _other_elements(name, target, dtype)
+                raise _wrong_type(name, target, dtype)
             buffer = locate(target)
             if buffer is None:
                 return self._run_staged(inputs, outputs)
@@ -268,7 +268,7 @@ class ServiceEngine:
         return Signature(tuple(map(own, signature.inputs)), tuple(map(own, signature.outputs)))
 
     def _dims(self, shapes: Shapes) -> dict[str, list[int]]:
-        """Return the shapes of the graph, in which resident tensors have no handles."""
+        """Return the shapes of the graph, with the dims of resident tensors instead of handles."""
         return {
             name: [shape[0], *self._resident[name].dims] if name in self._resident else list(shape)
             for name, shape in shapes.items()
@@ -284,7 +284,7 @@ class ServiceEngine:
         return self._client.call(send)
 
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
-        """Return the outputs that the engine allocated, by mapping their file."""
+        """Map the file with the outputs that the engine allocated, and return these outputs."""
         try:
             # Only the bytes of the outputs are mapped.
             size = max((_end(self._signature, one) for one in done.allocated), default=1)
@@ -325,8 +325,8 @@ class ServiceEngine:
         return results
 
 
-def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
-    """Return the fault of a wrong type, whose bytes would be misinterpreted."""
+def _wrong_type(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
+    """Return the fault for an array of a wrong type, which would be misinterpreted."""
     return EngineFault(f"'{name}': found {array.dtype}, expected {expected}")
 
 
@@ -421,7 +421,7 @@ class ClientExecutions:
             close_all(files)
             self._client.report_loss(connection, str(error))
             raise self._client.fault() from error
-        except BaseException:  # the pending response would be mistaken for the next one's
+        except BaseException:  # the pending response would be mistaken for the next response
             close_all(files)
             self._client.report_loss(connection, "an execution was interrupted")
             raise
@@ -431,7 +431,7 @@ class ClientExecutions:
         return done, files
 
     def _check_cancelled(self) -> None:
-        if self._gone():  # the service still responds, because the execution may have begun
+        if self._gone():  # the wait continues: the service responds to a cancelled execution too
             self._client.try_notify({"do": "cancel", "engine": self._number})
 
 

@@ -51,7 +51,7 @@ from ge_runtime.specs import Array, DType, Tensors
 _log = logging.getLogger(__name__)
 
 _MOST_KNOWN: Final = 256
-"""Maximum number of cached layouts. Gears have few layouts; without gears most occur once."""
+"""Maximum number of cached layouts. Gears have few layouts; other layouts mostly occur once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Arguments:
     inputs: Tensors
     outputs: Mapping[str, Array | None]
     allocates: tuple[str, ...]
-    """The names of outputs that are None, which the engine allocates."""
+    """The names of the outputs that are None; the engine allocates them."""
 
 
 class ServerExecutions:
@@ -95,7 +95,7 @@ class ServerExecutions:
             sequence, within_s, filled = unpack_run(body)
             try:
                 arguments = self._arguments(body[LAYOUT_AT:])
-            except ProtocolError as error:  # only this execution fails, not the connection
+            except ProtocolError as error:  # fails only this execution, not the connection
                 self._send_fault(
                     sequence, ServiceFault(f"the device service refuses an execution: {error}")
                 )
@@ -123,7 +123,7 @@ class ServerExecutions:
         waited_s = took_s = 0.0
         rows: ResidentExecution | None = None
         try:
-            # Rows first: waiting for free rows must not block executions that release some.
+            # Rows are reserved first: this wait must not block executions that release rows.
             rows = self._begin_rows(arguments, filled, entry.deadline)
             self._state.scheduler.enter(entry)
         except (Abandoned, EngineLost, EngineFault, HandleFault, RowsTaken) as not_started:
@@ -173,7 +173,7 @@ class ServerExecutions:
     def _begin_rows(
         self, arguments: _Arguments, filled: int, deadline: float
     ) -> ResidentExecution | None:
-        """Look up and reserve the resident rows of an execution; None if it has none.
+        """Look up and reserve the resident rows of an execution; None if the model has none.
 
         Raises HandleFault, RowsTaken or EngineFault.
         """
@@ -200,7 +200,7 @@ class ServerExecutions:
     def _arguments(self, layout: bytes) -> _Arguments:
         """Return the arrays of a layout, cached for equal layouts. Raises ProtocolError."""
         if self._version != self._client.version or len(self._known) >= _MOST_KNOWN:
-            self._known.clear()  # all of them: layouts of gears are soon cached again
+            self._known.clear()  # layouts of gears are soon cached again
             self._version = self._client.version
         arguments = self._known.get(layout)
         if arguments is None:
@@ -220,11 +220,13 @@ class ServerExecutions:
         wanted: dict[str, Array | None] = {}
         for index, buffer in layout.outputs:
             if index >= len(outputs) or outputs[index].name in wanted:
-                raise ProtocolError(f"found output {index}, expected each once, of {len(outputs)}")
+                raise ProtocolError(
+                    f"found output {index}, expected each of {len(outputs)} outputs at most once"
+                )
             tensor = outputs[index]
             to_allocate = buffer[0] == NOWHERE and not buffer[2]
             wanted[tensor.name] = None if to_allocate else view(buffer, self._dtype(tensor))
-        # Outputs with an array are written in shared memory; the others are sent in a file.
+        # Outputs with an array are written in shared memory; outputs without are sent in a file.
         allocates = tuple(name for name, array in wanted.items() if array is None)
         return _Arguments(given, wanted, allocates)
 
@@ -279,7 +281,7 @@ class ServerExecutions:
 
 
 def _write(descriptor: int, array: Array, start: int) -> None:
-    """Write the array's bytes at `start`: for a single use, writing is faster than mapping."""
+    """Write the array's bytes at `start`. For a single use, writing is faster than mapping."""
     left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     while left:
         written = os.pwrite(descriptor, left, start)

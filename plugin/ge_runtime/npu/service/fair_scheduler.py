@@ -6,15 +6,15 @@ has no threads, locks or clock. `FairScheduler` adds the threads and locks.
 The rule is start-time fair queuing (Goyal, Vin and Cheng, 1996). Each client has a virtual time
 that advances by the duration of its executions divided by its weight, and the waiting client with
 the smallest virtual time is next. A client that arrives or returns starts at the virtual time of
-the clients being served, so it gets no credit for its absence. The duration of an execution is
-known at its end; until then the expected duration counts.
+the clients being served, so it gets no credit for its absence. Until an execution has ended, its
+expected duration counts.
 
 Higher priorities are served first, but not without bound: an entry that was bypassed `bypass_limit`
-times by later entries of higher priority is due, and due entries are served before all others, the
-oldest first.
+times by later entries of higher priority is due. Due entries are served before all other entries,
+the oldest first.
 
-Executions use units of the device. Only the best entry is served: if there are not enough free
-units, the device drains until there are, so that small entries cannot bypass a large one for ever.
+Executions use units of the device. Only the best entry is served: if it needs more units than are
+free, no entry starts until enough are, so that small entries cannot bypass a large one for ever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ge_runtime.clock import Clock
 from ge_runtime.errors import Cancelled, EngineLost, Expired
 
 _MOST_IDLE: Final = 64
-"""Number of idle clients above which those that can be forgotten are removed."""
+"""Number of accounts of idle clients above which accounts that are not needed are removed."""
 
 
 class State(Enum):
@@ -46,18 +46,18 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """One execution in the queue. The queue sets `state` and the attributes after it."""
+    """One execution in the queue. The queue sets `state` and the attributes below `state`."""
 
     client: Hashable
     units: int = 1
     """Units of the device that the execution uses."""
     weight: float = 1.0
-    """Above 0: twice the weight is twice the share of a busy device."""
+    """Share of a busy device relative to the shares of other clients; above 0."""
     priority: int = 0
     deadline: float = math.inf
     """Time by which the execution must start."""
     exclusive: Hashable | None = None
-    """Only one of the entries with the same key runs at a time. None: any number."""
+    """Entries with the same key run one at a time. None: no such limit."""
     expected_s: float = 0.0
     """Expected duration in seconds."""
     what: str = ""
@@ -67,7 +67,7 @@ class QueueEntry:
     started_at: float = 0.0
     """Valid when the execution has started."""
     bypassed: int = 0
-    """Number of later entries of higher priority that started before it."""
+    """Number of later entries of higher priority that started before this entry."""
 
     @property
     def waited_s(self) -> float:
@@ -77,7 +77,7 @@ class QueueEntry:
 
 @dataclass(slots=True)
 class _Account:
-    """The account of a client that has entries, or had some recently."""
+    """The account of a client that has entries, or had entries recently."""
 
     virtual_s: float
     entries: int = 0
@@ -87,7 +87,7 @@ class _Account:
 class FairQueue:
     """A queue of executions for `capacity` units. Not thread-safe.
 
-    Methods that may end the waiting of entries return these entries.
+    Methods that may end the wait of entries return the entries whose wait has ended.
     """
 
     def __init__(self, capacity: int, bypass_limit: int = 16) -> None:
@@ -123,7 +123,7 @@ class FairQueue:
         account = self._accounts.get(entry.client)
         if account is None:
             account = self._accounts[entry.client] = _Account(self._virtual_s)
-        elif not account.entries:  # it returns: no credit for its absence
+        elif not account.entries:  # a client that returns gets no credit for its absence
             account.virtual_s = max(account.virtual_s, self._virtual_s)
         account.entries += 1
         if not self._waiting and self._is_free(entry) and entry.units <= self.free:
@@ -183,7 +183,7 @@ class FairQueue:
         return started
 
     def _rank(self, entry: QueueEntry) -> tuple[bool, float, float, float]:
-        # Of equal entries, `min` returns the first, which arrived first.
+        # If entries are equal, `min` returns the entry that arrived first.
         if entry.bypassed >= self._bypass_limit:
             return False, 0.0, 0.0, entry.enqueued_at
         return True, -entry.priority, self._accounts[entry.client].virtual_s, 0.0
@@ -208,7 +208,7 @@ class FairQueue:
         self._end(entry)
 
     def _end(self, entry: QueueEntry) -> None:
-        """Remove an entry from its account; from time to time remove unused accounts."""
+        """Remove an entry from its account. If there are many accounts, remove unused ones."""
         self._accounts[entry.client].entries -= 1
         if len(self._accounts) > len(self._running) + len(self._waiting) + _MOST_IDLE:
             self._accounts = {
@@ -270,7 +270,7 @@ class FairScheduler:
             if entry.state is State.RUNNING:
                 self._begun += 1
                 return
-            # First: `close` cancels the waiting entries, but that is not a cancellation.
+            # Checked first: `close` cancels the waiting entries, but must not raise Cancelled.
             if self._closed:
                 raise EngineLost("the device service ends")
             late = entry.state is State.EXPIRED
@@ -302,7 +302,7 @@ class FairScheduler:
                 self._clock.wait(self._idle, now + patience_s)
 
     def overdue(self, run_s: float) -> str | None:
-        """Return the description of an execution that runs longer than `run_s`; None: no such."""
+        """Return the description of an execution that runs longer than `run_s`, or None."""
         with self._lock:
             running = self._queue.running
             if running and self._clock.now() - running[0].started_at > run_s:

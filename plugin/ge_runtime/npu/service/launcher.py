@@ -3,14 +3,14 @@
     cpu.sock    the socket of the service of the device `cpu`, while it is running
     cpu.lock    locked by the service while it is running, with its process ID; never removed,
                 because that would be a race
-    cpu.log     the log of the current or last service; cpu.log.old is that of the one before
+    cpu.log     the log of the current or last service; cpu.log.old is the previous log
 
 Only the user has access to the folder. Files are opened through the folder's descriptor, so that
 the folder cannot be replaced by another one.
 
-The lock ensures that there is only one service. The client that acquires it starts the service and
-passes the lock to it; the service holds it until its process ends. So a client that acquires the
-lock knows that there is no service, that an existing socket is stale, and that no other process
+The lock ensures that there is only one service. The client that acquires the lock starts the
+service and passes the lock to it; the service holds the lock until its process ends. So when a
+client has acquired the lock, there is no service, an existing socket is stale, and no other process
 starts a service. Other clients wait.
 """
 
@@ -39,7 +39,7 @@ from ge_runtime.npu.service.protocol import Timeouts
 
 _NAME: Final = "ge_runtime"
 _MOST_LOG_BYTES: Final = 2**20
-"""Maximum size of a log, after which a new one begins."""
+"""Maximum size of a log, after which a new log begins."""
 
 
 def runtime_folder(environment: Mapping[str, str], uid: int) -> Path:
@@ -78,14 +78,14 @@ class RuntimeFolder:
             os.close(descriptor)
             raise ServiceFault(
                 f"{path}: found a folder of user {found.st_uid} with mode "
-                f"{stat.S_IMODE(found.st_mode):04o}, expected one of user {uid} alone (0700)"
+                f"{stat.S_IMODE(found.st_mode):04o}, expected a folder of user {uid}, mode 0700"
             )
         return cls(path, descriptor)
 
     def address(self, device: str) -> str:
         """Return the address of a device's socket."""
-        # Through the descriptor: the path of a socket is limited to 108 bytes (unix(7)), and the
-        # folder may have been replaced.
+        # The address has the descriptor, because the path of a socket is limited to 108 bytes
+        # (unix(7)), and the folder may have been replaced.
         return f"/proc/self/fd/{self.descriptor}/{file_name(device)}.sock"
 
     def file(self, device: str, ending: str) -> Path:
@@ -93,7 +93,7 @@ class RuntimeFolder:
         return self.path / f"{file_name(device)}.{ending}"
 
     def devices(self) -> list[str]:
-        """Return the file names of devices with a socket, whose service may have been killed."""
+        """Return the file names of devices with a socket. Their services may have been killed."""
         names = os.listdir(self.descriptor)  # noqa: PTH208 - pathlib has no descriptors
         return sorted(name.removesuffix(".sock") for name in names if name.endswith(".sock"))
 
@@ -130,7 +130,7 @@ def open_log(device: str, folder: RuntimeFolder) -> int:
 
 
 class LogFile:
-    """The log file, which is this process's stdout and stderr, to which libraries write as well."""
+    """The log file, which receives stdout and stderr of this process and of its libraries."""
 
     def __init__(self, device: str, folder: RuntimeFolder) -> None:
         self._device = device
@@ -146,7 +146,7 @@ class LogFile:
         )
 
     def rotate(self) -> None:
-        """Begin a new file if this one is too large."""
+        """Begin a new file if the current file is too large."""
         with self._lock, contextlib.suppress(OSError):  # e.g. a full disk
             if os.fstat(sys.stderr.fileno()).st_size > _MOST_LOG_BYTES:
                 file = open_log(self._device, self._folder)
@@ -162,10 +162,10 @@ class LogFile:
 READY: Final = b"ready"
 """The message of a service that listens; any other message is an error."""
 
-# The code of the service's process. It uses the sys.path of this process. The fork detaches it from
-# the client, so that it may live longer, and no process has to wait for it. A service that hangs
-# before it listens ends itself, because it would hold the lock for ever, and dumps its stack to the
-# log. The lock file contains the process ID, unless the disk is full.
+# The code of the service's process, which uses the sys.path of this process. The fork detaches the
+# service from the client, so that the service may live longer, and no process has to wait for it. A
+# service that hangs before it listens would hold the lock for ever: it dumps its stack to the log,
+# and ends itself. The lock file contains the process ID, unless the disk is full.
 _BOOT: Final = """\
 import faulthandler, os, sys
 if os.fork():
@@ -187,7 +187,7 @@ _TAIL: Final = 2000
 _TICK_S: Final = 0.05
 """Interval of checks whether the service is still needed."""
 _LATER_S: Final = 5.0
-"""Additional time for a service that exceeded its time limit to end itself and write its log."""
+"""Time in which a service that exceeded its time limit can write its log and end itself."""
 
 
 def start(
@@ -202,7 +202,7 @@ def start(
         check_needed: Called while waiting; an exception ends the wait, but not the service.
 
     Returns:
-        False if there is a service, or another process starts one.
+        False if there is a service, or another process starts it.
 
     Raises:
         ServiceFault: The service does not start.
@@ -230,18 +230,20 @@ def start(
 
 
 def lock_holder(device: str, folder: RuntimeFolder) -> str:
-    """Return which process holds the device's lock, and the fix if it hangs; empty if unknown."""
+    """Return an error text about the process that holds the device's lock; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
         lock = _lock(device, folder)
         if lock is None:
             pid = int(folder.file(device, "lock").read_text())
-            return f"; process {pid} is its service, or is starting it: end it if it hangs"
+            return (
+                f"; process {pid} is the service, or is starting it: end this process if it hangs"
+            )
         lock.close()
     return ""
 
 
 class _Lock:
-    """The device's lock, held by this process and closed in its forks, which would hold it too."""
+    """The device's lock, held by this process. Forks close it, because they would hold it too."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -251,7 +253,7 @@ class _Lock:
         self.close()
 
     def close(self) -> None:
-        """Close it here; a process that inherited it still holds the lock. Safe to call twice."""
+        """Close the descriptor. A process that inherited it holds the lock. Safe to call twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -285,7 +287,8 @@ def _spawn(
         reading, writing = os.pipe2(os.O_CLOEXEC)
         given = (device, str(folder.path), json.dumps(asdict(timeouts)), str(timeouts.start_s))
         numbers = (str(folder.descriptor), str(lock), str(writing))
-        paths = [str(Path(path).absolute()) for path in sys.path]  # its working directory is /
+        # Absolute, because the working directory of the process is /.
+        paths = [str(Path(path).absolute()) for path in sys.path]
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, *given, *numbers, *paths],
             pass_fds=(lock, folder.descriptor, writing),
@@ -298,9 +301,9 @@ def _spawn(
         os.close(writing)
         writing = -1
         try:
-            return _message(reading, timeouts.start_s + _LATER_S, check_needed)
+            return _read_message(reading, timeouts.start_s + _LATER_S, check_needed)
         finally:
-            process.kill()  # the parent of the service, which has forked or never will
+            process.kill()  # the service's parent, which has forked, or failed before the fork
             process.wait()
     finally:
         for descriptor in (output, reading, writing):
@@ -308,7 +311,7 @@ def _spawn(
                 os.close(descriptor)
 
 
-def _message(reading: int, within_s: float, check_needed: Callable[[], None]) -> bytes:
+def _read_message(reading: int, within_s: float, check_needed: Callable[[], None]) -> bytes:
     """Read the message of the service until it is READY or the pipe is closed."""
     until = time.monotonic() + within_s
     poll = select.poll()
@@ -321,7 +324,7 @@ def _message(reading: int, within_s: float, check_needed: Callable[[], None]) ->
             if not part:
                 return message
             message += part
-            if message == READY:  # without the end, which a fork of this process may prevent
+            if message == READY:  # a fork of this process may keep the pipe open
                 return message
     return message or f"no response within {within_s:g} s".encode()
 

@@ -1,8 +1,8 @@
 """Content of messages that client and service convert: identities, resident tensors, handles.
 
-Models of equal content share their weights, even if their paths differ. Equal paths may be
-different files in different containers, and equal device numbers may be different devices in
-different processes.
+Models of equal content share their weights, even if their paths differ. In different containers
+equal paths may be different files, and in different processes equal device numbers may be
+different devices.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ge_runtime.npu.service.protocol import Json, ProtocolError
 from ge_runtime.specs import DType
 
 FileIdentity: TypeAlias = tuple[str, list[int] | None]
-"""The path of a file, and its `stat_identity`; None if it is missing."""
+"""The path of a file, and the file's `stat_identity`, or None if the file is missing."""
 
 VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {
     "cuda": "CUDA_VISIBLE_DEVICES",
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
 }
-"""Device type: environment variable that selects and renumbers its devices."""
+"""The environment variables that select and renumber devices, by device type."""
 
 
 def file_identity(path: Path) -> FileIdentity:
-    """Return the path of a file, and its identity or None if it is missing.
+    """Return the path of a file, and the file's identity, or None if the file is missing.
 
-    They are equal in all processes that see the same file. Raises ArtifactFault if it cannot be
-    accessed.
+    The result is equal in all processes that see the same file. Raises ArtifactFault if the file
+    cannot be accessed.
     """
     try:
         return str(path), list(stat_identity(path))
@@ -62,11 +62,11 @@ def ensure_same_files(
     # `ModelCache` joins the hashes.
     for path, files, digest in zip(paths, seen, content.split("-"), strict=True):
         same = all(file_identity(Path(name)) == (name, identity) for name, identity in files)
-        # The content is only read if the identities differ, as it may take seconds.
+        # The content is only read if the identities differ, because reading may take seconds.
         if not same and ContentHashes().of(path) != digest:
             raise ArtifactFault(
-                f"{path}: found another file than the device service does, expected the same; a "
-                "service in another container sees other folders: set XDG_RUNTIME_DIR so that "
+                f"{path}: found a file that differs from the device service's, expected the same; "
+                "a service in another container sees other folders: set XDG_RUNTIME_DIR so that "
                 "each container has its own service"
             )
 
@@ -82,7 +82,7 @@ def physical_device(device: str, environment: Mapping[str, str]) -> str:
         return number
     visible = [one.strip() for one in listed.split(",")]
     if kind == "npu":
-        # CANN reads up to the first blank or other character, and only accepts ascending numbers.
+        # CANN reads up to the first invalid character, and only accepts ascending numbers.
         first = re.split(r"\s", listed, maxsplit=1)[0]
         numbers = [*map(int, takewhile(str.isdecimal, first.split(",")))]
         is_ascending = all(a < b for a, b in pairwise(numbers))
@@ -100,7 +100,7 @@ _MOST_LEASE_S: Final = 86_400
 
 
 def resident_as_json(resident: Resident) -> Json:
-    """Convert a declaration to JSON."""
+    """Convert a declaration of resident tensors to JSON."""
     return {
         "inputs": _tensors_as_json(resident.inputs),
         "outputs": _tensors_as_json(resident.outputs),
@@ -116,7 +116,7 @@ def _tensors_as_json(tensors: Mapping[str, ResidentTensor]) -> Json:
 
 
 def resident_of(message: object) -> Resident:
-    """Convert JSON to a declaration; None is an empty one. Raises ProtocolError."""
+    """Convert JSON to a declaration, None to an empty declaration. Raises ProtocolError."""
     if message is None:
         return Resident()
     if not isinstance(message, dict):
@@ -132,20 +132,20 @@ def resident_of(message: object) -> Resident:
 
 
 def handles_as_json(handles: NDArray[np.uint64]) -> list[str]:
-    """Convert handles to JSON, one part for each message."""
+    """Convert handles to strings, one for each message."""
     text = np.ascontiguousarray(handles).tobytes().hex()
     part = MOST_HANDLES * _HANDLE_DIGITS
     return [text[at : at + part] for at in range(0, len(text), part)]
 
 
 def handles_of(text: object) -> NDArray[np.uint64]:
-    """Convert one part to handles, [rows, 4]. Raises ProtocolError."""
+    """Convert one string of `handles_as_json` to handles, [rows, 4]. Raises ProtocolError."""
     most = MOST_HANDLES * _HANDLE_DIGITS
     if isinstance(text, str) and len(text) <= most and len(text) % _HANDLE_DIGITS == 0:
         with suppress(ValueError):  # not hexadecimal
             return np.frombuffer(bytes.fromhex(text), HANDLE_DTYPE.numpy).reshape(-1, *HANDLE_DIMS)
     raise ProtocolError(
-        f"found handles {text!s:.80}, expected up to {MOST_HANDLES}, of {_HANDLE_DIGITS} "
+        f"found handles {text!s:.80}, expected up to {MOST_HANDLES} handles of {_HANDLE_DIGITS} "
         "hexadecimal digits each"
     )
 

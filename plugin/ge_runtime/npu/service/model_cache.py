@@ -26,19 +26,19 @@ from ge_runtime.npu.service.messages import FileIdentity, file_identity
 from ge_runtime.specs import Tensors
 
 _REENTRANT: Final = (OnnxEngine,)
-"""Engines whose `run` is thread-safe: ONNX Runtime documents it for sessions, and the engine keeps
-no other state between calls."""
+"""Engines whose `run` is thread-safe: ONNX Runtime documents that its sessions are, and OnnxEngine
+keeps no other state between calls."""
 
 _MARGIN: Final = 2.0
 """Factor on the size of the graph's own results. Executions of measured graphs used up to 1.8 times
-as much, and reserved memory in the arena costs nothing until it is touched."""
+this size, and reserved memory in the arena costs nothing until it is touched."""
 
 _MOST_ANALYSED: Final = 1024
-"""Maximum number of shapes of an engine whose analysis is cached: more than most models' gears."""
+"""Maximum number of an engine's shapes whose analysis is cached; most models have fewer gears."""
 
 
 class EngineMemory(Device[NDArray[np.uint8]]):
-    """The part of a backend's memory that one engine uses, and which is freed with the engine."""
+    """The part of a backend's memory that one engine uses; it is freed with the engine."""
 
     kind: ClassVar[str] = "share"
 
@@ -60,7 +60,7 @@ class EngineMemory(Device[NDArray[np.uint8]]):
 
 @dataclass(slots=True, eq=False)
 class CachedModel:
-    """An open engine with counters, which several threads update without a lock: approximate."""
+    """An open engine with counters, which are approximate: threads update them without a lock."""
 
     key: Hashable
     artifacts: tuple[Artifact, ...]
@@ -77,7 +77,7 @@ class CachedModel:
     """The shapes passed to `Engine.bind`."""
     preparing: Lock = field(default_factory=Lock)
     analysed: dict[str, Intermediates | None] = field(default_factory=dict)
-    """Shapes: cached intermediate results."""
+    """Cached intermediate results, by shapes."""
     bytes_per_element: float = 0.0
     """Maximum workspace for each element of the inputs."""
     workspace_bytes: int = 0
@@ -85,7 +85,7 @@ class CachedModel:
 
     @property
     def exclusive(self) -> Hashable | None:
-        """The `QueueEntry.exclusive` of its executions; None if they may run concurrently."""
+        """The `QueueEntry.exclusive` of executions; None if they may run concurrently."""
         return None if isinstance(self.engine, _REENTRANT) else id(self)
 
     @property
@@ -110,11 +110,11 @@ class CachedModel:
 
     @property
     def arena(self) -> WorkspaceArena | None:
-        """The arena of the engine's workspace, which other models share; None if it has none."""
+        """The arena of the engine's workspace, which other models share; None without an arena."""
         return self.engine.arena if isinstance(self.engine, InArena) else None
 
     def expect(self, largest: Sequence[Shapes]) -> None:
-        """Update the workspace limits for executions of these shapes."""
+        """Raise the workspace limits to those of executions with these shapes."""
         if self.arena is None:
             return
         for shapes in largest:
@@ -159,14 +159,14 @@ class ModelCache:
     def acquire(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> CachedModel:
-        """Return the engine for these artifacts, for `release`. Blocks while it is opened.
+        """Return the engine for these artifacts, until `release`. Blocks while it is opened.
 
         Raises the errors of `DeviceBackend.open`.
         """
         contents = [self._contents.of(artifact.path) for artifact in artifacts]
         stems = [artifact.path.stem for artifact in artifacts]
         engines = [artifact.engine for artifact in artifacts]
-        # Including the stems, which are the names of stages.
+        # The key has the stems, because they are the names of stages.
         key: Hashable = (*zip(contents, stems, engines, strict=True), threads, *outputs)
         if not self._shares_engines:
             return self._open((next(self._numbers), key), artifacts, threads, outputs, contents)
@@ -189,7 +189,7 @@ class ModelCache:
         contents: Sequence[str],
     ) -> CachedModel:
         engine = self._backend.open(artifacts, threads=threads, outputs=outputs)
-        # Again, because the file may have been replaced after its hash was computed.
+        # Checked again, because a file may have been replaced after its hash was computed.
         try:
             self._check(artifacts, contents)
         except BaseException:
@@ -218,7 +218,7 @@ class ModelCache:
         ]
 
     def release(self, model: CachedModel) -> None:
-        """Release one use; the last one closes the engine."""
+        """Release one use; the last release closes the engine."""
         with self._lock:
             model.users -= 1
             if model.users:
@@ -232,7 +232,7 @@ class ModelCache:
         Raises OutOfMemory.
         """
         with model.preparing:
-            # In addition to the earlier shapes, which other clients may use.
+            # The earlier shapes stay, because other clients may use them.
             new = [shapes for shapes in largest if shapes not in model.largest]
             if not new:
                 return
@@ -257,7 +257,7 @@ class ModelCache:
             return list(self._models.values())
 
     def close(self) -> None:
-        """Close all engines, also those in use."""
+        """Close all engines, including engines in use."""
         with self._lock:
             models, self._models = list(self._models.values()), {}
         for model in models:

@@ -1,15 +1,15 @@
 """The protocol between clients and the device service: encoding and decoding of messages.
 
 A message is one packet of a SOCK_SEQPACKET connection, so it is received whole. All messages have
-the same header. There are four types:
+the same header. There are four types of messages:
 
 - CONTROL: JSON.
 - LARGE: JSON that is too large for a packet, in an anonymous file whose descriptor is attached.
 - RUN: a request to execute, as packed numbers.
 - DONE: the result of an execution, as packed numbers.
 
-Messages contain no tensors, but their positions in shared memory. Malformed messages raise
-ProtocolError.
+Messages do not contain tensors, but the tensors' positions in shared memory. Malformed messages
+raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ VERSION: Final = 5
 """Version of the protocol, which must be equal on both sides."""
 
 MOST_BYTES: Final = 32 * 1024
-"""Maximum size of a packet; the kernel's buffers hold several."""
+"""Maximum size of a packet; the kernel's buffers hold several packets."""
 MOST_LARGE_BYTES: Final = 64 * 2**20
 _MOST_TEXT: Final = 4096
-"""Maximum length of a fault's text: text and cause fit into a packet, also with JSON escapes."""
+"""Maximum length of a fault's text. Text and cause fit into a packet even with JSON escapes."""
 
 _MAGIC: Final = b"GErt"
 _HEADER: Final = struct.Struct("<4sHHI")
@@ -81,12 +81,12 @@ class Timeouts:
     start_s: float = 60.0
     """Time in which a new service must listen."""
     hung_s: float = 60.0
-    """Time in which a service must respond; otherwise it is killed. Opening a large model may
-    block it for a while."""
+    """Time in which a service must respond; otherwise it is killed. Opening a large model may block
+    a service for a while."""
     probe_s: float = 5.0
     """Interval of the checks whether the service is alive."""
     run_s: float = 300.0
-    """Duration of an execution after which the device is assumed to hang; the service ends."""
+    """Duration of an execution after which the service assumes that the device hangs, and ends."""
     grace_s: float = 10.0
     """Time after which a service without clients ends."""
     retry_s: float = 0.1
@@ -235,9 +235,9 @@ _FAULTS: Final = {
 
 
 def fault_as_json(error: Exception) -> list[str]:
-    """Return class, text and cause of an exception; an unknown class becomes RuntimeFault."""
+    """Convert an exception to class, text and cause; an unknown class becomes RuntimeFault."""
     cause = "" if error.__cause__ is None else _text(error.__cause__)
-    # A subclass is sent as its nearest base class that both sides know.
+    # A class that the protocol does not have is sent as its nearest base class.
     for kind in type(error).__mro__:
         if kind.__name__ in _FAULTS:
             return [kind.__name__, str(error)[:_MOST_TEXT], cause]
@@ -266,7 +266,7 @@ class ExecutionLayout:
     inputs: tuple[BufferReference, ...]
     """All inputs, in the order of the graph's signature."""
     outputs: tuple[tuple[int, BufferReference], ...]
-    """(index in the signature, position) of the requested outputs."""
+    """(index in the signature, position) of each requested output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def unpack_layout(data: bytes) -> ExecutionLayout:
     if end != len(data):
         raise ProtocolError(f"found a layout of {len(data)} bytes, expected {end}")
     if [index for index, _ in tensors[:given]] != list(range(given)):
-        raise ProtocolError("found inputs out of order, expected the graph's")
+        raise ProtocolError("found inputs out of order, expected the graph's order")
     return ExecutionLayout(tuple(buffer for _, buffer in tensors[:given]), tuple(tensors[given:]))
 
 
@@ -387,6 +387,6 @@ def _unpack_tensors(
     return tensors, at
 
 
-@lru_cache(MOST_DIMS + 1)  # one for each rank, as each execution needs them
+@lru_cache(MOST_DIMS + 1)  # one entry for each rank
 def _dims(rank: int) -> struct.Struct:
     return struct.Struct(f"<{rank}q")

@@ -1,7 +1,7 @@
 """A client that stays connected to its device's service, and reconnects when the service is lost.
 
-After a loss, calls raise EngineLost at once. A thread starts the next service and restores
-everything that the client had in the lost one.
+After a loss, calls raise EngineLost at once. A thread starts the next service, and restores there
+the resources that the client had in the lost service.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Restorable(ForkAware, Protocol):
 
 
 class _Abandoned(PeerGone):
-    """Waiting for a service was abandoned, because the connection is not needed any more."""
+    """The wait for a service was abandoned, because the connection is not needed any more."""
 
 
 class ReconnectingClient:
@@ -47,7 +47,7 @@ class ReconnectingClient:
 
     The client is in one of three states:
 
-    - connected: `connection` is the current one.
+    - connected: `connection` is set.
     - reconnecting: `connection` is unset (None), and the thread tries to reach the next service.
     - closed: `close` was called (`_closed`).
 
@@ -56,7 +56,7 @@ class ReconnectingClient:
     - `_conversation_lock` is held for each call on the control connection and while reconnecting,
       which may take long. It guards `_restorables`.
     - `_state_lock` guards changes of the other attributes until the client is closed, and is held
-      only briefly. They are read without it.
+      only briefly. These attributes are read without a lock.
     """
 
     def __init__(
@@ -68,10 +68,11 @@ class ReconnectingClient:
             device: Name of the device.
             hello: The first message on each connection.
             timeouts: Time limits.
-            restorables: Resources to restore first, before those of `add`.
+            restorables: Resources to restore before the resources of `add`.
 
         Raises:
-            ServiceFault: The service cannot be reached; other faults come from its device.
+            ServiceFault: The service cannot be reached.
+            RuntimeFault: The fault that the service reports.
         """
         self._device = device
         self._hello = hello
@@ -157,13 +158,13 @@ class ReconnectingClient:
         """Call `function` with the connection, and return its result.
 
         If the service is lost during the call, `function` is called once more with the next
-        service. Raises EngineLost if that cannot be reached, or is lost as well.
+        service. Raises EngineLost if the next service cannot be reached, or is lost as well.
         """
         with self._conversation_lock:
             try:
                 return self._call(function)
             except EngineLost:
-                self._try_reconnect()  # here, because the thread may wait between two attempts
+                self._try_reconnect()  # the thread may be waiting between two attempts
                 return self._call(function)
 
     def call_once(self, function: Callable[[Connection], None]) -> None:
@@ -179,7 +180,7 @@ class ReconnectingClient:
         next service.
         """
         with self._state_lock:
-            self._cleanups += 1  # first: makes a thread that is reconnecting release its lock
+            self._cleanups += 1  # first, because it makes a reconnecting thread release its lock
         try:
             with self._conversation_lock:
                 yield self._notify
@@ -207,7 +208,7 @@ class ReconnectingClient:
         return True
 
     def _call(self, function: Callable[[Connection], Value]) -> Value:
-        """Call `function`; convert a loss of the service. Requires `_conversation_lock`."""
+        """Call `function`; report a lost service. Requires `_conversation_lock`."""
         connection = self.connection
         if connection is None:
             raise self.fault()
@@ -239,7 +240,7 @@ class ReconnectingClient:
                 self._watched = None
                 with self._conversation_lock:  # calls on the lost connection have ended
                     self._close_lost_connections()
-                if time.monotonic() - since > self._timeouts.most_retry_s:  # it was stable
+                if time.monotonic() - since > self._timeouts.most_retry_s:  # a stable connection
                     delay_s = self._timeouts.retry_s
                 continue
             _log.warning("%s: %s", self._hello["name"], self.fault())
@@ -289,7 +290,7 @@ class ReconnectingClient:
             with self._state_lock:
                 self.connection = connection
                 self.pid, self._log_path = connection.pid, connection.log
-            self._wake.set()  # lets the thread watch it
+            self._wake.set()  # lets the thread watch the connection
             _log.info(
                 "%s: reconnected to the device service of %s, pid %d",
                 self._hello["name"],
@@ -310,7 +311,7 @@ class ReconnectingClient:
             restorable.disconnect()
 
     def _close_lost_connections(self) -> None:
-        """Close lost connections, except the one being polled. Requires `_conversation_lock`."""
+        """Close lost connections, except a polled connection. Requires `_conversation_lock`."""
         with self._state_lock:
             unused = [one for one in self._lost_connections if one is not self._watched]
             self._lost_connections = [one for one in self._lost_connections if one is self._watched]

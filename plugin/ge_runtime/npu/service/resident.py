@@ -1,8 +1,9 @@
-"""The resident tensors of a model, whose rows stay on the device between models.
+"""Resident tensors: inputs and outputs of a model whose rows stay on the device between models.
 
-The client accesses such a tensor by the handles of its rows, UINT64 [rows, 4]. An execution reads
-the rows of its input handles, and writes rows to places that were reserved before it was queued. On
-a card rows are copied within the card's memory, on the CPU within the service's memory.
+The client accesses such a tensor by the handles of its rows, UINT64 [rows, 4]. Each row has a place
+in memory. An execution reads the rows of its input handles, and writes rows to places that were
+reserved before the execution was queued. On a card rows are copied within the card's memory, on the
+CPU within the service's memory.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ class ResidentTensors:
         self._prepared = True
 
     def keep(self) -> bool:
-        """Keep rows from now on. While a model is loaded, handles and rows are 0 instead.
+        """Keep rows from now on. Before this call, while a model is loaded, rows and handles are 0.
 
         Returns:
-            False if `prepare` was not called; then nothing is changed.
+            False if `prepare` was not called; then rows are not kept.
         """
         self._keeping = self._prepared
         return self._keeping
@@ -119,7 +120,7 @@ class ResidentTensors:
             inputs: The client's inputs, with handles.
             outputs: The client's outputs, with arrays for handles.
             filled: Number of rows that are not padding.
-            until: Time until which it may wait for places.
+            until: Time until which this call may wait for places.
 
         Returns:
             The execution, whose `end` must be called.
@@ -162,7 +163,7 @@ class ResidentTensors:
         return execution
 
     def run(self, engine: Engine, execution: ResidentExecution) -> dict[str, Array]:
-        """Execute, and return the results that do not stay on the device, see `Engine.run`."""
+        """Execute. Return the results that do not stay on the device, see `Engine.run`."""
         if isinstance(engine, TakesRows):
             results = engine.run_rows(execution.inputs, execution.outputs)
         elif self._host is not None:
@@ -206,8 +207,8 @@ class ResidentExecution:
         """End the execution. Call once.
 
         Args:
-            done: Whether the execution succeeded. Then its inputs count as read, and the handles of
-                its outputs are written to the client's memory.
+            done: Whether the execution succeeded. If so, the input rows count as read, and the
+                handles of the output rows are written to the client's memory.
         """
         for reading in self.readings:
             reading.end(done=done)
@@ -261,13 +262,13 @@ class _HostRows:
         memory, nbytes = self._batches[name], math.prod(tensor.shape) * tensor.dtype.itemsize
         if nbytes > len(memory):
             raise EngineFault(
-                f"'{name}': found {tensor.shape[0]} rows, expected no more than it was prepared for"
+                f"'{name}': found {tensor.shape[0]} rows, expected at most the prepared number"
             )
         return memory[:nbytes].view(tensor.dtype).reshape(tensor.shape)
 
 
 def _handles(name: str, array: Array | None, filled: int) -> Handles:
-    """Return the array of handles. Raises HandleFault if it has the wrong shape."""
+    """Return the array. Raises HandleFault if it does not have the shape of handles."""
     if array is None or array.ndim != 2 or array.shape[1:] != HANDLE_DIMS:
         found = "none" if array is None else list(array.shape)
         raise HandleFault(f"'{name}': found handles {found}, expected [rows, {HANDLE_DIMS[0]}]")

@@ -1,14 +1,14 @@
 """The rows that stay on a service's device, and their handles.
 
-A handle has four words: the service's random word, the place, and a key of 128 random bits. It is
-created when an execution has succeeded, and is valid for one tensor of one model. A new service has
-another first word and no rows, so a handle never refers to other data than it was created for.
+A handle has four words: the service's random word, the place, and two words with a key of 128
+random bits. A handle is created when an execution has succeeded, and is valid for one tensor of one
+model. A new service has another first word and no rows, so a handle never refers to other data.
 
-`RowPool` manages the places of one tensor. A place is free, reserved by an execution, or held. A
-held row may be read with its key until it was read a given number of times, is released, or its
-lease has expired. If places are short, rows that are not being read can be evicted earlier, because
-the service is not notified of requests that end between models. A row that is being read is freed
-with its last reader.
+`RowPool` manages the places of one tensor. A place is free, reserved by an execution, or holds a
+row. A held row may be read with its key until it was read a given number of times, is released, or
+its lease has expired. If places are short, rows that are not being read can be evicted earlier,
+because the service is not notified of requests that end between models. A row that is being read is
+freed when its last reader has ended.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ge_runtime.config import HANDLE_DIMS, ResidentTensor
 from ge_runtime.errors import HandleFault, HandleGone, RowsTaken
 
 MOST_WAIT_S: Final = 5.0
-"""Maximum time to wait for free places, unless the deadline is earlier; readers take less."""
+"""Maximum time to wait for free places, unless the deadline is earlier. Reads take less time."""
 
 _WORDS: Final = HANDLE_DIMS[0]
 _KEY_BYTES: Final = 16
 _HALF: Final = 32
-"""Number of bits for the place in its word; the higher bits are the number of its store."""
+"""Number of bits for the place in its word; the higher bits are the number of the store."""
 
 Handles = NDArray[np.uint64]
 """[rows, 4]"""
@@ -67,7 +67,7 @@ class Reading:
         self.addresses = [address for store, place in rows for address in store.addresses([place])]
 
     def end(self, *, done: bool) -> None:
-        """End the reads; `done` counts them. Call once."""
+        """End the reads, which are counted if `done`. Call once."""
         self._registry.end_read(self._rows, done=done)
 
 
@@ -79,7 +79,7 @@ class RowRegistry:
         self._changed = Condition()  # guards the attributes below
         self._stores: dict[int, RowStore] = {}
         self._last = 0
-        self._own = _word()
+        self._own = _random_word()
 
     def add(
         self,
@@ -179,7 +179,7 @@ class RowRegistry:
             try:
                 for handle in handles:
                     row = self._begin(name, tensor, handle, now)
-                    rows.append(row)  # one by one, so that an error ends the earlier ones
+                    rows.append(row)  # one by one, so that an error ends the reads of earlier rows
             except HandleFault:
                 self._end(rows, now, done=False)
                 raise
@@ -219,7 +219,7 @@ class RowRegistry:
                 "the whole request again"
             )
         store, place = found
-        if store.tensor != tensor:  # only a client with the key learns the tensor
+        if store.tensor != tensor:  # only a client with the key receives the tensor's name
             store.pool.end_read(place, now, done=False)
             raise HandleFault(
                 f"input '{name}': found a handle of {store.tensor}, expected {tensor}"
@@ -233,8 +233,8 @@ class RowRegistry:
             self._changed.notify_all()
 
 
-def _word() -> int:
-    """Return a random word other than 0, which is the word of padding rows."""
+def _random_word() -> int:
+    """Return a random word other than 0. The words of padding rows are 0."""
     return secrets.randbits(64) | 1
 
 
@@ -244,11 +244,11 @@ class _Held:
 
     key: bytes
     until: float
-    """Time at which it expires."""
+    """Time at which the row expires."""
     spare: float
-    """Time after which it may be evicted."""
+    """Time after which the row may be evicted."""
     reads_left: int
-    """Number of times that it may still be read, including current readers."""
+    """Number of times that the row may still be read, including current readers."""
     readers: int = 0
 
 
@@ -308,7 +308,7 @@ class RowPool:
             heappush(self._free, place)
 
     def publish(self, places: Sequence[int], now: float) -> list[bytes]:
-        """Hold reserved places, which have been written, and return the key of each."""
+        """Hold the written rows in reserved places, and return the key of each."""
         keys = [self._new_key() for _ in places]
         for place, key in zip(places, keys, strict=True):
             self._reserved.remove(place)
@@ -317,9 +317,9 @@ class RowPool:
         return keys
 
     def begin_read(self, place: int, key: bytes, now: float) -> bool:
-        """Begin to read a place with its key. If it returns True, `end_read` must be called."""
+        """Begin to read a place with its key. If the result is True, call `end_read` later."""
         held = self._held.get(place)
-        # In constant time, so that a key cannot be guessed byte by byte.
+        # The comparison takes constant time, so that a key cannot be guessed byte by byte.
         if held is None or not hmac.compare_digest(held.key, key):
             return False
         # Current readers count, so that a row is not read too often.
@@ -329,7 +329,7 @@ class RowPool:
         return True
 
     def end_read(self, place: int, now: float, *, done: bool) -> None:
-        """End a read; `done` counts it."""
+        """End a read, which is counted if `done`."""
         held = self._held[place]
         held.readers -= 1
         held.reads_left -= done
@@ -343,7 +343,7 @@ class RowPool:
             self._free_if_unused(place, held, now)
 
     def next_end(self) -> float:
-        """Return the next time at which a place may be evicted; infinite if none can be."""
+        """Return the next time at which a row may be evicted; infinite if all are being read."""
         idle = (held.spare for held in self._held.values() if not held.readers)
         return min(idle, default=math.inf)
 
@@ -358,7 +358,7 @@ class RowPool:
             self._free_if_unused(place, held, now)
 
     def _evict(self, count: int, now: float) -> None:
-        """Evict `count` rows, the oldest first, if there are as many that may be evicted."""
+        """Evict `count` rows, the oldest first. If fewer may be evicted, evict none."""
         idle = [p for p, held in self._held.items() if not held.readers and held.spare <= now]
         if len(idle) >= count:
             for place in idle[:count]:

@@ -47,7 +47,7 @@ _FULL_S: Final = 1.0
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 1024
 _MOST_OF_ONE: Final = _MOST_CONNECTIONS // 2
-"""Maximum number of connections of one process, so that it cannot block all others."""
+"""Maximum number of connections of one process, so that it cannot block all other processes."""
 _DESCRIPTORS: Final = 65_536
 """Limit of descriptors, enough for connections and arenas of many clients."""
 
@@ -103,7 +103,7 @@ def main(device: str, path: str, timeouts: str, descriptor: int, lock: int, read
 
 
 def _reset_inherited_state(folder: RuntimeFolder) -> None:
-    """Reset signals, umask and limits, which are inherited from the client that started it."""
+    """Reset signals, umask and limits, which the process inherited from the client."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
@@ -179,7 +179,7 @@ class Server:
 
         Args:
             why: The reason, for the log.
-            patience_s: Time for executions in progress; waiting ones fail at once.
+            patience_s: Time for executions in progress; waiting executions fail at once.
         """
         with self._waking:
             if self._ending is None:
@@ -210,14 +210,14 @@ class Server:
                 self.end(why, patience_s=0.0)
 
     def close(self) -> bool:
-        """End executions, disconnect clients and close the device; False if something hangs."""
+        """End executions, disconnect clients and close the device; False if an execution hangs."""
         _log.info("the service ends: %s", self._ending)
-        # The socket first, so that new clients wait for the next service.
+        # The socket is removed first, so that new clients wait for the next service.
         with contextlib.suppress(OSError):
             os.unlink(f"{file_name(self._device)}.sock", dir_fd=self._folder.descriptor)
         self._acceptor.close()
         self.state.scheduler.close(self._patience_s)
-        # First end only reading, so that pending responses are sent.
+        # At first only reading ends, so that pending responses are sent.
         if not (
             self._acceptor.disconnect_all(Channel.shut_down_reading, self._patience_s)
             or self._acceptor.disconnect_all(Channel.shut_down, _END_S)
@@ -239,19 +239,19 @@ class IdleTimeout:
 
     def __init__(self, grace_s: float, now: float) -> None:
         self._grace_s = grace_s
-        self._alone_since: float | None = now
+        self._idle_since: float | None = now
 
     def note(self, clients: int, now: float) -> None:
         """Set the current number of clients."""
         if clients:
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
 
     @property
     def ends_at(self) -> float:
         """The time at which the service ends; infinite while there are clients."""
-        return math.inf if self._alone_since is None else self._alone_since + self._grace_s
+        return math.inf if self._idle_since is None else self._idle_since + self._grace_s
 
 
 # -------------------------------------------------------------------------------- the listener
@@ -289,7 +289,7 @@ class Acceptor:
         return self._listener.fileno()
 
     def accept(self) -> bool:
-        """Accept all waiting connections; return whether there was one."""
+        """Accept all waiting connections; return whether a connection was waiting."""
         accepted = False
         for _ in range(_BACKLOG):
             try:
@@ -365,7 +365,7 @@ class Acceptor:
 
 
 def _refuse(connection: socket.socket, why: str) -> None:
-    """Send the reason without blocking; a client that has not sent its message yet may retry."""
+    """Send the reason without blocking. A client that has not sent its message yet may retry."""
     with connection, contextlib.suppress(OSError):
         connection.setblocking(False)
         connection.recv(1)  # closing a socket with unread data would discard the response

@@ -43,7 +43,7 @@ _MOST_NAME: Final = 256
 """Maximum length of a client's name."""
 _MOST_THREADS: Final = 1024
 _MOST_SHAPES: Final = 10_000
-"""Maximum number of shapes in one `bind`, because each is compared with all others."""
+"""Maximum number of shapes in one `bind`, because each shape is compared with all other shapes."""
 
 Value = TypeVar("Value")
 
@@ -71,7 +71,7 @@ class _Session:
         self.name = f"a connection of pid {pid}"
 
     def serve(self) -> None:
-        """Serve the connection until it ends. An error is sent to the client and then raised."""
+        """Serve the connection until it ends. Sends an error to the client, and then raises it."""
         until = self._state.clock.now() + _HELLO_S
 
         def check_time() -> None:
@@ -98,7 +98,7 @@ class _Session:
             raise
         except PeerGone:
             raise
-        except Exception as error:  # respond, because a client without a response would retry
+        except Exception as error:  # without a response the client would retry
             self._channel.send_json({"fault": fault_as_json(error)})
             if not isinstance(error, RuntimeFault):
                 raise
@@ -156,8 +156,8 @@ class _Session:
                 else:
                     self._channel.send_json(handler.answer(message, descriptors))
         finally:
-            # Set `leaving` before the loop below. A `run` that joins concurrently either reads the
-            # flag, or is disconnected by the loop.
+            # `leaving` is set before the loop below: a `run` connection that joins concurrently
+            # either reads the flag, or is disconnected by the loop.
             client.leaving = True
             with client.lock:
                 references = list(client.references.values())
@@ -240,7 +240,7 @@ class ControlHandler:
         try:
             self._client.arenas.remove(_field(message, "number", int))
         finally:
-            # Also after an error: executions must not use cached arrays of the removed arena.
+            # Incremented even after an error: executions must not use cached arrays of the arena.
             self._client.version += 1
         return {}
 
@@ -255,8 +255,8 @@ class ControlHandler:
         threads = _field(message, "threads", int)
         if not 1 <= threads <= _MOST_THREADS:
             raise ProtocolError(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
-        # Read the identities before the files are opened. If a file is replaced in between, its
-        # identity is that of the old file.
+        # Read before the files are opened: if a file is replaced in between, its identity is that
+        # of the old file.
         seen = self._state.cache().identities(artifacts)
         declared = resident_of(message.get("resident"))
         model = self._state.cache().acquire(artifacts, threads=threads, outputs=outputs)
@@ -298,7 +298,7 @@ class ControlHandler:
         largest = [_shapes(one) for one in _field(message, "largest", list)]
         if len(largest) > _MOST_SHAPES:
             raise ProtocolError(
-                f"found {len(largest)} shapes to prepare for, expected {_MOST_SHAPES}"
+                f"found {len(largest)} shapes to prepare for, expected at most {_MOST_SHAPES}"
             )
         with self._state.exclusive(self._client, reference):
             self._state.cache().prepare(reference.model, largest)
@@ -309,7 +309,7 @@ class ControlHandler:
     def _keep(self, message: Json, descriptors: list[int]) -> Json:
         resident = self._reference(message).resident
         if resident is None:
-            raise ProtocolError("found an engine without resident tensors, expected some")
+            raise ProtocolError("found an engine without resident tensors, expected at least one")
         if not resident.keep():
             raise ProtocolError("found an engine without memory, expected 'bind' first")
         return {}
@@ -328,7 +328,7 @@ class ControlHandler:
     def _close(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)
         reference.disconnect()
-        # Never released, so that no other connection can execute on it.
+        # Never released, so that no other connection can execute on the engine.
         if not reference.busy.acquire(timeout=_CLOSE_S):
             raise ProtocolError("found an engine that is executing, expected an idle one")
         with self._client.lock:

@@ -1,8 +1,9 @@
 """Memory shared by a client and the device service: anonymous files with sealed sizes.
 
-The client creates one file for each buffer and sends its descriptor; both processes map it. The
-size is sealed, because the processes do not trust each other: a process that shrank a file would
-kill one that reads it (SIGBUS). The file is deleted when both processes have ended.
+The client creates one file for each buffer and sends its descriptor; both processes map it. In the
+service, a client's file is an arena. The size is sealed, because the processes do not trust each
+other: a process that shrank a file would kill a process that reads it (SIGBUS). The file is deleted
+when both processes have ended.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MOST_SPARE: Final = ALIGNMENT
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """Seals of the size; both sides may write."""
-_NO_MORE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 """Errors of a process that has reached a resource limit."""
 
 _OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
@@ -78,7 +79,8 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
 
     Raises:
         ProtocolError: The file is too small, its size is not sealed, or it has huge pages. The
-            other process could then remove pages, and reading them would kill this process.
+            other process could remove pages of such a file, and reading them would kill this
+            process.
         MemoryError: A resource limit is reached, or there are not enough pages and the kernel does
             not overcommit.
     """
@@ -87,7 +89,8 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
         size = os.fstat(descriptor).st_size
         if seals & _SEALS != _SEALS or not 0 < nbytes <= size:
             raise ProtocolError(
-                f"found a file of {size} bytes with seals {seals}, expected {nbytes}"
+                f"found a file of {size} bytes with seals {seals}, expected at least {nbytes} "
+                f"bytes and the seals {_SEALS}"
             )
         page_size = os.fstatvfs(descriptor).f_bsize
         if page_size != mmap.PAGESIZE:
@@ -100,13 +103,13 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
             os.posix_fallocate(descriptor, 0, nbytes)
         return memory
     except (OSError, OverflowError) as error:  # e.g. not a memfd, or sealed against writing
-        if isinstance(error, OSError) and error.errno in _NO_MORE:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             raise MemoryError(str(error)) from None
         raise ProtocolError(f"found a descriptor that cannot be mapped: {error}") from None
 
 
 def _never_overcommits() -> bool:
-    """Return whether the kernel does not overcommit; then missing pages raise SIGBUS."""
+    """Return whether the kernel does not overcommit, so that missing pages raise SIGBUS."""
     try:
         return _OVERCOMMIT.read_text().strip() == _NEVER
     except OSError:
@@ -176,7 +179,8 @@ class SharedMemory(Device[NDArray[np.uint8]]):
     def __init__(self, name: str, announcer: Announcer) -> None:
         super().__init__(name, None)
         self._announcer = announcer
-        self._by_address: list[SharedFile] = []  # sorted; replaced and never modified: no lock
+        # Sorted. Read without a lock: the list is replaced, and never modified.
+        self._by_address: list[SharedFile] = []
         self._addresses: list[int] = []
         self._numbers = 0
 
@@ -211,8 +215,7 @@ class SharedMemory(Device[NDArray[np.uint8]]):
             memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
             self._numbers += 1
             shared = SharedFile(self._numbers, descriptor, memory.ctypes.data, size)
-            # Added before the announcement: a service that starts now is sent all files of this
-            # list.
+            # Added before the announcement, because a service that starts now receives this list.
             self._keep([*self._by_address, shared])
             try:
                 self._announcer.announce(shared)
@@ -259,7 +262,7 @@ class StagingBuffer:
         self._buffer = self._memory.allocate("staging", nbytes)
 
     def staged(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return, for each array, the array itself if it is in shared memory, or one in the buffer.
+        """Return the arrays, with an array in the buffer for each that is not in shared memory.
 
         Arrays in the buffer have undefined content and are valid until the next call. Raises
         OutOfMemory.
@@ -303,7 +306,7 @@ class MappedArenas:
         return sum(arena.nbytes for arena in tuple(self._arenas.values()))
 
     def add(self, number: int, descriptor: int, nbytes: int) -> None:
-        """Map a file. Raises ProtocolError, and the device's error if it cannot be registered."""
+        """Map and register a file. Raises ProtocolError, and the device's error."""
         if len(self._arenas) >= MOST_ARENAS:
             raise ProtocolError(f"found {MOST_ARENAS} arenas, expected no more")
         if number in self._arenas or not 0 <= number < NOWHERE:

@@ -1,6 +1,6 @@
 """The state of a device service: the device's backend, open models, and client sessions.
 
-The threads of sessions and executions use it; it does not depend on them or on the server.
+The modules of sessions, executions and the server use this module, which does not import them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_ENGINES: Final = 256
 """Maximum number of engines of a client, which normally has one."""
 
 _CARD_UNITS: Final = 2
-"""Number of concurrent executions on a card: one computes while the next is copied."""
+"""Number of concurrent executions on a card: one computes while data of the next is copied."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,9 +49,9 @@ class ModelReference:
     resident: ResidentTensors | None = None
     """The tensors that stay on the device."""
     busy: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the connection that executes on it."""
+    """Held by the connection that executes on the engine."""
     disconnect: Callable[[], None] = lambda: None
-    """Ends that connection."""
+    """Ends the connection that executes on the engine."""
     entry: QueueEntry | None = None
     """The queue entry of the waiting or running execution."""
 
@@ -93,7 +93,7 @@ class ClientSession:
 
     @property
     def resident_rows(self) -> int:
-        """The number of places for rows that its executions use on the device."""
+        """The number of places on the device that rows of the client's executions use."""
         with self.lock:
             tensors = [reference.resident for reference in self.references.values()]
         return sum(resident.taken for resident in tensors if resident is not None)
@@ -173,7 +173,7 @@ class ServiceState:
         """Return the device's backend; the first call opens it, and raises its errors."""
         with self._opening:
             if self._backend is None:
-                # For the first client and not at the start, so that errors are sent to a client.
+                # Opened for the first client, and not at the start, so that a client gets errors.
                 self._backend = self._open_backend(self.device)
                 self._cache = ModelCache(self._backend)
             return self._backend
@@ -198,7 +198,7 @@ class ServiceState:
 
     @contextlib.contextmanager
     def exclusive(self, client: ClientSession, reference: ModelReference) -> Iterator[None]:
-        """Return a context in which the model is not executing, unless it is thread-safe."""
+        """Return a context in which the model is not executing, unless its engine is reentrant."""
         entry = QueueEntry(
             client.process,
             1,
@@ -215,7 +215,7 @@ class ServiceState:
             self.scheduler.leave(entry, self.clock.now() - started)
 
     def close_device(self) -> None:
-        """Close all models and the backend. No connection may use them any more."""
+        """Close all models and the backend, which no connection may use any more."""
         if self._cache is not None:
             self._cache.close()
         if self._backend is not None:
@@ -246,12 +246,12 @@ class ServiceState:
         with self._lock:
             client = self._clients.get(token) if isinstance(token, str) else None
             if client is None or client.leaving:
-                raise ProtocolError("found an unknown token, expected that of a connected client")
+                raise ProtocolError("found an unknown token, expected a connected client's token")
             client.connections += 1
             return client
 
     def leave(self, client: ClientSession) -> None:
-        """Remove a connection; the last one releases everything that the client used."""
+        """Remove a connection. With the last one, release the client's engines and arenas."""
         with self._lock:
             client.connections -= 1
             if client.connections:
@@ -337,7 +337,7 @@ def _memory_stats(
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "resident": resident_pages * resource.getpagesize(),
-        # Engines of a card share weights, which the card counts; others have their own.
+        # Engines of a card share weights, which the card counts. Other engines share none.
         "weights": allocated.get("weights", own_weights),
         "arenas": sum(client.arenas.nbytes for client in clients),
         "allocated": dict(allocated),

@@ -1,7 +1,7 @@
 """Business logic scripting (BLS): inference requests that a model sends to other models.
 
-Tensors are passed by reference in both directions. The called model receives them protected, since
-the calling model still holds them: it gets a copy when it wants to write.
+Tensors are passed by reference in both directions. The called model receives them read-only, since
+the calling model still holds them; `Tensor.as_numpy` copies a read-only array.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class InferenceTrace(NotConstructible):
 
 
 class BlsResponses:
-    """The responses to one request: a thread-safe ResponseSink that keeps all of them.
+    """The responses to one request: a thread-safe ResponseSink that keeps all responses.
 
     `listener` is called after each response, on the thread that delivers it.
     """
@@ -118,7 +118,7 @@ class BlsResponses:
             arrived = threading.Lock()
             arrived.acquire()
             self._waiting.append(arrived)
-            if self._has(index):  # it arrived before `send` could see the lock
+            if self._has(index):  # the response arrived before `send` could see the lock
                 break
             arrived.acquire()
         return self._responses[index] if index < len(self._responses) else None
@@ -137,13 +137,13 @@ class BareIterator(NotConstructible):
     iterator can be used again and starts with the first response. Not thread-safe.
     """
 
-    __slots__ = ("_cancellation", "_given", "_is_finished", "_next", "_responses")
+    __slots__ = ("_cancellation", "_is_finished", "_next", "_responses", "_returned")
     __module__ = MODULE
 
     _of_responses: ClassVar[type[BareResponse]] = BareResponse
     _responses: BlsResponses
     _cancellation: Cancellation
-    _given: list[BareResponse]
+    _returned: list[BareResponse]
     _next: int
     _is_finished: bool
 
@@ -152,7 +152,7 @@ class BareIterator(NotConstructible):
         self = object.__new__(cls)
         self._responses = responses
         self._cancellation = cancellation
-        self._given = []
+        self._returned = []
         self._next = 0
         self._is_finished = False
         return self
@@ -169,15 +169,15 @@ class BareIterator(NotConstructible):
         Raises:
             StopIteration: There are no more responses.
         """
-        if self._next == len(self._given):
+        if self._next == len(self._returned):
             response = self._responses.get(self._next)
             if response is None:
                 self._is_finished = True
                 raise StopIteration("Iteration is done for the responses.")
-            self._given.append(self._of_responses._received(response))
-        given = self._given[self._next]
+            self._returned.append(self._of_responses._received(response))
+        returned = self._returned[self._next]
         self._next += 1
-        return given
+        return returned
 
 
 class ResponseIterator(BareIterator):
@@ -196,7 +196,7 @@ class ResponseIterator(BareIterator):
 #: The result of `exec`: a response, or an iterator of responses for `decoupled`.
 BlsResult = Union[BareResponse, BareIterator]  # noqa: UP007 - for Python 3.9
 
-# A model sees one class with that name, and so do error texts.
+# Models and error texts see one class with that name.
 BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__
 
 
@@ -278,7 +278,7 @@ class BlsRequest(NamedTuple):
     def _send(
         self, server: ServerAccess, request: InferRequest, *, decoupled: bool, halts: bool
     ) -> ServerError | None:
-        """Send `request`; return the error if that is impossible."""
+        """Send `request`; return the error if it cannot be sent."""
         calls = server.calls
         # The checks are in Triton's order, since only the first error is reported.
         try:
@@ -320,7 +320,7 @@ class BlsRequest(NamedTuple):
         decoupled: bool,
     ) -> BlsResult:
         if refusal is not None:
-            responses = _refused(request, refusal)
+            responses = _error_responses(request, refusal)
         iterator = ResponseIterator if server.has_newer_api else BareIterator
         first = responses.get(0)
         assert first is not None
@@ -332,7 +332,7 @@ class BlsRequest(NamedTuple):
             return iterator._of_responses._received(error)
         # Checked here because Triton allocates the outputs when the called model returns them.
         if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
-            responses = _refused(request, internal(_NO_DEVICE))
+            responses = _error_responses(request, internal(_NO_DEVICE))
             first = responses.get(0)
             assert first is not None
         if decoupled:
@@ -340,7 +340,7 @@ class BlsRequest(NamedTuple):
         return iterator._of_responses._received(first)
 
 
-def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
+def _error_responses(request: InferRequest, error: ServerError) -> BlsResponses:
     responses = BlsResponses()
     responses.send(
         InferResponse(request.model_name, request.model_version, request.id, error=error)
@@ -348,7 +348,7 @@ def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
     return responses
 
 
-#: The sink of a request that a model has created; a copy of the request is sent.
+#: The sink of a request that a model has created; a copy with another sink is sent.
 NO_RESPONSES = BlsResponses()
 
 # ------------------------------------------------------------- the constructor's arguments

@@ -2,7 +2,7 @@
 
 NumPy makes and reads the capsules, because its destructors are C code that still runs while the
 interpreter shuts down. Three cases need more than NumPy: bool (in old releases) and bfloat16 are
-passed to it as unsigned integers of the same width, and the type code in the capsule is changed.
+passed to NumPy as unsigned integers of the same width, and the type code in the capsule is changed.
 Read-only arrays are passed as writable views of their memory, since this version of DLPack has no
 read-only flag.
 """
@@ -141,8 +141,8 @@ def consume(source: object) -> tuple[Array, DataType]:
 def host_copy(source: object) -> object | None:
     """Return a copy in host memory if `source` is a producer in GPU memory, else None.
 
-    The copy is made by the producer's method `cpu`, as torch has it; DLPack's own way of copying
-    is too new to rely on. A capsule has no such method, so `consume` refuses its device.
+    The producer's method `cpu`, which torch's tensors have, makes the copy; DLPack's own way of
+    copying is too new to rely on. A capsule has no such method, so `consume` refuses its device.
     """
     if _is_valid(source, _NAME) or not hasattr(source, "__dlpack_device__"):
         return None

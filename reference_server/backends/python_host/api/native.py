@@ -1,10 +1,10 @@
 """The model API as C++: argument conversions, base classes, and error classes.
 
 Triton's model API is C++ behind pybind11 2.10. The conversions accept the same values as pybind11
-does for a C++ type, and raise TypeError for all others. Examples: a string may also be bytes, and
-an integer may be any object with `__index__` or `__int__` except a float. The texts of the
-TypeErrors are not pybind11's. Each conversion takes the value and the name of the argument, which
-the error names. An exception that the value's own code raises is replaced by TypeError where
+does for a C++ type, and raise TypeError for all other values. Examples: a string may also be bytes,
+and an integer may be any object with `__index__` or `__int__` except a float. The texts of the
+TypeErrors differ from pybind11's. Each conversion takes the value and the name of the argument,
+which the error names. An exception that the value's own code raises is replaced by TypeError where
 pybind11 discards it.
 """
 
@@ -133,7 +133,7 @@ def _is_number(value: object) -> bool:
 
 
 def _has_method(value: object, name: str) -> bool:
-    """Return whether the value's class has the method; `hasattr` also finds a metaclass's."""
+    """Return whether the value's class has the method. `hasattr` would find a metaclass's too."""
     return any(name in base.__dict__ for base in type(value).__mro__)
 
 

@@ -1,8 +1,8 @@
 """The reports of a model: log lines (`Logger`), and metrics (`MetricFamily` and `Metric`).
 
 A family belongs to the server: models that use the same name and labels change the same value. The
-metrics page shows a series while the family object lives through which it was created. If that
-object still lives when its instance closes, the page shows the series until the server ends.
+metrics page shows a series as long as the family object that created the series is alive. If the
+family object is alive when its instance closes, the page shows the series until the server ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LEVELS = {
     LogLevel.ERROR: logging.ERROR,
     LogLevel.VERBOSE: logging.DEBUG,
 }
-#: The stack level of the model's line, as seen from a function of `Logger`.
+#: The stack level of the caller in the model, as seen from a function of `Logger`.
 _CALLER = 2
 
 
@@ -82,7 +82,7 @@ class Logger(NotConstructible):
 
         Args:
             message: The text, or its UTF-8 bytes.
-            level: `Logger.INFO`, `WARNING`, `ERROR` or `VERBOSE`. A level without a name writes
+            level: `Logger.INFO`, `WARNING`, `ERROR` or `VERBOSE`. Any other LogLevel writes
                 nothing.
 
         Raises:
@@ -139,7 +139,8 @@ MetricKind._enumerate("COUNTER", "GAUGE", "HISTOGRAM")
 class InstanceMetrics:
     """Access of one instance to the server's metrics; errors name the instance.
 
-    `keeps` is set while the instance closes. Series of a family that is deleted then stay visible.
+    `keeps` is set while the instance closes. Series of a family that is deleted during the close
+    stay visible.
     """
 
     metrics: Metrics
@@ -171,8 +172,8 @@ class MetricFamily(Native):
         kind: `MetricFamily.COUNTER`, `GAUGE` or `HISTOGRAM`.
 
     Raises:
-        TritonModelException: The name is invalid, a family of another kind has it, or there is no
-            server.
+        TritonModelException: The name is invalid, a family of another kind has the name, or there
+            is no server.
         TypeError: An argument has another type.
     """
 
@@ -230,7 +231,7 @@ class MetricFamily(Native):
             series = self._hold.series(_checked_labels(labels or {}), bounds)
         except ServerError as error:
             raise self._server.failure("Error when creating Metric", error) from error
-        return Metric._made(self._server, self._hold, series)
+        return Metric._of(self._server, self._hold, series)
 
     def _bounds(self, buckets: object) -> list[float]:
         if buckets is None:
@@ -255,8 +256,8 @@ class MetricFamily(Native):
 class Metric(NotConstructible):
     """One value of a metric family, from `MetricFamily.Metric`. All methods are thread-safe.
 
-    Each method raises TritonModelException if the family's kind does not support it, or if the
-    family object that created the metric has been deleted.
+    Each method raises TritonModelException if the family's kind does not support the method, or if
+    the family object that created the metric has been deleted.
     """
 
     __slots__ = ("_hold", "_series", "_server")
@@ -267,7 +268,7 @@ class Metric(NotConstructible):
     _series: MetricSeries
 
     @classmethod
-    def _made(cls, server: InstanceMetrics, hold: MetricFamilyHold, series: MetricSeries) -> Metric:
+    def _of(cls, server: InstanceMetrics, hold: MetricFamilyHold, series: MetricSeries) -> Metric:
         self = object.__new__(cls)
         self._server = server
         self._hold = hold
@@ -276,30 +277,30 @@ class Metric(NotConstructible):
 
     def increment(self, amount: float, /) -> None:
         """Add `amount` to a counter or gauge; for a counter it must not be negative."""
-        self._move("increment", as_float(amount, "amount"))
+        self._update("increment", as_float(amount, "amount"))
 
     def set(self, value: float, /) -> None:
         """Set the value of a gauge."""
-        self._move("set", as_float(value, "value"))
+        self._update("set", as_float(value, "value"))
 
     def observe(self, value: float, /) -> None:
         """Add an observation to a histogram."""
-        self._move("observe", as_float(value, "value"))
+        self._update("observe", as_float(value, "value"))
 
     def value(self) -> float:
         """Return the current value of a counter or gauge."""
         try:
-            return self._shown("get").value()
+            return self._live_series("get").value()
         except ServerError as error:
             raise self._failure("get", error) from error
 
-    def _move(self, verb: str, number: float) -> None:
+    def _update(self, verb: str, number: float) -> None:
         try:
-            getattr(self._shown(verb), verb)(number)
+            getattr(self._live_series(verb), verb)(number)
         except ServerError as error:
             raise self._failure(verb, error) from error
 
-    def _shown(self, verb: str) -> MetricSeries:
+    def _live_series(self, verb: str) -> MetricSeries:
         self._server.check_process()
         if not self._hold.is_held:
             raise TritonModelException(f"Failed to {verb} metric value: {_DELETED}")

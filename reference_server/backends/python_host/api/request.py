@@ -55,7 +55,8 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
-#: The default of required arguments, which follow optional ones. Their checks refuse None.
+#: The default of required arguments, because they follow optional arguments. The checks of the
+#: required arguments refuse None.
 _REQUIRED: Any = None
 
 _new = object.__new__
@@ -65,7 +66,7 @@ _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enco
 
 
 class InferenceRequest(Native):
-    """An inference request: one of a batch that `execute` receives, or one to another model.
+    """An inference request: received by `execute` in a batch, or created for another model.
 
     A model sends a request of its own with `exec` or `async_exec`.
 
@@ -81,7 +82,7 @@ class InferenceRequest(Native):
         flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, combined by `|`.
         timeout: The time limit in microseconds; 0 means none.
         preferred_memory: The memory for the outputs.
-        trace: The `trace()` of the request on whose behalf this one is sent.
+        trace: The `trace()` of the request on whose behalf this request is sent.
         parameters: The parameters of the request; the keys are strings.
 
     Raises:
@@ -189,9 +190,9 @@ class InferenceRequest(Native):
 
         Optional inputs that the client omitted are missing.
         """
-        return self._given().copy()
+        return self._read_inputs().copy()
 
-    def _given(self) -> list[Tensor]:
+    def _read_inputs(self) -> list[Tensor]:
         if self._inputs is None:
             self._inputs = [Tensor._received(tensor) for tensor in self._request.inputs.values()]
         return self._inputs
@@ -205,13 +206,13 @@ class InferenceRequest(Native):
         return self._request.correlation_id
 
     def requested_output_names(self) -> set[str]:
-        """Return the requested outputs, in a new set: all declared ones if none was requested."""
-        if not self._request.batch_size:  # an empty slot of a sequence batch: not a client's
+        """Return a new set of the requested outputs; all declared outputs if none is requested."""
+        if not self._request.batch_size:  # an empty slot of a sequence batch
             return set()
         return set(self._request.requested_outputs or self._senders.output_names)
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object, without those that the server consumes."""
+        """Return the parameters as a JSON object, without parameters that the server consumes."""
         if self._bls is not None:
             return parameters_json(self._bls.parameters)
         return _compact_json(dict(self._request.parameters))
@@ -383,7 +384,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
         name: The name of the input.
     """
     try:
-        given = inference_request._given
+        read_inputs = inference_request._read_inputs
     except AttributeError:  # another object: raise the AttributeError that Triton raises
-        given = inference_request.inputs
-    return first_named(given(), name)
+        read_inputs = inference_request.inputs
+    return first_named(read_inputs(), name)

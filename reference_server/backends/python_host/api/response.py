@@ -170,7 +170,7 @@ class InferenceResponse(BareResponse):
         return "" if self._parameters is _NO_TEXT else parameters_json(self._parameters)
 
 
-# A model sees one class with that name, and so do error texts.
+# Models and error texts see one class with that name.
 BareResponse.__name__ = BareResponse.__qualname__ = InferenceResponse.__name__
 
 
@@ -191,7 +191,7 @@ class InferenceResponseSender(NotConstructible):
     the model drops a sender before that, the client receives an error.
     """
 
-    __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_senders", "_sink")
+    __slots__ = ("_count", "_held_back", "_is_closed", "_lock", "_request", "_senders", "_sink")
     __module__ = MODULE
 
     _request: InferRequest
@@ -200,7 +200,7 @@ class InferenceResponseSender(NotConstructible):
     _lock: threading.Lock
     _count: int
     _is_closed: bool
-    _kept: InferResponse | None
+    _held_back: InferResponse | None
 
     @classmethod
     def _open(cls, request: InferRequest, senders: ResponseSenders) -> InferenceResponseSender:
@@ -211,7 +211,7 @@ class InferenceResponseSender(NotConstructible):
         self._lock = threading.Lock()
         self._count = 0
         self._is_closed = False
-        self._kept = None
+        self._held_back = None
         return self
 
     def send(self, response: BareResponse | None = None, flags: int = 0) -> None:
@@ -273,13 +273,13 @@ class InferenceResponseSender(NotConstructible):
         """Send a response. The caller holds the lock, which keeps the order; no sink blocks."""
         if answer is not None:
             response = self._senders.respond(self._request, answer)
-            if response.error is None:  # as in Triton, the model's object loses the same tensors
+            if response.error is None:  # as in Triton, the model's object loses the other tensors
                 sent = {tensor.name for tensor in response.outputs}
                 answer._output_tensors = [
                     tensor for tensor in answer._output_tensors if tensor._core.name in sent
                 ]
-        elif self._kept is not None:
-            response, self._kept = self._kept, None
+        elif self._held_back is not None:
+            response, self._held_back = self._held_back, None
         else:
             response = self._senders.blank(self._request)
             response.empty = True
@@ -287,18 +287,19 @@ class InferenceResponseSender(NotConstructible):
         if is_final or self._senders.is_decoupled:
             deliver(self._sink, response)
         else:
-            self._kept = response
+            self._held_back = response
 
     def _fail(self, error: ServerError, *, after_kept: bool = False) -> None:
-        """Send `error` as the last response, unless the last one has been sent.
+        """Send `error` as the last response, unless the last response has been sent.
 
-        A response that is held back is sent before it if `after_kept` is set, else dropped.
+        If `after_kept` is set, a response that is held back is sent before `error`; else it is
+        dropped.
         """
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-            kept, self._kept = self._kept, None
+            kept, self._held_back = self._held_back, None
             if kept is not None and after_kept:
                 kept.final = False
                 deliver(self._sink, kept)
@@ -314,7 +315,7 @@ class InferenceResponseSender(NotConstructible):
             False if it is closed already, or if it holds back a response.
         """
         with self._lock:
-            if self._is_closed or self._kept is not None:
+            if self._is_closed or self._held_back is not None:
                 return False
             self._is_closed = True
         self._senders.finished()
@@ -407,7 +408,7 @@ class ResponseSenders:
         return InferResponse(*self._model, request.id)
 
     def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
-        """Return the server's response for the model's, with the requested tensors only."""
+        """Convert the model's response to the server's, with the requested tensors only."""
         response = InferResponse(*self._model, request.id)
         if answer._error is not None:
             response.error = answer._error._as_server_error()
@@ -433,7 +434,7 @@ class ResponseSenders:
                 self._changed.notify_all()
 
     def lost(self, sender: InferenceResponseSender) -> None:
-        """Answer for a freed sender. The garbage collector calls this, so it must not lock."""
+        """Have a freed sender's request answered. The garbage collector calls this: no locks."""
         self._lost.put(sender)
 
     def _answer_lost(self) -> None:

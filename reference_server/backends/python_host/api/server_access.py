@@ -120,7 +120,7 @@ class ServerAccess:
         """Return the requests that are blocked while the calling thread waits.
 
         Returns:
-            None if other threads can continue. Requests with a sender, and those of a decoupled
+            None if other threads can continue. Requests with a sender, and requests of a decoupled
             model, are not included, since another thread may answer them.
         """
         # A thread that the model has started may wait: `execute` continues beside it.
@@ -143,7 +143,7 @@ def load(
     config: str | bytes,
     files: Mapping[str, bytes] | None,
 ) -> None:
-    """Load a model and wait for the end. Raises TritonModelException or TypeError."""
+    """Load a model and wait until it is loaded. Raises TritonModelException or TypeError."""
     model_name = as_text(model_name, "model_name")
     config = as_text(config, "config")
     if files is not None and not isinstance(files, dict):
@@ -189,7 +189,7 @@ def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str |
 
 
 def _version(text: str) -> int:
-    """Return the leading integer of `text`, as Triton does. Raises ServerError without one."""
+    """Return the leading integer of `text`, as in Triton. Raises ServerError without an integer."""
     if not text:
         return LATEST
     refusal = f"failed to get model version from specified version string '{text}'"

@@ -20,7 +20,7 @@ from reference_server.backends.python_host.api.native import (
     as_text,
     refusal,
 )
-from reference_server.backends.python_host.shared_names import found
+from reference_server.backends.python_host.shared_names import report_row
 from reference_server.core import byte_strings
 from reference_server.core import tensor as core
 from reference_server.core.tensor import DataType, datatype_of
@@ -111,7 +111,7 @@ _NO_NAME = "Tensor name cannot be an empty string."
 
 
 def _subclass_of_bytes() -> None:
-    found("np-bytes")
+    report_row("np-bytes")
 
 
 class Tensor(Native):
@@ -131,8 +131,8 @@ class Tensor(Native):
         TypeError: An argument has another type.
     """
 
-    # `_core` is the tensor that the server passes on. `_array` is the result of `as_numpy`; it is
-    # None until that is called for a received tensor.
+    # `_core` is the tensor that the server passes on. `_array` is the result of `as_numpy`; for a
+    # received tensor it is None until the first call.
 
     __slots__ = ("_array", "_core")
     __module__ = MODULE
@@ -182,7 +182,7 @@ class Tensor(Native):
 
     def triton_dtype(self) -> int:
         """Return the number of the data type, as in `triton_to_numpy_type`. BF16 is 14."""
-        found("triton-dtype")
+        report_row("triton-dtype")
         assert self._core.datatype is not None
         return TYPE_CODES[self._core.datatype]
 
@@ -248,7 +248,7 @@ class Tensor(Native):
         if not name:
             raise TritonModelException(_NO_NAME)
         if isinstance(tensor, np.ndarray):
-            found("dlpack-numpy")
+            report_row("dlpack-numpy")
         copy = dlpack.host_copy(tensor)
         array, datatype = dlpack.consume(tensor if copy is None else copy)
         received = core.Tensor(name, datatype, array.shape, array=array)
@@ -258,7 +258,7 @@ class Tensor(Native):
 class _GpuTensor(Tensor):
     """A tensor that a model created in GPU memory.
 
-    `_source` is the model's tensor, `_core` the copy in host memory that the server passes on.
+    `_source` is the model's tensor. `_core` is its copy in host memory, which the server passes on.
     """
 
     __slots__ = ("_source",)

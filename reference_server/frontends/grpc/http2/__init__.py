@@ -1,4 +1,4 @@
-"""The server side of HTTP/2 (RFC 9113) without I/O: bytes to events, commands to bytes.
+"""The server side of HTTP/2 (RFC 9113): converts bytes to events, and commands to bytes.
 
-Without sockets, event loop, clock and gRPC: the caller drives `connection.Http2Connection`.
+It uses no sockets, event loop, clock or gRPC: the caller drives `connection.Http2Connection`.
 """

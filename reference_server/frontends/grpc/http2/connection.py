@@ -4,8 +4,8 @@
     connection.reply(stream_id, ...)             responses
     parts = connection.take_output()             the bytes to send, in order
 
-Nothing blocks, and no error of the client raises an exception: it is answered as RFC 9113 says and
-returned as an event.
+No method blocks. An error of the client raises no exception: it is answered as RFC 9113 requires,
+and returned as an event.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Http2Connection:
         return self._sender.answered_bytes
 
     def unread(self) -> Iterator[tuple[int, int]]:
-        """Yield the streams with queued bytes, and how many."""
+        """Yield each stream with queued bytes, and the number of these bytes."""
         for stream in self._streams.values():
             if stream.queue:
                 yield stream.id, stream.queued_bytes
@@ -80,11 +80,11 @@ class Http2Connection:
         return self._receiver.whole(data)
 
     def take_output(self) -> list[Part]:
-        """Return the bytes to send, and remove them here."""
+        """Remove and return the bytes to send."""
         return self._sender.take()
 
     def take_progress(self) -> Sequence[tuple[int, int]]:
-        """Return the streams whose queued bytes were sent, and how many are still queued."""
+        """Return each stream with newly sent bytes, and the number of bytes still queued."""
         progressed = self._sender.progressed
         if not progressed:
             return ()
@@ -123,7 +123,7 @@ class Http2Connection:
         self._receiver.hold(held=held)
 
     def finish(self, stream_id: int, block: bytes) -> None:
-        """End the response with a header block, which may be all of it."""
+        """End the response with a header block, which may be the whole response."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._sender.finish(stream, block)
@@ -146,7 +146,7 @@ class Http2Connection:
         self._sender.output.append(frames.frame(frames.PING, payload=payload))
 
     def announce_end(self) -> None:
-        """Announce the end of the connection. Streams that are opened until then are served."""
+        """Announce the end of the connection. Streams that are opened before the end are served."""
         last = self._table.refused_from - 1
         self._sender.output.append(frames.goaway(last, ErrorCode.NO_ERROR))
 

@@ -166,8 +166,8 @@ class FrameReader:
     def whole(self, data: memoryview) -> int:
         """Return the size of the short, complete frames at the start of `data`, which is fed next.
 
-        The rest of an incomplete DATA frame counts as one. Returns 0 if there are no such frames,
-        or if a long frame comes first.
+        The rest of an incomplete DATA frame counts as a frame. Returns 0 if there are no such
+        frames, or if a long frame comes first.
         """
         if self._preface or self._pending:
             return 0
@@ -282,9 +282,9 @@ class Setting(enum.IntEnum):
 class Limits:
     """The server's limits for one connection; sizes in bytes.
 
-    `max_header_list` is announced to clients. A block of twice that size, or one that decodes to
-    twice that size, ends the connection. `max_unread` limits output that flow control does not hold
-    back, such as acknowledgements, while the client does not read.
+    `max_header_list` is announced to clients. A block that has, or decodes to, more than twice that
+    size ends the connection. `max_unread` limits output that flow control does not hold back, such
+    as acknowledgements, while the client does not read.
     """
 
     max_streams: int = 4_096
@@ -313,7 +313,7 @@ class Limits:
 
 
 def parse_settings(payload: memoryview) -> dict[int, int]:
-    """Parse a SETTINGS frame; of equal settings the last is used. Raises ConnectionFault."""
+    """Parse a SETTINGS frame; of repeated settings, the last is used. Raises ConnectionFault."""
     if len(payload) % _PAIR.size:
         raise ConnectionFault(
             ErrorCode.FRAME_SIZE_ERROR, "SETTINGS payload must be a multiple of 6 bytes"

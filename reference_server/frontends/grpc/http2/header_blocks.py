@@ -12,10 +12,10 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from reference_server.frontends.grpc.http2.frames import END_HEADERS, ConnectionFault, ErrorCode
 
-#: Header fields in their order. Equal blocks may return the identical object.
+#: Header fields in their order. Equal blocks may be decoded to the identical object.
 Fields = tuple[tuple[bytes, bytes], ...]
 
-#: Fields, and names, of the static table that are used in responses.
+#: The indexes of whole fields, and of names, in the static table, for responses.
 _WHOLE = {(b":status", b"200"): 8}
 _NAMES = {b"content-type": 31}
 #: Sets the size of the dynamic table to 0. Responses do not use the dynamic table.
@@ -64,7 +64,7 @@ class HeaderReader:
 class BlockAssembler:
     """Joins HEADERS with the following CONTINUATION frames.
 
-    `stream_id` is that of an incomplete block, or 0.
+    `stream_id` is the stream of an incomplete block, or 0.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -121,7 +121,7 @@ def _resizes(block: bytes) -> int:
 
 
 def _is_references(block: bytes) -> bool:
-    """Return True if the block only has references to the table: one per byte."""
+    """Return True if the block has only references to the table, of one byte each."""
     return bool(block) and min(block) >= 0x80 and 0xFF not in block
 
 

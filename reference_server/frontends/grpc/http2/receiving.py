@@ -1,4 +1,4 @@
-"""The receiving side (RFC 9113, section 6): frames to events, with limits against abuse."""
+"""The receiving side (RFC 9113, section 6): events from frames, with limits against abuse."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _SMALL_BYTES = 16
 # -- events of the client; streams are named by their numbers
 
 
-class RequestBegan(NamedTuple):
-    """A stream was opened with these header fields; `ended` if it has no body."""
+class RequestStarted(NamedTuple):
+    """A stream was opened with these header fields; `ended` if the request has no body."""
 
     stream_id: int
     fields: Fields
     ended: bool
 
 
-class DataCame(NamedTuple):
+class DataReceived(NamedTuple):
     """A piece of a request's body, valid until the next `receive`; `ended` if it is the last."""
 
     stream_id: int
@@ -58,17 +58,17 @@ class RequestEnded(NamedTuple):
     stream_id: int
 
 
-class StreamGone(NamedTuple):
+class StreamEnded(NamedTuple):
     """The stream has ended, because the client reset it or violated the protocol."""
 
     stream_id: int
 
 
-class PingCame(NamedTuple):
+class PingReceived(NamedTuple):
     """The client sent a ping; it is already answered."""
 
 
-class PongCame(NamedTuple):
+class PongReceived(NamedTuple):
     """The client answered the ping with this payload."""
 
     payload: bytes
@@ -83,7 +83,8 @@ class ConnectionFailed(NamedTuple):
     reason: str
 
 
-Event = RequestBegan | DataCame | RequestEnded | StreamGone | PingCame | PongCame | ConnectionFailed
+_RequestEvent = RequestStarted | DataReceived | RequestEnded | StreamEnded
+Event = _RequestEvent | PingReceived | PongReceived | ConnectionFailed
 
 
 # -- limits for frames without a request
@@ -247,7 +248,7 @@ class Receiver:
             self._table.refill(stream)
         if flags & frames.PADDED:
             payload = frames.without_padding(flags, payload)
-        self._events.append(DataCame(stream_id, payload, ended))
+        self._events.append(DataReceived(stream_id, payload, ended))
 
     def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
         payload = frames.without_padding(flags, payload)
@@ -265,7 +266,7 @@ class Receiver:
             self._on_block(whole[0], stream_id, whole[1])
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """Process a complete header block. It must be decoded: the next one may refer to it."""
+        """Process a complete header block. It must be decoded: the next block may refer to it."""
         fields = self._header_reader.read(block)
         ended = bool(flags & END_STREAM)
         if stream_id <= self._table.opened:
@@ -285,7 +286,7 @@ class Receiver:
         )
         stream.remote_ended = ended
         self._streams[stream_id] = stream
-        self._events.append(RequestBegan(stream_id, fields, ended))
+        self._events.append(RequestStarted(stream_id, fields, ended))
 
     def _on_trailers(self, stream_id: int, ended: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -320,7 +321,7 @@ class Receiver:
         if self._now_s - stream.opened_s < YOUNG_S:
             self._guard.resets.spend(self._now_s)
         self._table.forget(stream)
-        self._events.append(StreamGone(stream_id))
+        self._events.append(StreamEnded(stream_id))
 
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id:
@@ -347,10 +348,10 @@ class Receiver:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING payload must have 8 bytes")
         self._guard.idle_frames.spend(self._now_s)
         if flags & ACK:
-            self._events.append(PongCame(bytes(payload)))
+            self._events.append(PongReceived(bytes(payload)))
             return
         self._sender.output.append(frames.frame(frames.PING, ACK, payload=bytes(payload)))
-        self._events.append(PingCame())
+        self._events.append(PingReceived())
 
     def _on_goaway(self, _: int, stream_id: int, payload: memoryview) -> None:
         """The client will open no streams; open streams continue."""
@@ -374,7 +375,7 @@ class Receiver:
             return
         self._table.check_known(stream_id)
         stream = self._streams.get(stream_id)
-        if stream is None:  # closed since the client sent this (section 6.9)
+        if stream is None:  # closed before the client's frame arrived (section 6.9)
             return
         if not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
@@ -387,14 +388,14 @@ class Receiver:
         """End a stream for an error of its client."""
         self._guard.resets.spend(self._now_s)
         if fault.stream_id in self._streams:
-            self._events.append(StreamGone(fault.stream_id))
+            self._events.append(StreamEnded(fault.stream_id))
         self._table.reset(fault.stream_id, fault.code)
 
     def _fail(self, fault: ConnectionFault) -> None:
         """End the connection because the client violated the protocol."""
         self.has_failed = True
         self._table.end(fault.code, fault.reason.encode())
-        self._events += map(StreamGone, self._streams)
+        self._events += map(StreamEnded, self._streams)
         self._events.append(ConnectionFailed(str(fault)))
         self._table.clear()
 

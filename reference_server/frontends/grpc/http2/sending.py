@@ -35,8 +35,8 @@ class Stream:
 
     `opened_s` is the time of its opening, in seconds of the connection's clock. `send_window` may
     be negative after a change of settings. `queue` has the bytes that flow control holds back, in
-    order; `trailers` is the block that ends the stream after them, once it is known. With `is_held`
-    the client gets no further window.
+    order; `trailers` is the block that ends the stream after the queue, None until it is known.
+    With `is_held` the client gets no further window.
     """
 
     __slots__ = (
@@ -95,8 +95,8 @@ class FlowControlWindow:
         return used
 
 
-#: A body up to this size is joined with its frame headers: for longer ones, a copy costs more than
-#: sending another buffer.
+#: A body up to this size is joined with its frame headers: for longer bodies, a copy costs more
+#: than sending another buffer.
 _JOINED_BYTES = 32_768
 
 
@@ -104,7 +104,7 @@ class Sender:
     """Writes the frames of one connection.
 
     `output` are the bytes to send, in order. `ended` are the streams whose responses are completely
-    in it; `progressed` are the streams, by number, whose queued bytes were added to it.
+    in `output`; `progressed` are the streams, by number, whose queued bytes were added to `output`.
     `unread_bytes` were sent although the transport's write buffer was full. `answered_bytes` are
     queued bytes of complete responses.
     """
@@ -124,7 +124,7 @@ class Sender:
         self._waiting: dict[int, Stream] = {}
 
     def take(self) -> list[Part]:
-        """Return the bytes to send, and remove them here."""
+        """Remove and return the bytes to send."""
         output, self.output = self.output, []
         if self._is_paused:
             self.unread_bytes += sum(map(len, output))
@@ -137,7 +137,7 @@ class Sender:
         self.output.append(self._headers(stream, block))
 
     def reply(self, stream: Stream, block: bytes, body: Sequence[Part], trailers: bytes) -> None:
-        """Send a whole response: header block, body, trailers. A short one is one buffer."""
+        """Send a whole response: header block, body, trailers. A short response is one buffer."""
         size = sum(map(len, body))
         if not self._fits(stream, size):
             self.headers(stream, block)
@@ -207,7 +207,8 @@ class Sender:
         """Apply new settings. Raises ConnectionFault."""
         self._max_frame = settings.get(Setting.MAX_FRAME_SIZE, self._max_frame)
         if settings.get(Setting.HEADER_TABLE_SIZE, INITIAL_TABLE_SIZE) < INITIAL_TABLE_SIZE:
-            # The next block has to confirm it, although no table is used (RFC 7541, section 4.2).
+            # The next block has to confirm the size, although responses use no table (RFC 7541,
+            # section 4.2).
             self._block_prefix = EMPTY_TABLE
         if Setting.INITIAL_WINDOW_SIZE not in settings:
             return
@@ -296,7 +297,7 @@ class Sender:
     def _send_frame(self, stream: Stream) -> None:
         """Send one frame of a stream's queued bytes, as large as the windows allow."""
         room = min(self._window, stream.send_window, self._max_frame)
-        parts, size = _taken(stream.queue, room)
+        parts, size = _take(stream.queue, room)
         self._window -= size
         stream.send_window -= size
         stream.queued_bytes -= size
@@ -311,7 +312,7 @@ class Sender:
             self.output += parts
 
 
-def _taken(queue: deque[Part], room: int) -> tuple[list[Part], int]:
+def _take(queue: deque[Part], room: int) -> tuple[list[Part], int]:
     """Remove up to `room` bytes from a non-empty queue; return them and their size."""
     parts: list[Part] = []
     left = room
@@ -358,11 +359,11 @@ class StreamTable:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is idle")
 
     def is_abandoned(self, stream_id: int) -> bool:
-        """Return True if late frames of the stream are to be ignored."""
+        """Return True if late frames of the stream must be ignored."""
         return stream_id in self._abandoned
 
     def abandon(self, stream_id: int) -> None:
-        """Ignore further frames of the stream: its client may not know yet that it has ended."""
+        """Ignore further frames of the stream: the client may not know that the stream ended."""
         if len(self._abandoned) == _REMEMBERED:
             del self._abandoned[next(iter(self._abandoned))]
         self._abandoned[stream_id] = None
@@ -389,7 +390,7 @@ class StreamTable:
             self._sender.output.append(frames.window_update(stream.id, increment))
 
     def reconcile(self) -> None:
-        """After sending: remove streams whose responses have ended, refill windows that waited."""
+        """Remove streams whose responses have ended, and refill withheld windows; after sending."""
         ended = self._sender.ended
         while ended:
             stream = ended.pop()
@@ -405,8 +406,8 @@ class StreamTable:
     def end(self, code: ErrorCode, reason: bytes) -> None:
         """Send GOAWAY: only streams that are already open are served.
 
-        The announced stream number never grows: the client may already have repeated requests above
-        it elsewhere.
+        The announced stream number never grows: the client may already have repeated requests with
+        higher numbers elsewhere.
         """
         self.refused_from = min(self.refused_from, self.opened + 1)
         self._sender.output.append(frames.goaway(self.refused_from - 1, code, reason))

@@ -7,7 +7,7 @@ from ascend_simulator.settings import from_environment as _from_environment
 
 try:
     _from_environment()
-except ValueError as _error:  # an ImportError, so that the message is one line
+except ValueError as _error:  # converted, because the message of an ImportError is one line
     raise ImportError(str(_error)) from _error
 
 _install()

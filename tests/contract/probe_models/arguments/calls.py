@@ -15,11 +15,11 @@ class Argument:
     """One argument of a function.
 
     Args:
-        name: Its name; None for a positional-only argument.
+        name: The argument's name; None if it is positional-only.
         good: A valid value.
         needed: Whether the argument must be given.
-        text: The text of the kinds that carry one.
-        number: The number of the kinds that carry one.
+        text: The text in values of kinds that have a text.
+        number: The number in values of kinds that have a number.
         wrap: A function that puts a kind into the argument's value.
         excluded: The kinds that must not be passed.
         label: The name in the matrix, if it is not `name`.
@@ -33,16 +33,16 @@ class Argument:
 
 
 class Call:
-    """A function, which `make` returns anew for each call, and its arguments."""
+    """A function and its arguments; `make` returns a new function for each call."""
 
     def __init__(self, name, make, *arguments):
         self.name, self.make, self.arguments = name, make, arguments
 
 
 UNSURE = ("bytes, no UTF-8", "str, empty", "bytes, empty", "str, not ASCII", "str, a zero")
-#: Their memory holds the addresses of objects.
+#: Kinds whose memory holds the addresses of objects.
 OF_ADDRESSES = ("array of objects", "array of Tensor")
-#: With these the call fails in the real server, which sometimes aborts then.
+#: Kinds with which the call fails in the real server, which then sometimes aborts.
 UNLOADABLE = (*UNSURE, "str, half a surrogate pair")
 ARRAYS = tuple(name for name in (
     "array, 0-d", "array, 0-d float", "array of 1", "array of 2", "array of none",
@@ -65,7 +65,7 @@ def family(kind, name=""):
 
 
 def making_metric(kind):
-    """`Metric` of a family, which outlives the metric: the real server may crash otherwise."""
+    """Call `Metric` with a family that outlives the metric: otherwise the real server may crash."""
 
     def make():
         owner = family(kind, "of")
@@ -79,7 +79,7 @@ def making_metric(kind):
 
 
 def of_metric(kind, method, **named):
-    """A method of a metric."""
+    """Return a call of a metric's method."""
 
     def make():
         owner = family(kind)  # must not be deleted before the call
@@ -94,7 +94,7 @@ def sender_of(asked):
 
 
 def on_loop(function):
-    """Call and await; without a running loop all kinds would have the same outcome."""
+    """Await the call on a loop; without a running loop, all kinds would have the same outcome."""
 
     def call(*args, **named):
         async def main():
@@ -112,7 +112,7 @@ def method(name, *arguments, of=request):
 def setting_release_flags(asked):
     """Set the release flags of the received request, then reset them.
 
-    The real server writes to arbitrary memory if the model has made the request itself.
+    With a request created by the model, the real server would write to arbitrary memory.
     """
 
     def call(*args, **named):
@@ -123,7 +123,7 @@ def setting_release_flags(asked):
 
 
 def config(name, *arguments):
-    """A method of ModelConfig."""
+    """Return a call of a method of ModelConfig."""
 
     def make():
         made = pb_utils.ModelConfig('{"name": "m", "max_batch_size": 0, "input": [], "output": []}')
@@ -148,7 +148,7 @@ def enumeration(name, of):
 
 
 def calls(asked):
-    """All of them; `asked` is the request that the model answers."""
+    """Return all calls; `asked` is the request that the model answers."""
     optional = {"needed": False}
     no_load = {"excluded": UNLOADABLE}
     return [

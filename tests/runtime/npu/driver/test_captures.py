@@ -62,9 +62,7 @@ def profiled(tmp_path):
 def test_a_profile_has_the_executions_that_it_was_asked_for(open_runtime, tmp_path, caplog):
     runtime = open_runtime(profile="dir={dir}, batches=3, from=2")
     reported = f"encoder_0: not planned: profile of executions 2 to 4 into {tmp_path}: CANN needs "
-    reported += (
-        f"additional memory and time for it; then run `msprof --export=on --output={tmp_path}`"
-    )
+    reported += f"additional memory and time; then run `msprof --export=on --output={tmp_path}`"
     assert reported in runtime.report
     execute(runtime)
     assert profiled(tmp_path) == []

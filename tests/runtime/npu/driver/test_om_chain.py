@@ -214,7 +214,7 @@ def test_gears_that_do_not_join_are_refused_with_both_lists_and_the_cure(opened,
     assert str(raised.value) == (
         "the stages embed, pool do not fit together: stage 'pool': found gears for "
         "hidden [1, 16], attention_mask [1, 16]; hidden [4, 8], attention_mask [4, 8], expected "
-        "one for the gears of earlier stages: hidden [1, 8], attention_mask [1, 8]; hidden [2, 8], "
+        "a gear of earlier stages: hidden [1, 8], attention_mask [1, 8]; hidden [2, 8], "
         "attention_mask [2, 8]; `ge-runtime build` compiles all stages for the same gears"
     )
     assert machine.used("device") == 0

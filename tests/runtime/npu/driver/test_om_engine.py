@@ -1123,7 +1123,9 @@ def test_tensors_with_more_elements_than_bytes_are_refused(place, tmp_path, monk
     path = compile_om(tmp_path, "--input_shape=x:2,3")
     acl = import_cann_module("acl")
     monkeypatch.setattr(acl.mdl, "get_input_size_by_index", lambda *_: 12)
-    with pytest.raises(ArtifactFault, match=r"'x': found \[2, 3\], of 24 bytes, expected the 12"):
+    with pytest.raises(
+        ArtifactFault, match=r"'x': found \[2, 3\], of 24 bytes, expected at most 12"
+    ):
         place().open_om(path)
 
 

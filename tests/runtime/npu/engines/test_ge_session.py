@@ -333,7 +333,7 @@ def test_arena_that_the_card_has_not_is_out_of_memory(air, opened, machine):
 
 
 def test_arena_without_a_size_is_refused_with_the_parameter(air, opened):
-    with pytest.raises(PlanFault, match="found no 'workspace_pool_mib', expected it, with"):
+    with pytest.raises(PlanFault, match="found no 'workspace_pool_mib', expected this parameter"):
         opened(air(ENCODER), arena=None)
 
 

@@ -85,6 +85,6 @@ def test_the_first_stage_that_fits_no_earlier_gears_is_reported_with_both_lists(
         join_gears(models)
     assert str(raised.value) == (
         "the stages embed, pool, head do not fit together: stage 'head': found gears for p [1]; "
-        "p [4], expected one for the gears of earlier stages: p [2]; `ge-runtime build` compiles "
+        "p [4], expected a gear of earlier stages: p [2]; `ge-runtime build` compiles "
         "all stages for the same gears"
     )

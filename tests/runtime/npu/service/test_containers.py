@@ -51,8 +51,8 @@ def test_path_that_is_another_file_for_the_service_is_refused(seen_twice, backen
     with pytest.raises(ArtifactFault) as raised:
         backend.open([artifact], threads=1, outputs=["embedding"])
     assert str(raised.value) == (
-        f"{artifact.path}: found another file than the device service does, expected the same; a "
-        "service in another container sees other folders: set XDG_RUNTIME_DIR so that each "
+        f"{artifact.path}: found a file that differs from the device service's, expected the same; "
+        "a service in another container sees other folders: set XDG_RUNTIME_DIR so that each "
         "container has its own service"
     )
 
@@ -80,7 +80,7 @@ def test_equal_graph_with_other_weights_for_the_service_is_refused(seen_twice, b
     onnx.save(model, there, save_as_external_data=True, location="k", size_threshold=128)
     os.link(there, here)
     (here.parent / "k").write_bytes(bytes((there.parent / "k").stat().st_size))
-    with pytest.raises(ArtifactFault, match="found another file than the device service does"):
+    with pytest.raises(ArtifactFault, match="found a file that differs from the device service's"):
         backend.open([artifact], threads=1, outputs=["embedding"])
     shutil.copy(there.parent / "k", here.parent)
     backend.open([artifact], threads=1, outputs=["embedding"]).close()

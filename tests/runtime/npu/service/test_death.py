@@ -267,7 +267,7 @@ def test_a_service_that_never_listens_is_reported_with_its_process(services, tmp
             ServiceBackend("cpu", "second", timeouts=Timeouts(start_s=0.1))
         assert str(raised.value) == (
             "found no device service of cpu that responds within 0.1 s; "
-            f"process {pid} is its service, or is starting it: end it if it hangs; "
+            f"process {pid} is the service, or is starting it: end this process if it hangs; "
             f"its log is {services.path}/cpu.log"
         )
         os.kill(pid, signal.SIGKILL)

@@ -214,7 +214,7 @@ def test_folder_that_others_may_enter_is_refused(tmp_path, mode):
     path = tmp_path / "ge_runtime"
     path.mkdir()
     path.chmod(mode)
-    with pytest.raises(ServiceFault, match=rf"with mode 0{mode:o}, expected one of user"):
+    with pytest.raises(ServiceFault, match=rf"with mode 0{mode:o}, expected a folder of user"):
         RuntimeFolder.open(path)
 
 

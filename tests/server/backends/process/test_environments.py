@@ -170,7 +170,7 @@ def test_a_refused_archive_leaves_nothing_behind(tmp_path):
 def test_an_archive_that_changes_while_it_is_read_is_refused(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "digest_of", lambda file: "0" * 64)
     path = packed(tmp_path / "env.tar.gz")
-    assert failure(cache, path) == "Internal: found changed content; expected no change"
+    assert failure(cache, path) == "Internal: found a file that changes; expected no change"
 
 
 def test_the_cache_of_another_user_is_refused(cache, tmp_path, monkeypatch):

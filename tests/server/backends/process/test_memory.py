@@ -110,7 +110,7 @@ def test_nobody_can_change_its_size(descriptor):
 def test_memory_without_a_sealed_size_is_refused(side):
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, MEGABYTE)
-    with pytest.raises(ValueError, match="expected one with a sealed size"):
+    with pytest.raises(ValueError, match="expected a sealed size"):
         side(descriptor)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     side(descriptor).close()

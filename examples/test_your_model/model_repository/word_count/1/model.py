@@ -12,7 +12,7 @@ class TritonPythonModel:
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
-        """Answer each request independently, so that an error does not affect the others."""
+        """Answer each request independently, so that an error does not affect other requests."""
         return [answer(request) for request in requests]
 
 

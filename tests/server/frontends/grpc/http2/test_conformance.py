@@ -26,7 +26,7 @@ from support.http2 import (
 )
 
 from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
-from reference_server.frontends.grpc.http2.receiving import ConnectionFailed, RequestBegan
+from reference_server.frontends.grpc.http2.receiving import ConnectionFailed, RequestStarted
 
 WHOLE = END_HEADERS | END_STREAM
 LIMITS = Limits()
@@ -188,14 +188,14 @@ def test_ends_only_the_stream(steps, error):
     assert reset.stream == 1
     assert ErrorCode(int.from_bytes(reset.payload, "big")).name == error
     assert peer.connection.open_streams == 0
-    assert any(isinstance(event, RequestBegan) for event in peer.say(peer.headers(3)))
+    assert any(isinstance(event, RequestStarted) for event in peer.say(peer.headers(3)))
 
 
 @pytest.mark.parametrize("steps", lines(IS_FINE))
 def test_is_accepted(steps):
     peer = play(steps)
     assert not [one for one in peer.take() if one.kind in (GOAWAY, RST_STREAM)]
-    assert any(isinstance(event, RequestBegan) for event in peer.say(peer.headers(11)))
+    assert any(isinstance(event, RequestStarted) for event in peer.say(peer.headers(11)))
 
 
 def test_a_ping_is_answered_with_its_payload():

@@ -30,11 +30,11 @@ from reference_server.frontends.grpc.http2 import sending
 from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode, Limits
 from reference_server.frontends.grpc.http2.receiving import (
     ConnectionFailed,
-    DataCame,
+    DataReceived,
     RateAllowance,
-    RequestBegan,
     RequestEnded,
-    StreamGone,
+    RequestStarted,
+    StreamEnded,
 )
 
 WHOLE = END_HEADERS | END_STREAM
@@ -68,18 +68,18 @@ def test_no_frames_break_it_and_every_stream_is_reported_once(steps):
         peer.take()  # fails unless there are whole frames
         live = set()
         for event in peer.events:
-            if isinstance(event, RequestBegan):
+            if isinstance(event, RequestStarted):
                 assert event.stream_id not in live
                 live.add(event.stream_id)
-            elif isinstance(event, DataCame | RequestEnded):
+            elif isinstance(event, DataReceived | RequestEnded):
                 assert event.stream_id in live
-            elif isinstance(event, StreamGone):
+            elif isinstance(event, StreamEnded):
                 live.remove(event.stream_id)
         assert peer.connection.open_streams == len(live)
         if peer.events and isinstance(peer.events[-1], ConnectionFailed):
             assert not live
     for event in list(peer.events):
-        if isinstance(event, RequestBegan):
+        if isinstance(event, RequestStarted):
             peer.connection.finish(event.stream_id, b"\x88")
     assert peer.connection.open_streams == 0
 
@@ -115,7 +115,7 @@ def joined_events(peer):
     found = []
     bodies = {}
     for event in peer.events:
-        if isinstance(event, DataCame):
+        if isinstance(event, DataReceived):
             bodies[event.stream_id] = bodies.get(event.stream_id, b"") + bytes(event.data)
             if not event.ended:
                 continue
@@ -204,7 +204,7 @@ def test_a_failed_connection_ignores_further_bytes():
     peer = Peer()
     peer.say(peer.headers(1), frame(HEADERS, WHOLE, 2, b"\x88"))
     peer.take()
-    assert peer.events[-2:] == [StreamGone(1), peer.events[-1]]
+    assert peer.events[-2:] == [StreamEnded(1), peer.events[-1]]
     peer.connection.finish(1, b"\x88")
     peer.connection.resume()
     assert peer.take() == []
@@ -239,7 +239,7 @@ def test_an_error_after_the_end_does_not_change_the_last_stream():
     peer.connection.end()
     peer.say(peer.headers(3), frame(PING, 0, 1, bytes(8)))
     assert last_streams(peer) == [1, 1]
-    assert peer.events[-2] == StreamGone(1)
+    assert peer.events[-2] == StreamEnded(1)
 
 
 MUCH = 2**20

@@ -22,7 +22,7 @@ from support.http2 import (
 
 from reference_server.frontends.grpc.http2 import header_blocks
 from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
-from reference_server.frontends.grpc.http2.receiving import DataCame, StreamGone
+from reference_server.frontends.grpc.http2.receiving import DataReceived, StreamEnded
 
 HEAD = header_blocks.write([(b":status", b"200")])
 TAIL = header_blocks.write([(b"grpc-status", b"0")])
@@ -113,7 +113,7 @@ def test_trailers_do_not_wait_behind_another_streams_data():
 def test_nothing_is_sent_on_an_ended_stream():
     peer = asking(1)
     peer.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
-    assert peer.events[-1] == StreamGone(1)
+    assert peer.events[-1] == StreamEnded(1)
     peer.connection.reply(1, HEAD, (b"abc",), TAIL)
     peer.connection.headers(1, HEAD)
     peer.connection.data(1, b"abc")
@@ -170,7 +170,7 @@ def test_padding_counts_for_the_window():
     peer = Peer(Limits(stream_window=1_000))
     peer.say(peer.headers(1), frame(DATA, 8, 1, b"\xff" + b"ab" + bytes(255)))
     peer.say(frame(DATA, 8, 1, b"\xff" + b"cd" + bytes(255)))
-    came = [bytes(event.data) for event in peer.events if isinstance(event, DataCame)]
+    came = [bytes(event.data) for event in peer.events if isinstance(event, DataReceived)]
     assert came == [b"ab", b"cd"]
     (update,) = peer.took(WINDOW_UPDATE)
     assert int.from_bytes(update.payload, "big") == 516
