@@ -1,4 +1,4 @@
-"""Opens all parts of a runtime in the order of their dependence."""
+"""Opens all parts of a runtime in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Assembly:
     sequences: SequenceStates | None
     """None if the graph has no state."""
     unplanned: tuple[str, ...]
-    """Memory and work that is in no plan, as lines of the report."""
+    """Memory and work that no plan contains, as lines of the report."""
     histogram: Histogram | None
     """The sizes recorded earlier, from which gears were derived."""
     report: tuple[str, ...]
@@ -276,8 +276,8 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
         return ()
     if engine.compiles_each_shape and not (gears.fixed and config.oversize == "error"):
         fault = (
-            "parameter 'gears.<axes>': found sizes that are free, expected gears for batch and "
-            "every axis, and oversize: error: each set of sizes is compiled at its first "
+            "parameter 'gears.<axes>': found sizes without gears, expected gears for batch and "
+            "every axis, and 'oversize: error'. The engine compiles each set of sizes at its first "
             "execution, which takes seconds to minutes"
         )
         raise ConfigFault(config.model, [fault])
@@ -391,7 +391,7 @@ def _sequences(
     backend: DeviceBackend,
     plan: Plan,
 ) -> SequenceStates | None:
-    """Return the states of sequences, and give `group` the blocks of those that grow."""
+    """Return the states of sequences, and give `group` the blocks of the growing states."""
     if not contract.states and group is None:
         return None
     # Only loaded for graphs with states.

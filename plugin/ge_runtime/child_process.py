@@ -33,7 +33,7 @@ from ge_runtime.child_process import limit_memory
 limit_memory()
 sys.exit(import_module(module).main(arguments))
 """
-"""Code of a process that executes a graph, with the import path of this process."""
+"""The code that a child process runs; `paths` is the import path of the parent process."""
 
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """The start of a traceback's line that names the exception."""
@@ -59,7 +59,7 @@ class ChildResult:
 
     outcome: Outcome
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Named values read from the output, if the caller reads any."""
+    """Named values that the caller has read from the output; empty as returned here."""
     exit_code: int = 0
     error: str = ""
     """The most useful line of the error output; empty if `outcome` is DONE."""
@@ -84,8 +84,8 @@ def run_command(
         command: The executable and its arguments.
         timeout_s: Seconds until the command is killed; None for no limit.
         stdin: The standard input.
-        shows_stderr: True if the error output goes to that of this process.
-        env: The environment; that of this process by default.
+        shows_stderr: True to write the child's error output to the error output of this process.
+        env: The environment; by default that of this process.
     """
     try:
         process = subprocess.Popen(
@@ -133,8 +133,8 @@ def run_graph_process(
     """Run a module's `main(arguments)` in a process that executes a graph.
 
     A graph may crash the engine at sizes that it does not expect, or need more memory than the
-    machine has. The process can allocate only free memory. Its temporary files are removed even if
-    it crashes. For other arguments and the result see `run_command`.
+    machine has. So `limit_memory` is called in the process, and its temporary files are removed
+    even if it crashes. For other arguments and the result see `run_command`.
     """
     paths = "\n".join(str(Path(path).absolute()) for path in sys.path)
     with TemporaryDirectory(prefix="ge_runtime_graph_") as scratch:
@@ -151,7 +151,7 @@ def run_graph_process(
 def cleanup_on_termination() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit, so that child processes and folders are removed.
 
-    For the main thread.
+    Must be called in the main thread.
     """
 
     def end(number: int, _: object) -> None:
@@ -166,9 +166,9 @@ def cleanup_on_termination() -> Iterator[None]:
 
 
 def limit_memory() -> None:
-    """Let this process fail to allocate more memory than the machine has available.
+    """Make allocations of this process fail beyond the memory that the machine has available.
 
-    Without a limit the kernel would end this process, or another one that needs more.
+    Without a limit the kernel would kill this process, or another process that uses more memory.
     """
     free = [limit.free_bytes for limit in read_limits()]
     if not free:

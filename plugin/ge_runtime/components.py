@@ -2,7 +2,7 @@
 
 Classes are written as "module:Class" and imported when they are chosen, so that a model on the CPU
 loads no code for other devices. Another package registers its engine with an entry point of the
-group `ge_runtime.engines`, whose object is one or several `EngineEntry`.
+group `ge_runtime.engines`. The object of the entry point is one `EngineEntry` or several.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Requirement:
     name: str
     """The name in messages."""
     install: str = ""
-    """The command that installs it; by default `pip install` of its name."""
+    """The command that installs the package; by default `pip install NAME`."""
     module: str = ""
-    """The module to import, if it is not the name."""
+    """The module to import, if it is not called `name`."""
     file: str = ""
-    """A path in the package that builds for other devices lack."""
+    """A path in the package that is missing in builds for other devices."""
 
     @property
     def cure(self) -> str:
@@ -53,7 +53,7 @@ class EngineEntry:
     """The class, an `engines.base.Engine`, which the backend of its device opens."""
     requires: Requirement
     backend: str = ""
-    """The class of the device backend that opens it, if it is not the device's own."""
+    """The class of the device backend that opens the engine, if it is not that of `device_kind`."""
     preferred_because: str = ""
     """The reason why it precedes other engines of its device, for the load report."""
     experimental: bool = False
@@ -63,7 +63,7 @@ class EngineEntry:
 
     @property
     def backend_class(self) -> str:
-        """The class of the device backend that opens it."""
+        """The class of the device backend that opens the engine."""
         return self.backend or DEVICES[self.device_kind].backend
 
 
@@ -76,7 +76,7 @@ class DeviceEntry:
     build: str
     """The command that builds its artifacts."""
     prepare: str = ""
-    """A function to call before packages of this kind are searched."""
+    """A function to call before the packages of engines on this kind of device are searched."""
 
 
 DEVICES: Final[Mapping[str, DeviceEntry]] = {
@@ -88,10 +88,10 @@ DEVICES: Final[Mapping[str, DeviceEntry]] = {
         prepare="ge_runtime.npu.driver.installation:apply_pythonpath",
     ),
 }
-"""Kind of device, the part of 'devices' before the colon, to its entry."""
+"""Kinds of devices by name: the part of the parameter 'devices' before the colon."""
 
 PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.npu.service.backend:ServiceBackend"}
-"""Value of the parameter 'placement' to the device backend that replaces the device's own."""
+"""Device backends that replace the device's own, by the value of the parameter 'placement'."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
 _ENGINES: Final = "ge_runtime.engines"
@@ -149,7 +149,7 @@ _BUILT_IN: Final = (
 
 
 def engine_entries() -> tuple[EngineEntry, ...]:
-    """Return all engines, for each device in order of preference; other packages' are last."""
+    """Return all engines, for each device in order of preference, those of other packages last."""
     return (*_BUILT_IN, *_registered())
 
 
@@ -195,8 +195,8 @@ def _registered() -> tuple[EngineEntry, ...]:
             for entry in [found] if isinstance(found, EngineEntry) else list(found):
                 if (entry.name, entry.device_kind) in taken or entry.device_kind not in DEVICES:
                     raise ValueError(
-                        f"found engine {entry.name} for {entry.device_kind}, expected a name of "
-                        f"its own, for one of: {', '.join(DEVICES)}"
+                        f"found engine {entry.name} for {entry.device_kind}, expected a name that "
+                        f"no other engine has, and one of: {', '.join(DEVICES)}"
                     )
                 taken.add((entry.name, entry.device_kind))
                 entries.append(entry)

@@ -23,9 +23,9 @@ class Counts:
     """All counts since the runtime was opened. Sizes are in elements, times in seconds."""
 
     useful_elements: int = 0
-    """Sum over all executions of rows times their own sizes."""
+    """Elements of the rows in all executions, without padding."""
     executed_elements: int = 0
-    """Sum over all executions of rows times the sizes of the batch, padding included."""
+    """Elements of the batches in all executions, padding included."""
     copied_bytes: int = 0
     """Bytes copied by gather and scatter."""
     launches: int = 0
@@ -38,23 +38,23 @@ class Counts:
     failed_launches: int = 0
     """Failed executions, which are not counted as launches."""
     launch_rows: Counter[int] = field(default_factory=_empty)
-    """Number of rows, without padding, to the number of executions with that number."""
+    """Number of executions by their number of rows, without padding."""
     gear_hits: Counter[str] = field(default_factory=_empty)
-    """Gear, e.g. "8x64", to the number of executions of that size."""
+    """Number of executions by their gear, e.g. "8x64"."""
     shared_launches: Counter[str] = field(default_factory=_empty)
-    """Reason why requests may share an execution (`batching.groups.Reason`) to the number of
-    executions with several requests."""
+    """Number of executions with several requests, by the reason why these requests may share one
+    (`batching.groups.Reason`)."""
     gear_misses: int = 0
     """Requests that fit no gear."""
     workspace_waits: int = 0
     """Executions that had to wait for workspace."""
     workspace_wait_seconds: float = 0.0
     isolations: int = 0
-    """Failed executions that a request may have caused; each was split unless it had only one."""
+    """Failed executions that a request may have caused; each with several requests was split."""
     culprits: int = 0
     """Requests identified as the cause of a failed execution."""
     disabled_sizes: int = 0
-    """Sizes of executions that the engine cannot execute, and that are not tried again."""
+    """Sizes of executions that the engine cannot execute and that are not tried again."""
     departed: int = 0
     """Requests dropped because their callers cancelled or their deadlines passed."""
     refused: int = 0
@@ -113,7 +113,7 @@ _NUMBERS: Final = tuple(f.name for f in fields(Counts) if f.type in ("int", "flo
 
 
 _MOST_PENDING: Final = 64
-"""Number of counts after which they are added up: together, this takes half of the time."""
+"""Number of pending counts at which all are added up. One by one takes twice as long."""
 
 
 class SharedCounts:

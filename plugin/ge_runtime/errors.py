@@ -51,7 +51,7 @@ class EngineLost(RuntimeFault):
 
 
 class ServiceFault(RuntimeFault):
-    """The device service cannot be started or reached, or does not match. Raised at load."""
+    """The device service cannot be started or reached, or refuses a request. Raised at load."""
 
 
 class NoDevice(RuntimeFault):
@@ -97,8 +97,8 @@ class RequestFault(RuntimeFault):
 class InvalidValue(EngineFault, RequestFault):
     """An execution failed because of a value in an input.
 
-    Engines raise it for any value of an execution, also for padding. A request gets it only if it
-    has sent the value, and an EngineFault otherwise.
+    Engines raise it for any value of an execution, also for padding. Only a request that has sent
+    the value gets this fault; other requests get an EngineFault.
     """
 
     @classmethod
@@ -108,7 +108,7 @@ class InvalidValue(EngineFault, RequestFault):
 
     @property
     def named(self) -> tuple[str, int]:
-        """The name of the input and the value; from the text, which other processes receive."""
+        """The name of the input and the value, from the text: other processes send no more."""
         head, _, tail = str(self).partition("': found ")
         return head.partition("input '")[2], int(tail.partition(" ")[0])
 
@@ -121,7 +121,7 @@ class InvalidValue(EngineFault, RequestFault):
 
 
 class ShapeMismatch(RequestFault):
-    """The shape of a tensor of a request is not one that the model accepts."""
+    """The model does not accept the shape of a tensor of the request."""
 
 
 class GearOverflow(ShapeMismatch):

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from ge_runtime.scheduling.state_blocks import SequenceState
 
 OnAnswer: TypeAlias = Callable[[int, Answer], None]
-"""Receives the place of a request in the batch and its answer, before the batch is complete."""
+"""Receives the index of a request in the batch and its answer, before the batch is complete."""
 
 _NOT_EXECUTED: Final = RuntimeFault("not executed")
-"""Holds the place of an answer; never returned."""
+"""Placeholder for the answer of a request that will be executed; never returned."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class Runtime:
             else None
         )
         config = parts.config
-        # The size of a packed execution is the sum of its rows, and rows that stay on the device
-        # cannot be generated.
+        # None if blank executions cannot test a size: that of a packed execution is the sum of its
+        # rows, and rows that stay on the device cannot be generated.
         self._failing = (
             FailingShapes(
                 name, lambda executor, gear: execute_blank(executor, config, gear), self._counts
@@ -325,7 +325,7 @@ class Runtime:
         return usage
 
     def close(self) -> None:
-        """Free the graph and all memory after the executions in progress. Safe to call twice.
+        """Wait for executions in progress, then free all memory. Safe to call twice.
 
         Memory that answers refer to stays valid.
         """
@@ -363,14 +363,14 @@ class Runtime:
             self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
-            # The size that an execution needs, not that of the tensors: gears are chosen for it.
-            # A sequence starts with a past of 0, which no histogram has.
+            # Gears are chosen for the sizes that executions need, not for the sizes of tensors.
+            # A sequence starts with a past of 0, but the sizes of a histogram are at least 1.
             sizes = [max(1, block.needs[axis]) for axis in self.config.limits]
             self._recorded.add((block.rows, *sizes))
         return block
 
     def _with_state(self, block: Block, state: State) -> Block:
-        """Return the request with the state of its sequence, which gets memory to grow."""
+        """Return the request with the state of its sequence; reserve memory for its growth."""
         sequences, limit = self._parts.sequences, self.config.limits.get(PAST, 0)
         if self.config.states.growth is None or sequences is None:
             return block.with_state(state)
@@ -387,7 +387,7 @@ class Runtime:
     def end_sequence(self, sequence: SequenceId, *, departed: bool = False) -> None:
         """End a sequence without a request, and free its states. Safe from any thread.
 
-        departed: whether its caller does not wait any more, which is counted.
+        departed: True to count a request whose caller does not wait any more.
         """
         if departed:
             self._counts.add(Counts(departed=1))
@@ -399,8 +399,8 @@ class Runtime:
     ) -> None:
         """Run all executions.
 
-        release: receives the places in the batch of requests that are answered early; None if all
-        answers wait for the last execution.
+        release: receives the indexes of requests that are answered early; None if all answers wait
+        for the last execution.
         """
         plan, count = request_batch.plan(), len(request_batch)
         tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
@@ -428,7 +428,7 @@ class Runtime:
         originals: Sequence[Tensors],
         members: Sequence[int],
     ) -> None:
-        """Pass on the answers of `members`; `places` are those of the valid requests."""
+        """Send answers to `on_answer`; `places[member]` is the index of a member in the batch."""
         own = [places[member] for member in members]
         answers = request_batch.answers(members)
         self._finish(answers, [originals[place] for place in own])
@@ -443,13 +443,13 @@ class Runtime:
                 if isinstance(answer, RuntimeFault):
                     forget_frames(answer)  # frames hold the tensors of the whole batch
                 self.release(original)
-            elif passthrough:  # the outputs that are request inputs
+            elif passthrough:  # outputs that return inputs of the request
                 answer.update({name: original[source] for name, source in passthrough.items()})
 
     def _record(self, path: Path) -> None:
-        """Add the sizes of this run to the file, which may have those of other instances."""
-        # Not atomic: of two instances that close at the same moment, one may overwrite the other's
-        # sizes, but the file is always complete.
+        """Add the sizes of this run to the file, which may hold sizes of other instances."""
+        # Not atomic: if two instances close at the same moment, the sizes of one may be lost, but
+        # the file is always complete.
         with suppress(FileNotFoundError, HistogramFault):
             self._recorded.merge(Histogram.load(path))
         try:

@@ -3,8 +3,8 @@
 A dimension is a fixed size, the name of an axis whose size each request determines, a relation
 between axes such as "(height + 1) // 2", or UNKNOWN. The batch dimension is never part of a spec.
 
-A relation never decreases when an axis grows. So it is largest at the limits of the axes, for which
-memory is planned, and largest in a batch where the axes are.
+A relation never decreases when an axis grows. So its largest value follows from the limits of the
+axes, for which memory is planned, and its largest value in a batch from the batch's largest axes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Term: TypeAlias = "int | str | tuple[Callable[[int, int], int], Term, Term]"
 """A number, the name of an axis, or an operation on two terms."""
 
 _LONGEST: Final = 200
-"""Characters. The parser is recursive, and no real size needs a longer text."""
+"""Largest length in characters: the parser is recursive. No real size needs a longer text."""
 _WRITTEN: Final = re.compile(r"(?:[A-Za-z_]\w*\b|\d+\b|[\s+*/(),-])+", re.ASCII)
 """Checked before parsing: Python's parser warns about other spellings, such as 1if."""
 _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
@@ -58,7 +58,7 @@ class Relation:
             text: The expression.
 
         Raises:
-            ValueError: The expression is not allowed; with what was expected.
+            ValueError: The expression is not allowed; the text says what was expected.
         """
         if len(text) > _LONGEST or not _WRITTEN.fullmatch(text):
             raise ValueError(_GRAMMAR)
@@ -103,8 +103,8 @@ def _read(node: ast.expr) -> Term:
         raise ValueError("no axis to be subtracted: a size must not fall when an axis grows")
     if isinstance(node.op, ast.FloorDiv) and (varies or _least(right) < 1):
         raise ValueError("divisors that are fixed and at least 1")
-    # A growing factor must not be multiplied by a negative one. `_least` is the minimum of either,
-    # as no term read so far decreases.
+    # A growing factor must not be multiplied by a negative one. `_least` is the minimum of each
+    # factor, as no term read so far decreases.
     if isinstance(node.op, ast.Mult) and (
         (varies and _least(left) < 0) or (any(_axes(left)) and _least(right) < 0)
     ):
@@ -150,7 +150,7 @@ UNKNOWN: Final = -1
 """A size that is only known after the graph was executed."""
 
 ROWS: Final = "batch"
-"""The name of the rows of a batch where axes are named; no axis has this name."""
+"""The name of the batch dimension where axes are named; no axis has this name."""
 
 PAST: Final = "past"
 """The axis along which states of sequences grow; its size is 0 at the start of a sequence."""
@@ -186,7 +186,7 @@ class DType(Enum):
 
     @property
     def library_name(self) -> str:
-        """The name in NumPy and torch, e.g. float32; NumPy has no bfloat16, and neither BYTES."""
+        """The name in NumPy and torch, e.g. float32. NumPy has no bfloat16; both have no BYTES."""
         return self.value.lower().replace("bf", "bfloat").replace("fp", "float")
 
     @property
@@ -223,7 +223,7 @@ class DType(Enum):
 
 
 def _bfloat16(value: float) -> np.uint16:
-    if math.isnan(value):  # rounding its bits up could give those of a number
+    if math.isnan(value):  # rounding up the bits of NaN could yield the bits of a number
         return np.uint16(0x7FC0)
     bits = int(np.float32(value).view(np.uint32))
     return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
@@ -257,7 +257,7 @@ class TensorSpec:
     dtype: DType
     dims: tuple[Dim, ...]
     axes: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """The names among the dimensions, those in relations included, in order."""
+    """The names among the dimensions, including names in relations, in order."""
 
     def __post_init__(self) -> None:
         names: list[str] = []
@@ -274,7 +274,7 @@ class TensorSpec:
         UNKNOWN stays. The value of a relation may be below 1; callers have to check.
 
         Args:
-            sizes: Axis to size.
+            sizes: The size of each axis by name.
 
         Raises:
             KeyError: An axis has no size.

@@ -55,7 +55,7 @@ def test_rows_of_one_request_that_differ_are_refused(opened):
     refused, answer = runtime.infer([request, rows([1, 2], 8)])
     assert isinstance(refused, RequestFault)
     assert str(refused) == (
-        "input 'rate': found rows that differ, expected equal ones (batch_axis.rate: none): the "
+        "input 'rate': found rows that differ, expected equal rows (batch_axis.rate: none): the "
         "graph takes one value for all"
     )
     np.testing.assert_array_equal(answer["y"], [[8, 16]])

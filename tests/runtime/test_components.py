@@ -173,7 +173,7 @@ def test_an_engine_of_another_package_serves_a_model(tmp_path, installed):
             from ge_runtime.components import EngineEntry, Requirement
             ENTRY = EngineEntry("torch", "cpu", ".x", "mine:Engine", Requirement("mine"))
             """,
-            "found engine torch for cpu, expected a name of its own",
+            "found engine torch for cpu, expected a name that no other engine has",
         ),
     ],
 )

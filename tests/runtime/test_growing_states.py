@@ -149,7 +149,7 @@ def test_full_blocks_refuse_a_request_or_end_the_idle_sequence(graph, tmp_path, 
     if policy == "refuse":
         assert isinstance(answer, BlocksTaken)
         assert str(answer) == (
-            "blocks of growing states: found 3 of 3 in use, expected 1 free ones for 1 elements "
+            "blocks of growing states: found 3 of 3 in use, expected 1 free blocks for 1 elements "
             "along 'past'. 'state_blocks' sets their number"
         )
         (later,) = runtime.infer([request([1])], [of(4)])  # it does not start from nothing

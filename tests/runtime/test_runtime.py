@@ -158,8 +158,8 @@ def test_without_a_mask_an_image_between_gears_is_refused(opened):
     assert sound["mean"].shape == (1, 1)
     assert isinstance(refused, GearOverflow)
     assert str(refused) == (
-        "input 'image': found width 9 in shape [1, 1, 3, 9], expected a size of gears.width, 8, "
-        "16: nothing is padded along it (padding.width: equal)"
+        "input 'image': found width 9 in shape [1, 1, 3, 9], expected a size of gears.width (8, "
+        "16): nothing is padded along it (padding.width: equal)"
     )
 
 

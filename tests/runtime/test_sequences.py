@@ -67,8 +67,8 @@ def test_a_sequence_without_a_start_or_after_its_end_is_refused(opened):
     refused = ask(runtime, 1, 5)
     assert isinstance(refused, RequestFault)
     assert str(refused) == (
-        "sequence 5: found no state, expected a request with the START flag before; the state of "
-        "8 sequences at most is kept"
+        "sequence 5: found no state, expected a request with the START flag before; the states "
+        "of at most 8 sequences are kept"
     )
     assert ask(runtime, 1, 5, starts=True, ends=True) == 2
     assert isinstance(ask(runtime, 1, 5), RequestFault)

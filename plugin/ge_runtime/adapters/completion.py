@@ -1,8 +1,8 @@
 """Completes a partial config.pbtxt from the model's graph, for `auto_complete_config`.
 
 Servers take max_batch_size, inputs, outputs and the scheduler from `auto_complete_config`, but no
-parameters. The parameters are passed to `initialize`, which runs in another process, in a file.
-The key of the file is the state of the version folder and the completed configuration.
+parameters. As `initialize` runs in another process, a file passes the parameters to it. The key of
+the file is the state of the version folder and the completed configuration.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _GRAPHS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": ("model.onnx",),
     "torch": ("model.pt2",),
 }
-"""Value of `engine` -> files from which a configuration is derived, in order of preference."""
+"""The files from which a configuration is derived, in order of preference, by value of `engine`."""
 _POLICY: Final = "model_transaction_policy"
 """The section that marks a completed configuration; its default value has no other effect. If
 config.pbtxt has this section, the stored parameters are looked up at each load."""
 _BY_HAND: Final = ("aipp", "generate", "jpeg", "prepared", "resident", "rows", "stages", "state")
-"""Parameters, or their families, of models whose inputs are not those of one graph."""
+"""First parts of parameters of models whose inputs are not the inputs of one graph."""
 _ENTRIES_MOST: Final = 256
 _TIMEOUT_S: Final = 600
 _DERIVING: Final = "ge_runtime.cli.complete"
-"""The module whose `main` derives a completion; this package may not import the one above it."""
+"""The module whose `main` derives a completion; `adapters` may not import `cli`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Completion:
     sections: Json
     """The sections of the completed configuration that changed."""
     parameters: Mapping[str, str]
-    """Parameters that were not written."""
+    """The derived parameters; config.pbtxt does not have them."""
     lines: Sequence[str]
     """The decisions with their evidence, for the log."""
 
@@ -70,7 +70,7 @@ class Completion:
 
 
 def lacking(config: Json) -> list[str]:
-    """Return the names of what a configuration lacks; empty if nothing has to be derived."""
+    """Return the names of lines that config.pbtxt lacks; empty if nothing has to be derived."""
     given = texts(config)
     found = [f"{kind}s" for kind in ("input", "output") if not config.get(kind)]
     for kind in ("input", "output"):
@@ -89,7 +89,7 @@ def _lacking_in(kind: str, tensor: Json, given: Json, *, batched: bool) -> Itera
         yield f"data_type of {kind} '{name}'"
     if not dims and "reshape" not in tensor:
         yield f"dims of {kind} '{name}'"
-    # Outputs of requests that are executed alone need no names of sizes.
+    # Without a batch dimension each request is executed alone, so outputs need no names of sizes.
     needed = kind == "input" or batched
     passed = f"pass.{name}" in given or name in (
         text for key, text in given.items() if key.startswith("pass.")
@@ -105,7 +105,7 @@ def texts(config: Json) -> dict[str, str]:
 
 
 def dims_of(tensor: Json) -> list[int]:
-    """Return the dims of a tensor that the model receives."""
+    """Return the dims of a tensor as the model receives it, after `reshape`."""
     reshape = tensor.get("reshape")
     dims = tensor.get("dims") if reshape is None else reshape.get("shape")
     return [int(dim) for dim in dims or ()]
@@ -138,11 +138,11 @@ def complete(
                 "`ge-runtime init model.onnx` writes"
             )
         return
-    found = _kept(version_dir, config)
+    found = _load_kept(version_dir, config)
     if found is None:
         log(f"{name}: {lacks}: deriving it from executions of {graph.name}")
-        found = _derived(config, graph, wanted)
-        _keep(version_dir, config, found)
+        found = _derive(config, graph, wanted)
+        _save_kept(version_dir, config, found)
     else:
         log(f"{name}: {lacks}: an earlier load has derived it from {graph.name}")
     for line in found.lines:
@@ -150,7 +150,7 @@ def complete(
     config.update(found.sections)
     config.setdefault(_POLICY, {}).setdefault("decoupled", False)
     if found.parameters:
-        _keep(version_dir, config, found)
+        _save_kept(version_dir, config, found)
 
 
 def restore(config: Json, version_dir: Path) -> tuple[Json, list[str]]:
@@ -171,12 +171,12 @@ def restore(config: Json, version_dir: Path) -> tuple[Json, list[str]]:
     graph = _graph(config, version_dir)
     if policy is None or graph is None:
         return config, []
-    found = _kept(version_dir, config)
+    found = _load_kept(version_dir, config)
     if found is None:
         wanted = lacking(config)
         if policy.get("decoupled") or not wanted:
             return config, []
-        found = _derived(config, graph, wanted)
+        found = _derive(config, graph, wanted)
     parameters = {key: {"string_value": text} for key, text in found.parameters.items()}
     line = ", ".join(f"{key}={text!r}" for key, text in found.parameters.items())
     merged = {**parameters, **(config.get("parameters") or {})}
@@ -192,7 +192,7 @@ def _graph(config: Json, version_dir: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _derived(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
+def _derive(config: Json, graph: Path, wanted: Sequence[str]) -> Completion:
     """Derive a completion in another process, which a graph may crash."""
     name = config.get("name", "")
     lacks = (
@@ -220,7 +220,7 @@ def _file(version_dir: Path, config: Json) -> CacheFile | None:
         files = [
             [str(path.relative_to(version_dir)), stat.st_size, stat.st_mtime_ns]
             for path in sorted(version_dir.rglob("*"))
-            # Python changes this folder.
+            # Python changes __pycache__ when it imports modules.
             if "__pycache__" not in path.parts and path.is_file()
             for stat in (path.stat(),)
         ]
@@ -256,7 +256,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _kept(version_dir: Path, config: Json) -> Completion | None:
+def _load_kept(version_dir: Path, config: Json) -> Completion | None:
     file = _file(version_dir, config)
     data = None if file is None else file.load()
     if file is None or data is None:
@@ -268,7 +268,7 @@ def _kept(version_dir: Path, config: Json) -> Completion | None:
         return None
 
 
-def _keep(version_dir: Path, config: Json, found: Completion) -> None:
+def _save_kept(version_dir: Path, config: Json, found: Completion) -> None:
     file = _file(version_dir, config)
     if file is None or not file.save(found.as_json()):
         return

@@ -29,15 +29,15 @@ _OPTIONS: Final = {
     "top_k": int,
     "seed": int,
 }
-"""Inputs that are not the graph's, [1] each, to the type of their value."""
+"""Inputs with dims [1] that are options of a stream: the type of the value by name of the input."""
 _ROWS: Final = 8
-"""Streams decoded together if config.pbtxt gives no number."""
+"""Number of streams that are decoded together, if config.pbtxt does not give it."""
 _NEVER_IDLE: Final = 10**15
-"""Microseconds: streams are ended by this module, not after an idle time."""
+"""In microseconds: this module ends streams, not the scheduler after an idle time."""
 
 
 def open_model(args: Mapping[str, str], pb_utils: PbUtils) -> GraphModel | GenerationModel:
-    """Open the model that config.pbtxt describes: one that streams, if it has `generate.<output>`.
+    """Open the model. It streams tokens if config.pbtxt has the parameter `generate.<output>`.
 
     See `GraphModel` for arguments and exceptions.
     """
@@ -49,7 +49,8 @@ def open_model(args: Mapping[str, str], pb_utils: PbUtils) -> GraphModel | Gener
 class GenerationModel:
     """A decoder as a decoupled Triton model, to which a `model.py` delegates.
 
-    A thread executes all streams together, one token each in a step. `execute` returns at once.
+    A thread decodes all streams together: each step yields one token of each stream. `execute`
+    returns at once.
     """
 
     def __init__(self, args: Mapping[str, str], pb_utils: PbUtils) -> None:
@@ -93,7 +94,7 @@ class GenerationModel:
         except BaseException:
             runtime.close()
             raise
-        # As many as streams that are decoded: a client that does not read delays few others.
+        # One per decoded stream, so that a client that does not read delays few other clients.
         self._outboxes = [Outbox(pb_utils, f"{name}_{row}") for row in range(runtime.config.rows)]
         self._numbers = itertools.count(1)
         self._changed = Condition()
@@ -103,7 +104,7 @@ class GenerationModel:
         self._thread.start()
 
     def execute(self, requests: Sequence[Request]) -> None:
-        """Start a stream for each request. Returns at once; responses are sent by senders."""
+        """Start a stream for each request. Returns at once; outboxes send the responses."""
         for request in requests:
             answers = _Answers(self, request)
             stream = attempt(lambda own: self._stream(own, answers), request)  # noqa: B023
@@ -154,8 +155,8 @@ class GenerationModel:
             self._metrics.note()
 
     def _stream(self, request: Request, answers: _Answers) -> TokenStream:
-        """Return the stream of a request. Raises RequestFault for an option's value."""
-        # Copies, as the memory of requests is the server's after `execute`.
+        """Return the stream of a request. Raises RequestFault for an invalid input or option."""
+        # Copied, as the server reuses the memory of requests after `execute`.
         tensors = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
         given = self._defaults | {
             name: kind(tensors.pop(name).reshape(-1)[0])
@@ -240,12 +241,12 @@ def graph_config(model_config: Mapping[str, Any]) -> tuple[dict[str, Any], str, 
         expected = "the graph's type and dims, e.g. FP32[tokens,50257]"
         raise RuntimeFault(f"parameter '{outputs[0]}': found {found}; expected {expected}")
     if len(declared) != 1 or not DType.of_config(declared[0]["data_type"]).is_integer:
-        expected = "one of integers, [1]: the token of a response"
+        expected = "one with integers and dims [1]: the token of a response"
         raise RuntimeFault(f"output: found {len(declared)} output(s); expected {expected}")
     for own in model_config.get("input") or ():
         if own["name"] in _OPTIONS and not _is_number(own):
             found = f"{own['data_type'].removeprefix('TYPE_')} of dims {own['dims']}"
-            expected = "a number of dims [1]: it is an option of a stream"
+            expected = "a number of dims [1], as this input is an option of a stream"
             raise RuntimeFault(f"input '{own['name']}': found {found}; expected {expected}")
     rows = _number("rows", parameters.get("rows") or model_config.get("max_batch_size") or _ROWS)
     if rows < 1:
@@ -304,7 +305,7 @@ def _number(key: str, text: object, kind: Callable[[Any], Any] = int) -> Any:  #
 
 
 def _ids(runtime: Runtime) -> TensorSpec:
-    """Return the input with token ids: integers along the axis by which the states grow."""
+    """Return the input with token ids: integers along the axis whose size is the states' growth."""
     growth = runtime.config.states.growth
     if growth is not None:
         for spec in runtime.config.inputs:

@@ -23,15 +23,15 @@ class JpegInputs:
 
     def prepare(self, requests: Sequence[Tensors]) -> Sequence[Result]:
         """Return each request's images, uint8 [rows, height, width, channels], or its fault."""
-        return [self._prepared(request) for request in requests]
+        return [self._images_of(request) for request in requests]
 
-    def _prepared(self, request: Tensors) -> Result:
+    def _images_of(self, request: Tensors) -> Result:
         try:
-            return {name: self._made(own, request) for name, own in self._pictures.items()}
+            return {name: self._decode(own, request) for name, own in self._pictures.items()}
         except RequestFault as fault:
             return fault
 
-    def _made(self, picture: JpegPicture, request: Tensors) -> Array:
+    def _decode(self, picture: JpegPicture, request: Tensors) -> Array:
         files = request[picture.source].reshape(-1)
         images = np.empty((len(files), *picture[1:]), np.uint8)
         for row, file in enumerate(files):

@@ -70,7 +70,7 @@ GAUGES: Final = {
 """Current values, exported as ge_runtime_<name>."""
 
 _ROW_BUCKETS: Final = (math.inf, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Upper bounds, the largest first: at any time, no bucket counts less than a smaller one."""
+"""Upper bounds, the largest first, so that no bucket ever counts less than a smaller bucket."""
 
 
 class MetricsExporter:
@@ -165,7 +165,7 @@ class MetricsExporter:
         if timer is not None:
             timer.cancel()
         self.export()
-        with self._exporting:  # a timer that expired before `cancel` finds it closed
+        with self._exporting:  # a timer that expired before `cancel` exports nothing after this
             self._closed = True
 
     def _fire(self) -> None:

@@ -58,7 +58,7 @@ class Request(Protocol):
         """Return the sequence of the request; 0 or "" if it belongs to none."""
 
     def flags(self) -> int:
-        """Return the sequence flags: 1 if the request starts it, 2 if it ends it, or their sum."""
+        """Return the sequence flags: 1 for the first request, 2 for the last, 3 for both."""
 
     def timeout(self) -> int:
         """Return the client's timeout in microseconds, or 0."""
@@ -107,7 +107,7 @@ class PbUtils(Protocol):
 
 
 # BF16 is exchanged with Triton by DLPack, as NumPy has no such type: the runtime keeps the bits in
-# a uint16 array. Changing the type code in a capsule turns uint16 into BF16 and back, uncopied.
+# a uint16 array. Changing the type code in a capsule turns uint16 into BF16 and back: no copy.
 
 # Type codes and the device of DLPack: https://dmlc.github.io/dlpack/latest/c_api.html
 _UINT: Final = 1
@@ -190,7 +190,7 @@ Result: TypeAlias = Tensors | Exception
 Read = TypeVar("Read")
 
 OnResult: TypeAlias = Callable[[int, Result], None]
-"""Receives the place of a request and its result while others are still executed."""
+"""Receives the index of a request and its result while other requests are still executed."""
 
 Send: TypeAlias = Callable[[Request, object], None]
 """Sends the one response to a request."""
@@ -266,20 +266,20 @@ def respond_to(
     Args:
         pb_utils: The module `triton_python_backend_utils`.
         requests: The requests.
-        read: Returns the function's input for a request; an exception becomes its response.
+        read: Returns the function's input for a request; an exception becomes the response.
         function: Returns one result per input. Results that it passes to its second argument are
-            sent immediately, and None takes the response's place in the list.
+            sent immediately; the returned list has None for them.
         bfloat16: The outputs that are uint16 arrays of BF16 bits.
         log: Receives errors that are not the client's.
         send: Sends the response to a request immediately.
         always: Outputs that are returned even if the client did not request them, because the
             server stores them, such as the next state of a sequence.
-        derive: Returns a request's outputs with those that are computed from them; an exception
-            becomes the response.
+        derive: Returns a request's outputs together with the outputs computed from them; an
+            exception becomes the response.
     """
     results: list[Any] = []
     batch: list[Read] = []
-    places: list[int] = []  # of `batch`
+    places: list[int] = []  # the index of the request of each item of `batch`
     for place, request in enumerate(requests):
         try:
             batch.append(read(request))
@@ -360,7 +360,7 @@ class _Responses:
         self._derive = derive
         self._bfloat16 = bfloat16
         self._log = log
-        # A request batch that fails as a whole gives all its requests the same exception.
+        # Ids of exceptions: all requests of a request batch that fails get the same exception.
         self._logged: set[int] = set()
 
     def of(self, request: Request, result: Result) -> object:
@@ -396,7 +396,7 @@ class _Responses:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the message of a RuntimeFault, which is complete; the traceback of other errors."""
+    """Return the traceback of an error; of a RuntimeFault only the message, which is complete."""
     if isinstance(error, RuntimeFault):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()

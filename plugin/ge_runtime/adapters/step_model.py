@@ -27,9 +27,9 @@ Step: TypeAlias = OnnxStep | OpenVinoStep | TorchStep
 Config = TypeVar("Config")
 
 DEFAULT_MAX_BATCH_SIZE: Final = "default-max-batch-size"
-"""The parameter with which a server passes its setting of this name to `complete`."""
+"""The parameter that passes the server's setting `default-max-batch-size` to `complete`."""
 _DEFAULT: Final = 4
-"""Triton's default of that setting."""
+"""Triton's default of the setting `default-max-batch-size`."""
 _STEPS: Final[Mapping[str, type[OnnxStep] | type[OpenVinoStep] | type[TorchStep]]] = {
     "onnxruntime": OnnxStep,
     "openvino": OpenVinoStep,
@@ -38,7 +38,7 @@ _STEPS: Final[Mapping[str, type[OnnxStep] | type[OpenVinoStep] | type[TorchStep]
 
 
 class StepModel:
-    """One instance of a model of such a backend. Triton calls it from one thread at a time."""
+    """One instance of a model of one of these backends. For one thread at a time."""
 
     def __init__(self, args: Mapping[str, str], pb_utils: PbUtils) -> None:
         """Open and check the graph.

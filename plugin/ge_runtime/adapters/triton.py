@@ -107,8 +107,8 @@ class GraphModel:
         log_decisions(pb_utils, runtime)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._stateful = bool(runtime.config.states.outputs)
-        # tritonserver's traces accept nothing from models. The first request shows it.
         self._traceable: bool | None = None
+        """True if traces have `record_span` (tritonserver's do not); None before a request."""
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
         try:
             self._decode_jpeg(instance_name)
@@ -175,8 +175,8 @@ class GraphModel:
         if not self._stateful:
             responses = self._execute(requests)
         else:
-            # Triton fills batches of `direct` sequences with requests of no sequence, whose content
-            # is arbitrary.
+            # Triton fills batches of `direct` sequences with requests of arbitrary content that
+            # belong to no sequence.
             own_requests = [bool(request.correlation_id()) for request in requests]
             answers = iter(self._execute(list(compress(requests, own_requests))))
             empty = self._pb_utils.InferenceResponse
@@ -227,7 +227,7 @@ class GraphModel:
         ready = self._runtime.is_ready()
         if ready is not self._ready:
             self._ready = ready
-            self._metrics.note()  # requests do not, while it is not ready, and gauges show why
+            self._metrics.note()  # as no request causes an export now; the gauges show the reason
         return ready
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ _END: Final = 2
 
 
 def _step_of(request: Request) -> SequenceStep | None:
-    """Return the step of its sequence that a request is, or None."""
+    """Return the request as a step of its sequence; None if it belongs to no sequence."""
     # Only loaded for models with states.
     from ge_runtime.scheduling.sequences import SequenceStep
 
@@ -291,7 +291,7 @@ def _recorder_of(request: Request) -> Callable[[Executed], None] | None:
 
 
 def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> None:
-    """Raise RuntimeFault unless the output is as declared: Triton would return anything.
+    """Raise RuntimeFault unless the output is as declared, which Triton does not check.
 
     lead: the rows of the request, () if it has none.
     """
@@ -358,7 +358,7 @@ class Outbox:
         return self._waiting.unfinished_tasks
 
     def put(self, request: HasSender, response: object, *, final: bool = True) -> None:
-        """Queue a response to this request; returns immediately. final: it is the last one."""
+        """Queue a response to this request; returns immediately. final: True for the last."""
         self.used = True
         self._waiting.put((request, response, self._final if final else 0))
 

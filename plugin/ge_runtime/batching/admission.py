@@ -19,24 +19,24 @@ class Block(NamedTuple):
 
     rows: int
     sizes: Mapping[str, int]
-    """Axis to its size in this request's tensors."""
+    """Size of each axis in this request's tensors."""
     lengths: Mapping[str, Sequence[int]]
-    """Axis with lengths to the end of each row's data, at most the axis' size."""
+    """For each axis with lengths, the end of each row's data, at most the axis' size."""
     tensors: Tensors
     """Tensors of shape [rows, ...]."""
     needs: Mapping[str, int]
-    """Axis to the size that a batch needs for these rows: along axes of outputs the request's own
-    size, which its answer has; along others the length of the longest row."""
+    """Size along each axis that a batch needs for these rows: along axes of outputs the request's
+    own size, which its answer has; along other axes the length of the longest row."""
     kind: bytes = b""
     """Only blocks with equal kinds share an execution; see `groups.kind_of`."""
     state: Mapping[str, Array] | None = None
-    """Graph input to the state of the request's sequence, [1, *dims], which the execution updates;
+    """State of the request's sequence, [1, *dims] by graph input, which the execution updates;
     None without a sequence."""
 
     def with_state(self, state: Mapping[str, Array], past: int | None = None) -> Block:
-        """Return the request with the state of its sequence. Raises RequestFault for more rows.
+        """Return the request with the state of its sequence. Raises RequestFault for several rows.
 
-        past: the size of states that grow; None if there are none.
+        past: the size of the states that grow; None if no state grows.
         """
         if self.rows != 1:
             raise RequestFault(f"found {self.rows} rows in a request of a sequence, expected 1")

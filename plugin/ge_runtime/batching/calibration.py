@@ -1,7 +1,7 @@
 """Calibration: fits the cost model to executions measured at load.
 
-The caller executes and reads the clocks. This module decides which sizes to measure, when enough
-time was spent, which model follows, and whether it is reliable.
+The caller executes and reads the clocks. This module decides which sizes to measure and when enough
+time was spent, derives the model, and decides whether it is reliable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROUNDS: Final = 6
 """Largest number of executions of one size."""
 
 RELIABLE_SCATTER: Final = 0.5
-"""The root of the mean squared logarithm of measured / predicted above which a calibration is
-unreliable. Idle machines have 0.05 to 0.2, a machine shared with eight processes up to 0.35."""
+"""Largest scatter of a reliable calibration: the root of the mean squared logarithm of measured /
+predicted. It is 0.05 to 0.2 on an idle machine, up to 0.35 if eight other processes use it."""
 
 RELIABLE_WEIGHT: Final = 128.0
-"""Weight of a calibration, in serving executions: see LiveCost."""
+"""Weight of a reliable calibration, in executions of requests: see LiveCost."""
 
 UNRELIABLE_WEIGHT: Final = 1.0
 """Weight of an unreliable calibration."""
@@ -34,12 +34,12 @@ UNRELIABLE_WEIGHT: Final = 1.0
 _MOST_SIZES: Final = 48
 _LEAST_SIZES: Final = 4
 _LARGEST_SHARE: Final = 1 / 8
-"""Share of the budget that one execution may take if _LEAST_SIZES others were measured: several
-executions of each size are worth more than one that takes all the time."""
+"""Share of the budget that one execution may take after _LEAST_SIZES sizes were measured: several
+executions of each size are worth more than one execution that takes all the time."""
 
 _WALL_PREFERENCE: Final = 1.2
-"""Ratio by which the wall clock may scatter more than CPU time, as CPU time does not show how well
-threads share the work."""
+"""The wall clock is used if it scatters at most this many times as much as CPU time, which does not
+show how well threads share the work."""
 
 _COMPUTES: Final = 4.0
 """Wall-clock time per CPU time up to which a disturbed process counts as computing."""
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
     wall_s: float
     cpu_s: float | None = None
-    """CPU time of all threads of this process; None if others compute for it."""
+    """CPU time of all threads of this process; None if a device or another process computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Timing:
     gear: Gear
     seconds: float
     samples: int = 1
-    """Number of executions, of which this is the lower quartile."""
+    """Number of executions; `seconds` is the lower quartile of their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +115,15 @@ def calibrate(
 ) -> Calibration:
     """Measure executions now, and fit the cost model with the least squared relative error.
 
-    Sizes take turns, so that a disturbance of the machine affects all alike, and the lower quartile
-    of each counts. From the second execution on, none starts that could exceed the remaining
-    budget.
+    The sizes are executed in turn, so that a disturbance of the machine affects all sizes alike.
+    The lower quartile of each size counts. After the first execution, an execution that could
+    exceed the remaining budget does not start.
 
-    Other processes on the same cores make the wall clock several times as long, and hardly change
-    the CPU time. So CPU time, where it is known, is used if the wall clock scatters more.
+    Other processes on the same cores make the wall-clock time several times as long, and hardly
+    change the CPU time. So known CPU times are used if the wall clock scatters more.
 
-    Samples that no cost model explains, or only one size of several, are unreliable. The cost is
-    then one by which sharing gains nothing. Deterministic for given samples.
+    Samples are unreliable if no cost model explains them, or if only one of several was timed.
+    By the returned cost, sharing then gains nothing. Deterministic for given samples.
 
     Args:
         execute: Runs one execution of a size and returns its time; it may raise EngineFault.
@@ -194,7 +194,7 @@ def _execute_in_turns(
 
 
 def _upper_bound_s(size: _Size, timed: Sequence[_Size], yardstick: CostModel) -> float:
-    """Return an upper bound on the time of this size, for every cost model that fits the others.
+    """Return an upper bound on the time of this size, for every cost model that fits `timed`.
 
     Time grows at most as rows^1.5 and, at equal rows, as the square of a row's elements.
     """
@@ -222,7 +222,7 @@ def _timing(size: _Size, seconds_of: Callable[[Sample], float]) -> Timing:
 def _wall_per_cpu(timed: Sequence[_Size]) -> float | None:
     """Return wall-clock seconds per CPU second; None if CPU time is not meaningful.
 
-    It is not if others compute, or for executions that wait more than they compute.
+    It is not meaningful if another process computes, or if executions mostly wait.
     """
     samples = [sample for size in timed for sample in size.counted]
     shares = [each.wall_s / _cpu_s(each) for each in samples if _cpu_s(each) >= _TICK_S]

@@ -38,26 +38,26 @@ _ONE: Final = np.ones(1, np.int64)
 class CostModel:
     """The time of an execution: launch + rows * elements * (a + b * elements + c * sqrt(rows)).
 
-    The elements are those of one row. Their square is for operations on all pairs of positions,
-    such as attention. The root of the rows is for batches that do not fit into caches, whose rows
-    become more expensive with their number. No coefficient is negative, so the time never decreases
-    when rows or elements grow. Immutable.
+    `elements` is the size of one row. Its square is for operations on all pairs of positions, such
+    as attention. The root of the rows is for batches that do not fit into caches: the more
+    rows such a batch has, the longer each row takes. No coefficient is negative, so the time never
+    decreases when rows or elements grow. Immutable.
 
-    A graph without padding computes the elements of requests only, and pairs of padded positions.
-    For its executions `valid` is the number of the requests' elements: it replaces
-    rows * elements in all terms but that of the squared elements.
+    A graph that removes padding computes only the requests' elements, but all pairs of padded
+    positions. For its executions `valid`, the number of the requests' elements, replaces
+    rows * elements in all terms except the term of the squared elements.
     """
 
     launch_s: float
     """Seconds of every execution, independent of its size."""
     element_s: float
-    """Seconds per element of a row."""
+    """The coefficient a: seconds per element of a row."""
     element2_s: float
-    """Seconds per squared element of a row."""
+    """The coefficient b: seconds per squared element of a row."""
     terms: tuple[tuple[str, ...], ...]
-    """The distinct tuples of axes of the inputs; with none, a row counts as one element."""
+    """The distinct tuples of axes of the inputs; if empty, a row counts as one element."""
     growth_s: float = 0.0
-    """Seconds per element of a row and root of the rows."""
+    """The coefficient c: seconds per element of a row, to be multiplied by the root of the rows."""
 
     def __str__(self) -> str:
         growth = f", growth {self.growth_s * 1e9:.3g} ns" if self.growth_s else ""
@@ -77,7 +77,7 @@ class CostModel:
         )
 
     def elements(self, extents: Mapping[str, int]) -> int:
-        """Return the elements of one row: the sum over terms of the product of its extents."""
+        """Return the elements of one row: the sum of each term's product of extents."""
         return elements_of(self.terms, extents)
 
     def seconds(self, rows: int, extents: Mapping[str, int], valid: int | None = None) -> float:
@@ -112,15 +112,15 @@ class CostModel:
             computed = valid * (self.element_s + _ROOTS.take(rows, mode="clip") * self.growth_s)
             pairs = np.multiply(rows, elements, dtype=np.float64) * elements
             return np.asarray(self.launch_s + computed + pairs * self.element2_s)
-        # In place, as batches of many requests make large arrays. The part that depends on elements
-        # alone is small where rows alone are large.
+        # In place, as batches of many requests make large arrays. `row_s` does not depend on the
+        # rows, so it is small if only `rows` is large.
         row_s = np.multiply(elements, self.element2_s, dtype=np.float64)
         row_s += self.element_s
         row_s *= elements
         if not self.growth_s:
             result: NDArray[np.float64] = row_s * rows
         else:
-            # Clipped below too: for all runs of a batch, some differences of rows are negative.
+            # Clipped below too: the partitioner passes negative rows for runs that do not exist.
             result = _ROOTS.take(rows, mode="clip") * (elements * self.growth_s)
             result += row_s
             result *= rows
@@ -129,7 +129,7 @@ class CostModel:
 
 
 def elements_of(terms: Sequence[Sequence[str]], extents: Mapping[str, int]) -> int:
-    """Return the sum over terms of the product of its extents; 1 without terms."""
+    """Return the sum of each term's product of extents; 1 without terms."""
     if not terms:
         return 1
     # Loops: for the one or two axes of most models, generators take longer than the products.
@@ -143,37 +143,38 @@ def elements_of(terms: Sequence[Sequence[str]], extents: Mapping[str, int]) -> i
 
 
 BATCH: Final = 64
-"""Number of executions after which the model is fitted again: 0.16 ms, or 2.5 us for each."""
+"""Number of executions after which the model is fitted again, in 0.16 ms: 2.5 us per execution."""
 
 MEMORY: Final = 1024.0
-"""Number of serving executions after which an older one counts a third of a new one."""
+"""Number of executions of requests after which an execution counts a third of a new one."""
 
 TRIAL: Final = 128
 """Number of consecutive executions of single requests after which two requests are tried together:
-if they take twice as long as alone, this costs less than 2 %."""
+if together they take twice as long as one after the other, this costs less than 2 %."""
 
 _TRUST: Final = 0.5
 """Factor on the weight of the calibration after a trial: measured trials take precedence."""
 
 _LEAST_TRUST: Final = 1.0
-"""Smallest weight of the calibration, in executions, for sizes that are never executed."""
+"""Smallest weight of the calibration, in executions: it stays for sizes that are not executed."""
 
 _TICK_S: Final = 1e-9  # for clocks too coarse to see an execution
 _FOLLOW: Final = 0.5
-"""The share of the drift of a batch of executions that is followed immediately."""
+"""The share of the drift of a batch of executions that the model follows immediately."""
 
 
 class LiveCost:
     """A cost model that corrects itself from executions. Safe from any thread.
 
     The calibration always counts, so that sizes that are not executed keep their cost. But if the
-    calibration leads to single executions only, nothing could ever contradict it. So from time to
-    time two requests are tried together, and each trial reduces the weight of the calibration.
+    calibration leads to executions of single requests only, no measurement could contradict it. So
+    from time to time two requests are tried together, and each trial reduces the weight of the
+    calibration.
 
     Two effects are separated. Drift is common to all executions: the machine is slower or faster
-    than before. It is followed within a few hundred executions, and changes no comparison. The rest
-    of each execution corrects the coefficients slowly. Deterministic for a given sequence of
-    executions.
+    than before. The model follows it within a few hundred executions; comparisons stay the same.
+    The remaining difference of each execution corrects the coefficients slowly. Deterministic for
+    a given sequence of executions.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class LiveCost:
         """Start with a model.
 
         Args:
-            cost: The initial model; it stays if nothing else is given.
+            cost: The initial model; it never changes without `calibration`.
             calibration: Evidence from executions at load.
             served: Evidence from executions of requests.
         """
@@ -204,7 +205,7 @@ class LiveCost:
 
     @property
     def drift(self) -> float:
-        """Ratio of the current times of executions to those at their calibration."""
+        """Ratio of the current times of executions to the times at calibration."""
         return math.exp(self._drift)
 
     @property
@@ -214,7 +215,7 @@ class LiveCost:
 
     @property
     def trial_due(self) -> bool:
-        """True if two requests should be tried together that would be executed alone."""
+        """True if two requests that would be executed alone should be tried together."""
         return self._alone >= TRIAL
 
     def observe(
@@ -232,7 +233,7 @@ class LiveCost:
             rows: Rows of the execution.
             extents: Its sizes.
             seconds: The measured time.
-            shared: Whether several requests shared it.
+            shared: True if several requests shared the execution.
             valid: See CostModel.
         """
         if self._calibration is None:
@@ -258,8 +259,8 @@ class LiveCost:
         seconds = np.maximum(seconds, _TICK_S)
         base = self._base
         shares = base.seconds_at(rows, elements, valid) / seconds
-        # The factor with the least squared relative error, as for the coefficients. With another
-        # one, e.g. the median, noise would drive factor and coefficients apart, batch by batch.
+        # The factor with the least squared relative error, as for the coefficients. If it were the
+        # median, for example, noise would drive factor and coefficients apart, batch by batch.
         factor = float(shares.sum() / np.square(shares).sum())
         self._drift += _FOLLOW * (math.log(factor) - self._drift)
         served = self._served.scaled(math.exp(-len(last) / MEMORY))
@@ -267,14 +268,14 @@ class LiveCost:
         # that happened to be executed in that time.
         served.add(rows, elements, seconds / factor, valid=valid)
         self._served = served
-        self._base = _model(calibration, served, base.terms)
+        self._base = _combined_model(calibration, served, base.terms)
         self._cost = self._base.scaled(self.drift)
 
     def as_json(self) -> dict[str, object] | None:
-        """Return the evidence for `of_json`; None if there is too little, or the cost was given."""
+        """Return the evidence for `of_json`; None if it is too little, or without calibration."""
         if self._calibration is None:
             return None
-        # An unreliable calibration is repeated, unless serving has replaced it.
+        # An unreliable calibration is repeated at the next load, unless requests outweigh it.
         if self._calibration.weight + self._served.weight < BATCH:
             return None
         return {"calibration": self._calibration.as_json(), "served": self._served.as_json()}
@@ -284,12 +285,12 @@ class LiveCost:
         """Restore the result of `as_json` for a model of these terms. Raises ValueError."""
         calibration = CostEvidence.of_json(data.get("calibration"))
         if not calibration.weight:
-            raise ValueError("found no executions, expected those of a calibration")
+            raise ValueError("found no executions, expected executions of a calibration")
         served = CostEvidence.of_json(data.get("served"))
-        return cls(_model(calibration, served, terms), calibration, served)
+        return cls(_combined_model(calibration, served, terms), calibration, served)
 
 
-def _model(
+def _combined_model(
     calibration: CostEvidence, served: CostEvidence, terms: tuple[tuple[str, ...], ...]
 ) -> CostModel:
     known = calibration.scaled(1.0)
@@ -298,19 +299,19 @@ def _model(
 
 
 _COEFFICIENTS: Final = 4  # launch, element, squared element, growth
-_DEPENDENT: Final = 1e-11  # below this share, the coefficients cannot be distinguished
+_DEPENDENT: Final = 1e-11  # below this eigenvalue, the coefficients cannot be distinguished
 
 _CHOICES: Final = [
     [np.array(list(combinations(range(present), count))) for count in range(1, present + 1)]
     for present in range(_COEFFICIENTS + 1)
 ]
-"""For each number of coefficients, their places in all choices of 1, 2, ... of them."""
+"""For each number n of coefficients, the indexes in all choices of 1, 2, ..., n coefficients."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class CostEvidence:
-    """Sums over executions. Not thread-safe."""
+    """The sums over measured executions to which a model is fitted. Not thread-safe."""
 
     def __init__(self) -> None:
         self._products = np.zeros((_COEFFICIENTS, _COEFFICIENTS))
@@ -340,14 +341,14 @@ class CostEvidence:
             valid: See CostModel.
         """
         taken = np.array(seconds, np.float64)
-        counts = _counted(np.array(rows, np.float64), np.array(elements, np.float64), valid)
-        counted = counts / taken  # relative to the measured time
-        self._products += weight * (counted @ counted.T)
-        self._sums += weight * counted.sum(axis=1)
+        counts = _counts(np.array(rows, np.float64), np.array(elements, np.float64), valid)
+        relative = counts / taken  # to the measured time
+        self._products += weight * (relative @ relative.T)
+        self._sums += weight * relative.sum(axis=1)
         self._weight += weight * len(taken)
 
     def merge(self, other: CostEvidence) -> None:
-        """Add all executions of the other."""
+        """Add all executions of `other`."""
         self._products += other._products
         self._sums += other._sums
         self._weight += other._weight
@@ -374,9 +375,9 @@ class CostEvidence:
         products = self._products[np.ix_(present, present)] / np.outer(units, units)
         sums = self._sums[present] / units
         best, most = np.zeros(_COEFFICIENTS), 0.0
-        # The optimum with bounds is the optimum without bounds of those coefficients that are not
-        # 0. They differ by many orders of magnitude, so each is scaled to unit length. All choices
-        # of as many coefficients are one call of NumPy, as serving waits for this.
+        # The optimum with bounds is the optimum without bounds of the coefficients that are not 0.
+        # Coefficients differ by orders of magnitude, so each is scaled to unit length. All choices
+        # of equally many coefficients share one call of NumPy, as serving waits for this.
         for chosen in _CHOICES[len(present)]:
             matrices = products[chosen[:, :, None], chosen[:, None, :]]
             independent = np.linalg.eigvalsh(matrices)[:, 0] >= _DEPENDENT
@@ -413,13 +414,13 @@ class CostEvidence:
             raise ValueError(f"found no sums of executions: {error}") from error
         whole = (products.shape, sums.shape) == (evidence._products.shape, evidence._sums.shape)
         # No sum is negative: they are sums of products of counts and times.
-        if not (whole and weight >= 0 and _sound(products) and _sound(sums)):
+        if not (whole and weight >= 0 and _are_sums(products) and _are_sums(sums)):
             raise ValueError("found no sums of executions, expected numbers of at least 0")
         evidence._products, evidence._sums, evidence._weight = products, sums, weight
         return evidence
 
 
-def _counted(rows: Floats, elements: Floats, valid: NDArray[np.int64] | None = None) -> Floats:
+def _counts(rows: Floats, elements: Floats, valid: NDArray[np.int64] | None = None) -> Floats:
     """Return the count of each coefficient in executions: [coefficients, executions]."""
     work = rows * elements
     computed = work if valid is None else valid.astype(np.float64)
@@ -427,5 +428,5 @@ def _counted(rows: Floats, elements: Floats, valid: NDArray[np.int64] | None = N
     return np.stack([np.ones_like(work), computed, work * elements, computed * roots])
 
 
-def _sound(numbers: Floats) -> bool:
+def _are_sums(numbers: Floats) -> bool:
     return bool(np.isfinite(numbers).all() and (numbers >= 0).all())

@@ -1,7 +1,7 @@
 """Graph inputs of a batch: joined from requests, or generated for them.
 
-A feed knows the graph's tensor and its shape in a batch, and writes its content. Immutable; safe
-from any thread.
+A feed has the spec of a graph input, returns its shape in a batch, and writes its content.
+Immutable; safe from any thread.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Constant:
     spec: TensorSpec
     """All dims are fixed."""
     value: Array
-    """In the shape of batches: with a first dim of 1 if these have no rows."""
+    """The value in the shape of batches; without a batch dimension with a first dim of 1."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Return [*dims], independent of the batch."""
@@ -128,7 +128,7 @@ class Past(_OfRows):
 
 @dataclass(frozen=True, slots=True)
 class PastMask(_OfRows):
-    """1 where a row has a past, and for all later elements; 0 in the padding before its past.
+    """0 in the padding before a row's past, 1 for the past and all later elements.
 
     The only dim is PAST, or a sum that begins with it.
     """
@@ -149,7 +149,7 @@ class PositionsAfterPast(_OfRows):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The start of each row along `axis` in joined rows, and the end of the last one.
+    """The start of each row along `axis` in joined rows, and the end of the last row.
 
     The spec's dims are ().
     """
@@ -166,14 +166,14 @@ class Offsets:
 
 
 # Kinds of Triton's `batch_input`, named as in its model_config.proto. Each describes one request
-# input, the source. Counts are per request, over all its rows; shapes are per row. The source of
-# these rules are the comments of BatchInput.Kind in model_config.proto, and for open questions
-# Triton's implementation (triton-inference-server/backend, src/backend_input_collector.cc). The
-# shape follows from the kind: the dims of the spec are not used.
+# input, `source`. Counts are per request, over all its rows; shapes are per row. These rules are
+# from the comments of BatchInput.Kind in model_config.proto, and for open questions from Triton's
+# implementation (triton-inference-server/backend, src/backend_input_collector.cc). The shape
+# follows from the kind: the dims of the spec are not used.
 #
-# Two rules are specific to this runtime. If rows have lengths of their own, their data counts, not
-# the request's tensor. A row of padding, which Triton does not have, counts as a request of one row
-# with length 1 along every axis.
+# Two rules are specific to this runtime. If rows have lengths, only their data is counted, not the
+# whole tensor of the request. A row of padding, which Triton does not have, counts as a request of
+# one row with length 1 along every axis.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class ElementCount(_OfSource):
 
 @dataclass(frozen=True, slots=True)
 class AccumulatedElementCount(ElementCount):
-    """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and of all earlier ones."""
+    """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and all earlier requests."""
 
     def write(self, layout: Layout, batch: Array) -> None:
         batch[...] = np.cumsum(layout.element_counts(self.source))
@@ -255,26 +255,26 @@ class ItemShapeFlattened(_OfSource):
         ItemShape(self.spec, self.source).write(layout, shapes)
 
 
-def turned(shape: tuple[int, ...], at: int | None) -> tuple[int, ...]:
-    """Return the graph's shape of a tensor [rows, *dims] whose rows are the graph's dim `at`."""
+def graph_shape(shape: tuple[int, ...], at: int | None) -> tuple[int, ...]:
+    """Return the graph's shape for [rows, *dims]; the rows become dim `at`, or no dim for None."""
     rows, *dims = shape
     return tuple(dims if at is None else (*dims[:at], rows, *dims[at:]))
 
 
 def rows_first(tensor: Array, at: int | None, rows: int) -> Array:
-    """Return the graph's tensor as [rows, *dims], a view; one without rows is repeated."""
+    """Return the graph's tensor as a view [rows, *dims]; a tensor without rows is repeated."""
     if at is None:
         return np.broadcast_to(tensor, (rows, *tensor.shape))
     return np.moveaxis(tensor, at, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """A feed whose rows are a later dim than the first in the graph."""
+class RowsLater:
+    """A feed for a graph input whose first dim is not the rows."""
 
     feed: Feed
     at: int
-    """The dim, from 1."""
+    """The dim of the rows, at least 1."""
 
     @property
     def spec(self) -> TensorSpec:
@@ -282,7 +282,7 @@ class Turned:
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Return [*dims before, rows, *dims behind]."""
-        return turned(self.feed.shape(geometry), self.at)
+        return graph_shape(self.feed.shape(geometry), self.at)
 
     def write(self, layout: Layout, batch: Array) -> None:
         self.feed.write(layout, np.moveaxis(batch, self.at, 0))

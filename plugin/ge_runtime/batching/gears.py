@@ -27,7 +27,7 @@ class Gear(NamedTuple):
 
     rows: int
     extents: Mapping[str, int]
-    """Every axis of the model to its size."""
+    """The size along every axis of the model."""
 
     def __str__(self) -> str:
         axes = (f"{axis} {extent}" for axis, extent in self.extents.items())
@@ -61,14 +61,15 @@ class Gears:
         """Declare the sizes.
 
         Args:
-            axes: All axes of the model. limits: Axis to its largest size. rows: Largest number of
-            rows of a batch. tables: Axes, possibly with ROWS, to their declared sizes, at least one
-            tuple of positive
-                numbers each. Every axis is in at most one table.
+            axes: All axes of the model.
+            limits: The largest size of each axis.
+            rows: Largest number of rows of a batch.
+            tables: The declared sizes by axes, possibly with ROWS: each table has at least one
+                tuple of positive numbers. Every axis is in at most one table.
             equal: Axes along which a gear holds only its own size, as nothing may be padded.
-            smallest: Axis to the size of a small execution; by default 1.
-            steps: Axis to the step of the sizes of executions; by default 1.
-            totals: Axis to the largest number of rows x size; neither it nor the rows are in a
+            smallest: The size of a small execution by axis; by default 1.
+            steps: The step of the sizes of executions by axis; by default 1.
+            totals: The largest number of rows x size by axis; such an axis and the rows are in no
                 table. By default unlimited.
         """
         self._smallest = dict(smallest or dict.fromkeys(axes, 1))
@@ -93,7 +94,7 @@ class Gears:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Axis to its largest size."""
+        """The largest size of each axis."""
         return {axis: limit for axis, limit in self._limits.items() if axis != ROWS}
 
     @property
@@ -105,7 +106,7 @@ class Gears:
         """Return the gear with the fewest elements (rows times all extents) that holds a batch.
 
         Free axes get the requested size, if that is within the limit. Among gears with equally many
-        elements the one with smaller extents is chosen, the table's first axis counting most.
+        elements, the gear with the smaller extents is chosen; a table's first axis counts most.
 
         Args:
             rows: Rows of the batch.
@@ -121,7 +122,7 @@ class Gears:
         for axis, total in self._totals.items():
             if rows * sizes[axis] > total:
                 return None
-        # Axes are in one table only, so the product is least when each table's factor is.
+        # Each axis is in one table only, so the product is least if each table's factor is least.
         for table in self._tables:
             point = table.find([sizes[axis] for axis in table.axes])
             if point is None:
@@ -133,7 +134,7 @@ class Gears:
     def at_least(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
         """Return `fit` as if all axes could be padded: the size of a trial execution, not of data.
 
-        Sizes are those that the graph accepts: at least the smallest, and multiples of the steps.
+        The graph accepts its sizes: at least the smallest size, and multiples of the steps.
         """
         sizes = {}
         for axis, extent in extents.items():
@@ -150,8 +151,8 @@ class Gears:
     def fit_many(self, rows: Ints, extents: Mapping[str, Ints]) -> Fitted:
         """Return `fit` for many batches; all arrays broadcast with each other.
 
-        Results are as small as the tables allow: extents of shape [1, n] whose axis is in its own
-        table stay [1, n], for any shape of `rows`.
+        Arrays stay as small as the tables allow: extents of shape [1, n] stay [1, n] for any shape
+        of `rows`, if the axis is alone in its table.
         """
         sizes = {ROWS: rows, **extents}
         held: NDArray[np.bool_] = np.ones(1, np.bool_)
@@ -167,10 +168,11 @@ class Gears:
         return Fitted(rows, sizes, held)
 
     def every(self) -> tuple[Gear, ...]:
-        """Return all combinations of declared sizes, free axes at their limits, by elements.
+        """Return all combinations of declared sizes, with free axes at their limits.
 
-        With totals, the sizes are those with the fewest and the most rows at a total. What grows
-        with rows, with the total, and with the squared size is largest at one of the two.
+        They are sorted by their number of elements. With totals, each combination becomes the two
+        sizes that reach the total with the fewest and with the most rows. Memory that grows with
+        the rows, the total, or the squared size is largest at one of the two.
         """
         combinations = product(*(table.points for table in self._tables))
         gears = []
@@ -186,7 +188,7 @@ class Gears:
         """Return the sizes of executions within the totals that need the most memory."""
         if not self._totals:
             return [largest]
-        # Rounded up, so that no execution between them is larger.
+        # Rounded up, so that no execution between the two sizes is larger.
         most = dict(largest.extents)
         rows = largest.rows
         for axis, total in self._totals.items():
@@ -212,7 +214,7 @@ class Gears:
 
     def most_rows(self, extents: Mapping[str, int]) -> int:
         """Return the largest number of rows of these extents that a gear holds; 0 for none."""
-        return _most(self.rows, lambda rows: self.fit(rows, extents) is not None)
+        return _largest_held(self.rows, lambda rows: self.fit(rows, extents) is not None)
 
     @property
     def rows_of_any_size(self) -> int:
@@ -227,7 +229,7 @@ class Gears:
         for axis, own in self._exact.items():
             if extents[axis] not in own:
                 expected = (
-                    f"a size of {self._key(axis)}, {', '.join(map(str, own))}: nothing is padded "
+                    f"a size of {self._key(axis)} ({', '.join(map(str, own))}): nothing is padded "
                     f"along it (padding.{axis}: equal)"
                 )
                 return axis, f"{axis} {extents[axis]}", expected
@@ -238,7 +240,7 @@ class Gears:
 
         # A single axis is the simplest reason, then the rows; only then sizes together.
         for axis, extent in extents.items():
-            most = _most(extent, partial(holds, axis=axis))
+            most = _largest_held(extent, partial(holds, axis=axis))
             if most < extent:
                 return axis, f"{axis} {extent}", f"1 to {most} (the largest of {self._key(axis)})"
         for axis, total in self._totals.items():
@@ -303,14 +305,15 @@ class _Table:
             rank if axis in equal else np.zeros_like(rank)
             for axis, rank in zip(axes, ranks, strict=True)
         ]
-        # The best point is written last: to all cells up to its own, along equal axes only its own.
+        # Each point is written to all cells up to its own, but along equal axes only to its own.
+        # The best point is written last.
         corners = list(zip(zip(*first, strict=True), zip(*ranks, strict=True), strict=True))
         for index, (low, high) in reversed(list(enumerate(corners))):
             own = (slice(start, rank + 1) for start, rank in zip(low, high, strict=True))
             cells[tuple(own)] = index
         self._cells = cells.ravel()
-        # For each axis, a size to its contribution to the index of the cell. The last entry is for
-        # all sizes above the largest declared one.
+        # For each axis, the contribution of each size to the index of the cell. The last entry is
+        # for all sizes above the largest declared size.
         self._places = [
             _ranks(sizes, exact=axis in equal) * math.prod(shape[position:])
             for position, (axis, sizes) in enumerate(zip(axes, declared, strict=True), start=1)
@@ -326,7 +329,7 @@ class _Table:
         return self.points[index] if index < len(self.points) else None
 
     def find_many(self, sizes: Sequence[Ints]) -> tuple[list[Ints], NDArray[np.bool_]]:
-        """Return the sizes of the best points, one array per axis, and where there is one."""
+        """Return the sizes of the best points, one array per axis, and which points exist."""
         cell = self._places[0].take(sizes[0], mode="clip")
         for places, size in zip(self._places[1:], sizes[1:], strict=True):
             cell = cell + places.take(size, mode="clip")
@@ -344,6 +347,6 @@ def _ranks(declared: Ints, *, exact: bool) -> Ints:
     return np.where(np.isin(sizes, declared), ranks, len(declared)) if exact else ranks
 
 
-def _most(limit: int, held: Callable[[int], bool]) -> int:
-    """Return the largest number up to `limit` that is held, given that all smaller ones are."""
+def _largest_held(limit: int, held: Callable[[int], bool]) -> int:
+    """Return the largest number up to `limit` that is `held`; all smaller numbers must be, too."""
     return bisect_left(range(1, limit + 1), True, key=lambda number: not held(number))

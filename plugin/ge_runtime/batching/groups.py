@@ -15,7 +15,7 @@ from ge_runtime.specs import Tensors
 
 
 class Reason(Enum):
-    """The reason why requests share an execution; values are those of the metric's label."""
+    """The reason why requests share an execution; the values are labels of a metric."""
 
     EQUAL = "equal"
     """Sizes are equal, so that no request is padded for another."""
@@ -36,7 +36,7 @@ def equal_groups(
     """Group `members` by their sizes along the axes `equal`, in order of arrival.
 
     Args:
-        members: Places in the batch.
+        members: Indexes of requests in the batch.
         sizes: Maps every axis to the sizes of all requests of the batch along it.
         equal: The axes along which sizes must be equal.
         kinds: The result of `kind_of` for each request of the batch; the kinds within a group are
@@ -54,7 +54,7 @@ def equal_groups(
 
 
 def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRule]) -> Reason:
-    """Return why two or more requests of these sizes, axis to size, may share an execution."""
+    """Return why two or more requests of these sizes by axis may share an execution."""
     unequal = {rules[axis] for axis in sizes[0] if len({own[axis] for own in sizes}) > 1}
     if PaddingRule.NEUTRAL in unequal:
         return Reason.NEUTRAL
@@ -62,9 +62,9 @@ def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRul
 
 
 def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
-    """Return a request's content of the inputs `names`, which have no rows in the graph.
+    """Return the content of a request's inputs `names`, which have no rows in the graph.
 
-    Only requests with equal results may share an execution, because the graph takes one value of
+    Only requests with equal contents may share an execution, because the graph takes one value of
     such an input for all rows.
 
     Raises:
@@ -76,7 +76,7 @@ def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
         # Compared as bytes: NaN is not equal to itself.
         if len(tensor) > 1 and tensor.tobytes() != tensor[0].tobytes() * len(tensor):
             raise RequestFault(
-                f"input '{name}': found rows that differ, expected equal ones "
+                f"input '{name}': found rows that differ, expected equal rows "
                 f"(batch_axis.{name}: none): the graph takes one value for all"
             )
         kinds.append(tensor[0].tobytes())

@@ -18,7 +18,7 @@ from ge_runtime.specs import Array, TensorSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """The rows of images [height, width, channels], as [channels, height, width]."""
+    """Converts rows of images [height, width, channels] to [channels, height, width]."""
 
     spec: TensorSpec
     """The graph's input: FP32 or FP16."""
@@ -32,7 +32,7 @@ class Images:
 
     @classmethod
     def of(cls, aipp: Aipp, source: TensorSpec, spec: TensorSpec, pad: int) -> Images:
-        """Return the feed for images of `source`; `spec` is the result of `Aipp.made_of`."""
+        """Return the feed for images of `source`; `spec` is the result of `Aipp.output`."""
         return cls(spec, source, aipp, table_of(aipp).astype(spec.dtype.numpy), pad)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def _ends(layout: Layout, dim: object) -> Sequence[int]:
 def table_of(aipp: Aipp) -> Array:
     """Return the result for each value of a pixel in each channel: FP16 [channels, 256]."""
     pixels = np.arange(256, dtype=np.float64)
-    # FP64 holds 8 bits and the 11 of two FP16 exactly, so there is only one rounding.
+    # FP64 is exact for the 8 bits of a pixel and the 11 bits of two FP16 numbers: one rounding.
     rows = [
         (pixels - mean - low) * factor
         for mean, low, factor in zip(aipp.mean, aipp.minimum, aipp.factor, strict=True)

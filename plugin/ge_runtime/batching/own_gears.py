@@ -26,7 +26,7 @@ class OwnGearPartitioner:
     """Splits batches into executions of requests that have the same gear.
 
     An execution takes the same time with any number of filled rows, so no times are compared:
-    requests fill executions, those with the earliest deadlines first.
+    requests fill executions in the order of their deadlines.
     """
 
     def __init__(self, partitioner: BatchPartitioner, gears: Gears) -> None:
@@ -70,7 +70,7 @@ class OwnGearPartitioner:
         return earliest_first(executions, due)
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """Return the execution of some members of one, which has the size of the whole."""
+        """Return an execution of some members of a planned execution, at the planned size."""
         gear = self._own_gear(members[0], requests)
         if gear is None:
             return self._partitioner.execution_of(members, requests)

@@ -33,13 +33,13 @@ def pack(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> Non
     for block, span in zip(layout.blocks, layout.spans, strict=True):
         rows = zip(block.tensors[spec.name], ends[span], bounds[span], strict=True)
         for row, row_ends, (start, end) in rows:
-            # As the only row of a batch whose packed axis is exactly as large as its data.
+            # Like the only row of a batch whose packed axis is exactly as large as its data.
             place(row[None], positions, row_ends, pad, batch[None, start:end])
     batch[bounds[layout.filled - 1][1] :] = pad
 
 
 def fill_packed_mask(layout: Layout, axis: str, mask: Array) -> None:
-    """Write 1 for all rows, including rows of padding, and 0 after the last one.
+    """Write 1 for all rows, including rows of padding, and 0 after the last row.
 
     mask: [total], of any numeric type or bool.
     """
@@ -49,7 +49,7 @@ def fill_packed_mask(layout: Layout, axis: str, mask: Array) -> None:
 
 
 def fill_packed_positions(layout: Layout, axis: str, positions: Array) -> None:
-    """Write 0, 1, 2, ... from the start of each row on, and 0 after the last one.
+    """Write 0, 1, 2, ... from the start of each row on, and 0 after the last row.
 
     positions: [total], of any numeric type that holds the longest row.
     """
@@ -94,7 +94,7 @@ def unpack(
 
 
 def _spread(batch: Array, bounds: Sequence[int], answer: Array) -> None:
-    """Write the packed rows between `bounds` into [rows, size, ...], with zeros after each."""
+    """Write the packed rows between `bounds` into [rows, size, ...], with zeros after each row."""
     others = corner(answer.shape[2:])
     for row, (start, end) in zip(answer, pairwise(bounds), strict=True):
         row[: end - start] = batch[(slice(start, end), *others)]

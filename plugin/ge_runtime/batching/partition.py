@@ -5,7 +5,7 @@ group is sorted and cut into runs of neighbours; each run is one execution. Dyna
 finds the cuts with the least predicted time. The partitioner uses numbers only: no clock, no
 tensors.
 
-What is optimal for each group, where "axes" are those that are padded:
+The plan of each group is optimal as follows, where "axes" are the padded axes:
 
 - For every order that is tried, the partition into runs is the optimum of the cost model, given
   the gears and the capacity.
@@ -18,8 +18,8 @@ What is optimal for each group, where "axes" are those that are padded:
 - With several axes, or several rows per request, the optimum over sets is a packing problem, and
   may be better than all runs of the orders tried.
 
-The same holds for the batch: no execution contains requests of two groups, so a plan consists of
-one plan for each group, its time is their sum, and they do not depend on each other.
+The same holds for the batch. No execution contains requests of two groups, so the plan of the batch
+consists of independent plans, one for each group, and its time is the sum of their times.
 
 Deadlines: if the optimum, executed earliest deadline first, meets all deadlines, it is the plan.
 Otherwise the best of a family of plans is used: the k requests with the earliest deadlines come
@@ -44,7 +44,7 @@ from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Fitted, Gear, Gears, Ints
 from ge_runtime.batching.groups import equal_groups
 
-_ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same time
+_ROUNDING: Final = 1 + 1e-12  # sums of times whose ratio is smaller count as equal
 
 
 _MOST_ALONE: Final = 1024
@@ -55,7 +55,7 @@ class Execution(NamedTuple):
     """One execution: its requests and its size."""
 
     members: tuple[int, ...]
-    """Places in the batch of requests, ascending."""
+    """Indexes of the requests in the batch, ascending."""
     gear: Gear
     """The size, padding included."""
     seconds: float
@@ -70,7 +70,7 @@ class RequestSizes(NamedTuple):
     rows: Sequence[int]
     """Number of rows of each request, at least 1."""
     sizes: Mapping[str, Sequence[int]]
-    """For every axis: the size that each request needs along it."""
+    """By axis, the size that each request needs along it."""
     deadlines: Sequence[float] | None = None
     """Deadline of each request in seconds on the clock of `now`; inf if it has none. None if no
     request has one."""
@@ -89,15 +89,15 @@ class Partitioner(Protocol):
         """Return the executions of a batch, in order; each request is in one of them."""
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """Return the execution of `members`, places in the batch, regardless of its cost."""
+        """Return the execution of `members`, indexes in the batch, regardless of its cost."""
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
-        """Return the execution of one request with this place, these rows and sizes."""
+        """Return the execution of one request: its index in the batch, its rows and sizes."""
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
-        """Return a plan in which two requests share an execution, if any two may.
+        """Return a plan in which two requests share an execution, if any two requests may.
 
-        The two for which the predicted loss is least are chosen. In `plan` every request has its
+        The two requests with the least predicted loss are chosen. In `plan` every request has its
         own execution.
         """
 
@@ -122,8 +122,8 @@ class BatchPartitioner:
             cost: The cost of executions.
             capacity: Largest number of rows of an execution.
             equal: Axes that are never padded.
-            unpadded: Whether the graph removes padding: see `valid` of CostModel.
-            together: Whether rows of equal sizes are never separated, because the states of the
+            unpadded: True if the graph removes padding: see `valid` of CostModel.
+            together: True if rows of equal sizes are never separated, because the states of the
                 rows of an execution are kept together.
         """
         self._gears = gears
@@ -136,7 +136,7 @@ class BatchPartitioner:
     def use(self, cost: CostModel) -> None:
         # Without growth, executions of equal sizes never take longer together.
         self._cost = replace(cost, growth_s=0.0) if self._together else cost
-        # By place, rows and sizes. Replaced, as threads may add executions at the previous cost.
+        # By index, rows and sizes. A new dict, as threads may add executions at the previous cost.
         self._alone: dict[tuple[object, ...], Execution] = {}
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
@@ -145,10 +145,10 @@ class BatchPartitioner:
         A request that no gear holds gets its own execution of exactly its size; so does a request
         with more rows than the capacity.
 
-        Executions without deadlines run the longest first. With one executor their order does not
-        matter, as all answers of a batch are sent after its last execution; with several, longest
-        first ends soonest (within 4/3 of the optimum, R. L. Graham, Bounds on multiprocessing
-        timing anomalies, 1969).
+        Without deadlines, the longest execution is the first. With one executor their order does
+        not matter, as all answers of a batch are sent after its last execution. With several
+        executors this order ends soonest (within 4/3 of the optimum, R. L. Graham, Bounds on
+        multiprocessing timing anomalies, 1969).
         """
         count = len(requests.rows)
         if not count:
@@ -157,21 +157,21 @@ class BatchPartitioner:
         optimum = self._optimum(arrays, np.arange(count))
         due = list(requests.deadlines or [math.inf] * count)
         plan = earliest_first(optimum, due)
-        if _missed(plan, requests.now, due):
+        if _count_missed(plan, requests.now, due):
             plan = self._before_deadlines(arrays, optimum, due)
         return plan
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
-        """Return the execution of `members`, places in the batch, regardless of its cost.
+        """Return the execution of `members`, indexes in the batch, regardless of its cost.
 
-        If no gear holds the members together, it has exactly the size that they need.
+        If no gear holds the members together, the execution has exactly the size that they need.
         """
         rows, sizes = requests.rows, requests.sizes
         # Lists instead of generators: for a few members sum and max are twice as fast.
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         gear = self._gears.fit(total, extents) or Gear(total, extents)
-        valid = self._valid(members, requests)
+        valid = self._unpadded_elements(members, requests)
         return self.execution_at(gear, tuple(sorted(members)), valid)
 
     def execution_alone(self, member: int, rows: int, sizes: Mapping[str, int]) -> Execution:
@@ -192,7 +192,7 @@ class BatchPartitioner:
         seconds = self._cost.seconds(gear.rows, gear.extents, valid)
         return Execution(members, gear, seconds, valid)
 
-    def _valid(self, members: Sequence[int], requests: RequestSizes) -> int | None:
+    def _unpadded_elements(self, members: Sequence[int], requests: RequestSizes) -> int | None:
         """Return the elements of the members without padding; None if padding is computed."""
         if not self._unpadded:
             return None
@@ -207,8 +207,8 @@ class BatchPartitioner:
         best, least = None, math.inf
         everyone = range(len(requests.rows))
         for group in equal_groups(everyone, requests.sizes, self._equal, requests.kinds):
-            # Tries only neighbours in this order. With several axes the best two may be apart, but
-            # neighbours in size lose little.
+            # Tries only neighbours in this order. With several axes the best two may not be
+            # neighbours, but neighbours in size lose little.
             group.sort(key=lambda member: (alone[member].seconds, member))
             for pair in pairwise(group):
                 execution = self.execution_of(pair, requests)
@@ -256,13 +256,13 @@ class BatchPartitioner:
         """Return the orders to try, [orders, n].
 
         With one padded axis there is one order, by size. With several axes there is an order by the
-        work of a row, and one by each axis. They use the size of the gear that a request would have
-        alone, so that requests of one gear are neighbours. Ties are resolved by the request's own
-        sizes, its rows, and last its arrival, so that the total does not depend on the order of
-        arrival.
+        work of a row, and one by each axis. These orders use the size of the gear that a request
+        would have alone, so that requests of one gear are neighbours. Ties are resolved by the
+        request's own sizes, its rows, and last its arrival, so that the total does not depend on
+        the order of arrival.
         """
         ties = (counts, *extents.values())
-        padded = self._padded(extents)
+        padded = self._padded_axes(extents)
         if len(padded) <= 1:
             return np.lexsort(ties)[None]
         work = self._cost.elements_many(alone.extents)
@@ -279,7 +279,7 @@ class BatchPartitioner:
         ends = np.cumsum(counts[orders], axis=1)
         rows = ends[:, None, :] - (ends - counts[orders])[:, :, None]
         largest = {axis: own[orders][:, None, :] for axis, own in extents.items()}
-        padded = self._padded(extents)
+        padded = self._padded_axes(extents)
         if len(padded) > 1:  # with one padded axis, the last of a run is its largest
             inside = np.tri(orders.shape[1], dtype=np.int64).T
             for axis in padded:
@@ -299,7 +299,7 @@ class BatchPartitioner:
             np.copyto(seconds, np.inf, where=~held)
         return seconds
 
-    def _padded(self, axes: Iterable[str]) -> list[str]:
+    def _padded_axes(self, axes: Iterable[str]) -> list[str]:
         """Return the axes along which the requests of a group may differ."""
         return [axis for axis in axes if axis not in self._equal]
 
@@ -314,10 +314,10 @@ class BatchPartitioner:
         due = [d if end <= d else math.inf for end, d in zip(alone, deadlines, strict=True)]
         urgency = np.argsort(due, kind="stable")
         plans = [earliest_first(optimum, due)]
-        for k in _cuts(len(due) - due.count(math.inf), len(due)):
+        for k in _urgent_counts(len(due) - due.count(math.inf), len(due)):
             first, rest = (self._optimum(arrays, part) for part in np.split(urgency, [k]))
             plans.append(earliest_first(first, due) + earliest_first(rest, due))
-        return min(plans, key=lambda plan: (_missed(plan, now, due), _total(plan)))
+        return min(plans, key=lambda plan: (_count_missed(plan, now, due), _total_seconds(plan)))
 
 
 class _SizeArrays:
@@ -335,7 +335,7 @@ def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
     seconds: [orders, n, n], see `_seconds`; finite on the diagonals.
     """
     n = seconds.shape[1]
-    best = np.full((len(seconds), n + 1), np.inf)  # [:, j]: of the first j requests
+    best = np.full((len(seconds), n + 1), np.inf)  # [:, j]: time of the first j requests
     best[:, 0] = 0.0
     # Forward: add every run that starts at `first` to the best way to its start, for all its ends.
     for first in range(n):
@@ -366,7 +366,7 @@ def earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) 
     )
 
 
-def _missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -> int:
+def _count_missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -> int:
     """Return how many requests are answered too late if the plan starts now."""
     missed = 0
     for execution in plan:
@@ -375,11 +375,11 @@ def _missed(plan: Sequence[Execution], now: float, deadlines: Sequence[float]) -
     return missed
 
 
-def _total(plan: Sequence[Execution]) -> float:
+def _total_seconds(plan: Sequence[Execution]) -> float:
     return sum(execution.seconds for execution in plan)
 
 
-def _cuts(urgent: int, n: int) -> list[int]:
+def _urgent_counts(urgent: int, n: int) -> list[int]:
     """Return how many of the most urgent of `n` requests come first in the compared plans."""
     powers = [1 << exponent for exponent in range(urgent.bit_length())]
     # With all of the batch first, the plan is the same as with none first.

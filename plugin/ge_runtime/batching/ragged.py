@@ -3,7 +3,7 @@
 A batch is [rows, *dims]. Along each axis it is at least as large as its longest row, and it may
 have more rows than its requests; everything that is not data is padding. Elements are copied once,
 from the request directly into the batch. `Geometry` is the size of a batch; `Layout` adds the
-places of its rows. `packing` is the other way to lay out a batch.
+places of its rows. `packing` writes batches whose rows are joined without padding.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ge_runtime.specs import UNKNOWN, Array, TensorSpec
 _ALL: Final = slice(None)
 _SMALL: Final = 8192
 """Bytes of a row. Batches of rows up to this size are first filled with padding completely, then
-rows are copied over it: 32 rows of tokens take 27 us, and 46 us if each row is filled where it
-ends."""
+rows are copied over it: 32 rows of tokens take 27 us, and 46 us if the rest of each row is filled
+separately."""
 
 Carve: TypeAlias = Callable[["np.dtype[Any]", tuple[int, ...]], Array]
 """Returns a C-contiguous array of this type and shape, in memory that outlives the batch."""
@@ -37,7 +37,7 @@ class Geometry:
     rows: int
     """Rows of the batch, including rows of padding."""
     extents: Mapping[str, int]
-    """Axis to its size in the batch; for the packed axis the sum over rows."""
+    """Size of the batch along each axis; along the packed axis the sum over rows."""
     packed: str | None = field(default=None, kw_only=True)
     """The axis along which rows are joined instead of stacked."""
 
@@ -62,7 +62,7 @@ class Geometry:
 
 @dataclass(eq=False)
 class Layout(Geometry):
-    """The geometry of one batch, with the places of requests and the lengths of rows.
+    """The geometry of one batch, with the rows of each request and the lengths of rows.
 
     The rows of requests come first. Rows of padding have length 1 along every axis, the smallest
     valid row, so that no graph divides by a length of 0.
@@ -74,7 +74,7 @@ class Layout(Geometry):
     filled: int
     """Number of rows of requests; later rows are padding."""
     row_ends: Mapping[str, Sequence[int]]
-    """Axis to the end of the data in each row, [rows]."""
+    """The end of the data in each row, [rows], by axis."""
     full: bool
     """True if no element of the batch is padding; False for packed batches."""
 
@@ -122,7 +122,7 @@ class Layout(Geometry):
 
     @cached_property
     def lengths(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis to the end of the data in each row, as arrays."""
+        """`row_ends` as arrays."""
         return {axis: np.array(ends, np.int64) for axis, ends in self.row_ends.items()}
 
     @property
@@ -207,7 +207,7 @@ def place(
     pad: np.generic | None,
     target: Array,
 ) -> None:
-    """Copy the low corner of `source`, up to `ends`, to that of `target`; fill the rest with pad.
+    """Copy the elements of `source` below `ends` to `target`, and fill the rest of it with `pad`.
 
     Dimension by dimension, the part beyond the end is filled and then excluded, so that each
     element of the target is written once.
@@ -271,7 +271,7 @@ def scatter(
         spec: The output.
         batch: [rows, *dims at the layout's extents].
         carve: Given if the batch is not overwritten while answers are in use. An answer that is
-            contiguous is then a view of the batch; any other is copied once into carved memory.
+            contiguous is then a view of the batch; other answers are copied into carved memory.
             Without it, all answers are separate copies.
 
     Returns:
@@ -291,7 +291,7 @@ def corner(shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 def fresh(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Allocate a new array; a Carve."""
+    """Allocate a new array, as a `Carve` does."""
     return np.empty(shape, dtype)
 
 

@@ -24,7 +24,7 @@ from ge_runtime.engines.analysis.onnx_file import OnnxFile, read_signature
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.artifact import chip_file
 from ge_runtime.engines.base import Signature
-from ge_runtime.engines.chain import Shape, Wiring, foresee
+from ge_runtime.engines.chain import Shape, Wiring, infer_shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, with_fixed_batch
 from ge_runtime.errors import ArtifactFault, NoDevice
@@ -320,7 +320,7 @@ class _StageShapes:
         known = dict(inputs)
         for stage, signature in self._wiring.stages.items():
             passed = [t.name for t in signature.outputs if t.name in self._wiring.spans]
-            known.update(foresee(signature, known))
+            known.update(infer_shapes(signature, known))
             if known.keys() >= {*passed}:
                 continue
             known.update(self._inferred(stage, known))

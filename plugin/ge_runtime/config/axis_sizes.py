@@ -20,7 +20,7 @@ from ge_runtime.specs import PAST, ROWS, Relation, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class AxisSizes:
-    """The sizes of all axes; every mapping but `totals` has all axes."""
+    """The sizes of all axes; every mapping except `totals` has all axes."""
 
     limits: Mapping[str, int]
     """Largest size."""
@@ -73,7 +73,7 @@ class AxisSizes:
 
 
 def _read(family: Family[int], parameters: Parameters, tensors: ModelTensors) -> dict[str, int]:
-    # The size along PAST is that of the sequence, and not chosen by a request.
+    # The size along PAST follows from the sequence; requests do not choose it.
     known = [axis for axis in tensors.axes if not tensors.grows or axis != PAST]
     return {axis: size for _, axis, size in parameters.entries(family, "axis", known)}
 
@@ -106,7 +106,7 @@ def _read_limits(
 
 
 GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Gears, each with a size for every axis of their key."""
+"""Gears, each with a size for every axis of the `gears` key."""
 
 _MOST: Final = 100
 """Maximum number of gears in a key. Each is executed at load, and engines recommend only a few."""
@@ -124,16 +124,16 @@ def read_gears(
     fallback: bool,
     compiled: bool,
 ) -> dict[tuple[str, ...], GearSizes | int]:
-    """Return axes with their gears, smallest first, or with the number of gears to derive.
+    """Return, for the axes of each key, the gears, smallest first, or how many to derive.
 
     Args:
         parameters: The model's parameters.
         tensors: The model's tensors.
         axis_sizes: The sizes of axes.
         rows: Largest number of rows of a batch; 0 if executions have no batch dimension.
-        fallback: Whether requests that fit no gear are executed at their own size. Then the gears
+        fallback: True if requests that fit no gear are executed at their own size. Then the gears
             need not hold the largest size.
-        compiled: Whether graphs are compiled for fixed sizes. Then errors do not suggest
+        compiled: True if graphs are compiled for fixed sizes. Then errors do not suggest
             `fallback`.
     """
     reader = _Reader(tensors, axis_sizes, parameters.errors, rows, fallback, compiled)
@@ -198,7 +198,7 @@ class _Reader:
         self._keys[axis] = key
 
     def _check_sizes(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
-        """Add errors for gears beyond the limits, and if none holds one row at the limits."""
+        """Add errors for gears beyond the limits, or if no gear holds one row at the limits."""
         for axis, sizes in zip(axes, zip(*table, strict=True), strict=True):
             if max(sizes) > self._most[axis]:
                 limit = "the most rows of a batch" if axis == ROWS else f"limit.{axis}"
@@ -230,7 +230,8 @@ class _Reader:
                 for gear in table:
                     size = dim.size({**self._most, **dict(zip(axes, gear, strict=True))})
                     if size < 1 and {*axes} & {*dim.axes}:
-                        found = f"{_shown(gear)}, where output '{spec.name}' has '{dim}' = {size}"
+                        text = _gear_text(gear)
+                        found = f"{text}, where output '{spec.name}' has '{dim}' = {size}"
                         self._errors.add(field, found, "gears that give every output a size")
 
 
@@ -256,7 +257,7 @@ def check_reproducible(
         expected = "no packing: the place of a packed row depends on the rows before it"
         errors.add(field, "'packing'", expected)
     for name in counting:
-        expected = "none: its value depends on all requests of an execution"
+        expected = "no such input: its value depends on all requests of an execution"
         errors.add(field, f"graph input '{name}'", expected)
     for own, table in gears.items():
         if isinstance(table, int):
@@ -274,7 +275,7 @@ def check_reproducible(
         others = [gear[:at] + gear[at + 1 :] for gear in table]
         most = max(gear[at] for gear in table)
         if len(set(others)) < len(others):
-            shown = ", ".join(map(_shown, table))
+            shown = ", ".join(map(_gear_text, table))
             each = "one number of rows" + (" for each size" if len(own) > 1 else "")
             errors.add(field, f"'gears.{','.join(own)}: {shown}'", each)
     free = sorted(set(axes) - set(chain.from_iterable(gears)))
@@ -286,7 +287,7 @@ def check_reproducible(
 def _read_table(
     field: str, text: str, axes: Sequence[str], errors: ConfigErrors
 ) -> GearSizes | int | None:
-    """Return the gears in `text`, smallest first, or how many to derive; None after an error."""
+    """Return the gears in `text`, smallest first, or the number to derive; None after an error."""
     if auto := _AUTO.fullmatch(text):
         if 1 <= int(auto[1]) <= _MOST:
             return int(auto[1])
@@ -306,7 +307,7 @@ def _read_table(
         return None
     for gear in gears:
         if gears.count(gear) > 1:
-            errors.add(field, f"{_shown(gear)} twice", "each gear once")
+            errors.add(field, f"{_gear_text(gear)} twice", "each gear once")
             return None
     if len(gears) > _MOST:
         errors.add(field, f"{len(gears)} gears", f"at most {_MOST}")
@@ -314,5 +315,5 @@ def _read_table(
     return tuple(sorted(gears))
 
 
-def _shown(gear: Sequence[int]) -> str:
+def _gear_text(gear: Sequence[int]) -> str:
     return "x".join(map(str, gear))

@@ -1,14 +1,14 @@
-"""Parameters of Ascend cards: those shared with Huawei's backend `npu_ge`, flags of ATC, captures.
+"""Parameters of Ascend cards, some from Huawei's backend `npu_ge`; flags of ATC; recordings.
 
 `profile` and `dump` let CANN record executions, on one card and for the whole process:
 
 - `profile`: `dir=/var/prof, batches=20, from=100`: msprof profiles executions 100 to 119, counted
   from the start of serving, into that existing folder. Defaults: `batches=10`, `from=1`. `metrics`
-  is what AI Core counts: `pipe` (default), `arithmetic`, `memory`, `l0`, `conflict`, `ub`, `l2` or
-  `none`.
-- `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1`: the outputs of
-  operators, their inputs (`mode=input`) or both (`mode=all`) in these executions; all operators
-  without `layers`.
+  selects what the AI Core counts: `pipe` (default), `arithmetic`, `memory`, `l0`, `conflict`, `ub`,
+  `l2` or `none`.
+- `dump`: `dir=/var/dump, batches=1, from=1, mode=output, layers=conv1;pool1` writes the outputs of
+  operators, their inputs (`mode=input`) or both (`mode=all`) in these executions. Without `layers`
+  it writes the tensors of all operators.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ge_runtime.config.parameters import ConfigErrors, Parameters, is_inside, sp
 from ge_runtime.specs import ROWS
 
 NPU: Final = "npu"
-"""The kind of an Ascend card, e.g. of npu:0."""
+"""The device kind of Ascend cards such as npu:0."""
 
 ATC_FLAGS: Final = {
     "ge.aicoreNum": "--aicore_num",
@@ -33,7 +33,7 @@ ATC_FLAGS: Final = {
     "ge.exec.precision_mode_v2": "--precision_mode_v2",
     "ge.externalWeight": "--external_weight",
 }
-"""Option of GE to the equivalent flag of ATC."""
+"""The equivalent flag of ATC for each option of GE."""
 
 SESSION_LEVEL: Final = "session"
 GRAPH_LEVEL: Final = "graph"
@@ -45,7 +45,7 @@ GE_LEVELS: Final = {
     "ge.inputShape": GRAPH_LEVEL,
     "ge.dynamicDims": GRAPH_LEVEL,
 }
-"""Option of GE to its level: given to GE's session when it is created, or with the graph.
+"""The level of each option of GE: it is given when GE's session is created, or with the graph.
 
 GE itself gets no options, as it is initialized once for all models of a process.
 """
@@ -53,7 +53,7 @@ GE itself gets no options, as it is initialized once for all models of a process
 # In `graph.ge.x` and `session.ge.x` the option is the text after the first dot; in `ge.x` it is the
 # whole key.
 _OPTION_PREFIXES: Final = ((table.GRAPH_GE, ""), (table.SESSION_GE, ""), (table.GE, "ge."))
-"""Families with the text to prepend to a target for the name of the option."""
+"""Families, each with the prefix that its targets need to be names of options."""
 
 _OF_BUILD: Final = "none, as `ge-runtime build` sets it"
 _SIZES: Final = "limit.<axis> and gears.<axes>, which give the sizes"
@@ -75,7 +75,7 @@ _OWNED: Final[Mapping[str, str]] = {
     "precision_mode_v2": _PRECISION,
     "external_weight": "none: a card's weights are loaded from the .om",
 }
-"""Flag to what to use instead."""
+"""Flags that a model cannot set, each with what to use instead."""
 
 ATC_FILES: Final = frozenset(
     (
@@ -99,7 +99,7 @@ def read_device_ids(parameters: Parameters) -> tuple[str, ...] | None:
     blocks, errors = parameters.text(table.EXEC_BLOCKS), parameters.errors
     if parameters.text(table.DEVICE_IDS) is None:
         if blocks is not None:
-            expected = "device_ids beside it; without, list each of `devices` as often"
+            expected = "'device_ids' as well; or list each device in 'devices' that many times"
             errors.add("parameter 'device_exec_blocks'", f"'{blocks}'", expected)
         return None
     if parameters.text(table.DEVICES) is not None:
@@ -125,7 +125,7 @@ def check_static_model(
 
 
 def _has_card(devices: Sequence[str]) -> bool:
-    # Any device counts: devices of two kinds have an error of their own.
+    # One card is enough: devices of two kinds are an error of their own.
     return any(device.partition(":")[0] == NPU for device in devices)
 
 
@@ -188,7 +188,7 @@ METRICS: Final[Mapping[str, int]] = {
     "l2": 6,
     "none": 0xFF,
 }
-"""The values are those of aclprofAicoreMetrics."""
+"""The value of aclprofAicoreMetrics for each name."""
 _MODES: Final = ("output", "input", "all")
 _EXAMPLES: Final = {
     "profile": "dir=/var/prof, batches=20, from=100",
@@ -225,7 +225,7 @@ class Window:
 
 
 def read_window(parameters: Parameters, devices: Sequence[str], *, engine: str) -> Window | None:
-    """Return what to record, or None."""
+    """Return the executions to record, or None."""
     texts = {own.key: parameters.get(own) for own in (table.PROFILE, table.DUMP)}
     given = {key: text for key, text in texts.items() if text is not None}
     if not given:

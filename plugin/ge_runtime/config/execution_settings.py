@@ -22,14 +22,14 @@ from ge_runtime.config.parameters import ConfigErrors, Parameters
 from ge_runtime.specs import DType, TensorSpec
 
 DEVICES: Final = ("cpu", "cuda:0", "npu:0")
-"""Examples of devices in texts; there are other GPUs and cards, such as npu:1."""
+"""Devices that messages show as examples; there are other GPUs and cards, such as npu:1."""
 
 _ACCELERATOR: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
 _EXAMPLES: Final = {"cpu": "cpu", "cuda": "GPUs, e.g. cuda:0", NPU: "cards, e.g. npu:0"}
-"""Device kind to the words for such devices in texts."""
+"""The words for devices in messages, by device kind."""
 _MOST_BUFFERS: Final = 4
 _MOST_EXECUTION_S: Final = 900
-"""A failed execution may wait twice; other threads wait 1800 s for its end."""
+"""A failed execution may wait twice this time; other threads wait 1800 s for its end."""
 
 
 class EnginePlace(NamedTuple):
@@ -55,9 +55,9 @@ class TimeLimits:
     """Time limits of executions on a card, in seconds."""
 
     execution_s: float = table.EXECUTION_TIMEOUT.default
-    """After it an execution is assumed to hang."""
+    """An execution that takes longer is assumed to hang."""
     operator_s: int | None = None
-    """After it CANN ends an operator; None: half of `execution_s`, at most the chip's maximum."""
+    """CANN ends longer operators; None: half of `execution_s`, at most the chip's maximum."""
 
 
 def kind_of(device: str) -> str:
@@ -88,14 +88,14 @@ def read_devices(parameters: Parameters) -> tuple[str, ...]:
         if device not in DEVICES and not _ACCELERATOR.fullmatch(device):
             parameters.errors.add_unknown("parameter 'devices'", "device", device, DEVICES)
     kinds = sorted({kind_of(device) for device in devices})
-    # Only for known kinds: an unknown one already has its error.
+    # Only for known kinds: an unknown kind already has its error.
     if len(kinds) > 1 and all(kind in components.DEVICES for kind in kinds):
         parameters.errors.add("parameter 'devices'", " and ".join(kinds), "devices of one kind")
     return devices
 
 
 def read_io_buffers(parameters: Parameters, devices: Sequence[str], *, engine: str) -> int:
-    """Return the buffer sets of each executor; several only for .om files in this process."""
+    """Return the number of buffer sets of each executor: above 1 only for local .om files."""
     field, count = "parameter 'io_buffers'", parameters.get(table.IO_BUFFERS)
     errors = parameters.errors
     if count > _MOST_BUFFERS:
@@ -186,7 +186,7 @@ def read_pool_bytes(parameters: Parameters, *, engine: str) -> int | None:
 
 
 def read_service_share(parameters: Parameters) -> ServiceShare | None:
-    """Return None for a model that executes in its own process."""
+    """Return the share of the device service; None for a model that executes in its own process."""
     if parameters.get(table.PLACEMENT) != "service":
         for setting in (table.SERVICE_WEIGHT, table.SERVICE_PRIORITY):
             if (given := parameters.text(setting)) is not None:
@@ -248,7 +248,7 @@ class Resident:
     inputs: Mapping[str, ResidentTensor] = field(default_factory=dict)
     outputs: Mapping[str, ResidentTensor] = field(default_factory=dict)
     rows: int = 0
-    """Number of rows of each output that there is room for."""
+    """Number of rows of each output that fit on the device."""
     reads: int = 1
     lease_s: int = 60
     spare_s: int = 5
@@ -265,7 +265,7 @@ class Resident:
         return taken + [
             f"output '{name}': {self.rows} rows of {tensor}, {self.rows * tensor.stride:,} bytes; "
             f"each is read {self.reads} time(s), within {self.lease_s} s, or "
-            f"{min(self.spare_s, self.lease_s)} s where there is no room for others"
+            f"{min(self.spare_s, self.lease_s)} s if there is no room for other rows"
             for name, tensor in self.outputs.items()
         ]
 
@@ -306,7 +306,7 @@ class Resident:
                         read[name] = tensor
         if {*inputs} & {*outputs}:
             both = ", ".join(sorted({*inputs} & {*outputs}))
-            errors.add(f"parameter 'resident.{both}'", "an input and an output", "one of both")
+            errors.add(f"parameter 'resident.{both}'", "an input and an output", "one of the two")
         rows = _BATCHES * max_batch_size if rows is None else rows
         if outputs and not max_batch_size <= rows <= MOST_ROWS:
             expected = f"{max_batch_size}, a batch, to {MOST_ROWS}"

@@ -62,7 +62,7 @@ class GeneratedInputs:
         return masks
 
     def _sum_with_past(self, field: str, text: str) -> tuple[str | Relation, ...]:
-        """Return the dim of a mask of data before and in a request; add an error otherwise."""
+        """Return the dim of a mask over the past and the request; add an error if invalid."""
         try:
             dim = read_dim(text)
         except ValueError:
@@ -108,7 +108,7 @@ class GeneratedInputs:
         label: the name of this input in the error of a later input of the same name.
         """
         if name in self._tensors.inputs or name in self._tensors.prepared:
-            self._errors.add(field, f"'{name}' among the inputs", "a graph input requests lack")
+            self._errors.add(field, f"'{name}' among the inputs", "a name that no input has")
         if name in self._labels:
             self._errors.add(field, f"{self._labels[name]} as well", "one of the two")
         self._labels.setdefault(name, label)
@@ -120,7 +120,7 @@ class BatchInputKind(Enum):
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
     """[items]: the number of elements of each item."""
     ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
-    """[items]: the number of elements of each item and of all earlier ones."""
+    """[items]: the number of elements of each item and all earlier items."""
     ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
     """[items + 1]: the accumulated numbers after a leading 0."""
     MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
@@ -162,7 +162,7 @@ def read_batch_inputs(
     rows: largest number of rows of a batch; 0 without a batch dimension.
     """
     if model_config.get("batch_output"):
-        errors.add("batch_output", "entries", "none: 'axes.<output>' gives its sizes")
+        errors.add("batch_output", "entries", "none: 'axes.<output>' gives the sizes")
     entries = read_entries(model_config, "batch_input", "batch inputs", errors)
     if entries and not rows:
         errors.add("batch_input", "max_batch_size 0", "at least 1: without it there is no batch")
@@ -197,10 +197,10 @@ def _check_holds(
 ) -> None:
     """Add an error if the integer type is too small to describe rows of this shape."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
-    # A count is that of all rows of a request, or of the batch: at most of all possible rows.
+    # A count is over all rows of a request or of the batch, so over at most `rows` rows.
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:
-        expected = f"a type that holds {largest}, which it may be at the limits"
+        expected = f"a type that holds {largest}, the largest value at the limits"
         errors.add(field, batch_input.dtype.config_name, expected)
 
 

@@ -2,7 +2,7 @@
 
 `aipp.<input>` has the keys of ATC's --insert_op_conf, e.g. `input_format=RGB888_U8, min_chn=123.675
 116.28 103.53, var_reci_chn=0.0171 0.0175 0.0174`. Values for several channels are separated by
-spaces. `crop` and `padding` are on if a size of them is given.
+spaces. Images are cropped or padded if one of the sizes for this is given.
 
 The images are UINT8 [height, width, channels], the graph's input is [channels, height, width]. The
 steps: `rbuv_swap_switch` swaps the first and the last channel; the crop is cut out; each pixel
@@ -84,7 +84,7 @@ class Aipp:
     mean: tuple[int, ...]
     minimum: tuple[float, ...]
     factor: tuple[float, ...]
-    """`mean_chn`, `min_chn` and `var_reci_chn`, with a value for each channel, rounded to FP16."""
+    """Three fields, `mean_chn`, `min_chn` and `var_reci_chn`: a value per channel, as FP16."""
     crop: Crop | None
     border: Border
 
@@ -93,7 +93,7 @@ class Aipp:
         """Number of bytes of a pixel."""
         return CHANNELS[self.input_format]
 
-    def made_of(self, spec: TensorSpec, dtype: DType) -> TensorSpec:
+    def output(self, spec: TensorSpec, dtype: DType) -> TensorSpec:
         """Return the graph's tensor that is computed from images of this spec."""
         height, width, channels = spec.dims
         if self.crop is not None:
@@ -157,7 +157,7 @@ def read_aipp(parameters: Parameters, tensors: ModelTensors, *, engine: str) -> 
         errors.add(
             f"parameter 'aipp.{dynamic[1]}'",
             f"aipp_mode=dynamic of {', '.join(dynamic)}",
-            "dynamic of one input; static of others",
+            "dynamic for one input, static for all other inputs",
         )
     if dynamic and len(found) > len(dynamic):
         others = ", ".join(found.keys() - {*dynamic})
@@ -259,7 +259,7 @@ class _Reader:
         return number
 
     def _values(self, key: str, channels: int) -> tuple[float, ...]:
-        """Return a value for each channel, rounded to FP16; a single one applies to all."""
+        """Return a value for each channel, rounded to FP16; a single value applies to all."""
         words = self._given.get(key, str(_OF_CHANNELS[key])).split()
         try:
             values = [float(word) for word in words]
@@ -302,7 +302,7 @@ class _Reader:
                 self._fault(f"'{spec.name}' {spec}", f"sides from {least} to {MOST_PIXELS}")
         if not any(aipp.border):
             return
-        width = aipp.made_of(spec, DType.FP32).dims[2]
+        width = aipp.output(spec, DType.FP32).dims[2]
         if not all(isinstance(dim, int) for dim in spec.dims):
             self._fault(next(key for key in _SIDES if key in self._given), "none for any size")
         elif isinstance(width, int) and width > _MOST_PADDED_WIDTH:

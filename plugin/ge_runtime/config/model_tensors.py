@@ -83,7 +83,7 @@ def read_entries(
 ) -> list[tuple[str, Mapping[str, object]]]:
     """Return the mappings listed in `section`, each with its field.
 
-    `things` is the word for them in the error if it is not such a list.
+    things: the word for the entries in the error message.
     """
     entries = model_config.get(section) or []
     if not _is_list_of_mappings(entries):
@@ -104,7 +104,7 @@ def read_dtype(field: str, entry: Mapping[str, object], errors: ConfigErrors) ->
 
 
 def _read_dims(field: str, entry: Mapping[str, object], errors: ConfigErrors) -> tuple[int, ...]:
-    """Return the dims that the model receives: those of `reshape` if there is one."""
+    """Return the dims that the model receives: the shape of `reshape` if there is one."""
     # Triton gives tensors to the model in the shape of `reshape`; `dims` is what clients send.
     reshape = entry.get("reshape")
     dims = reshape.get("shape", []) if isinstance(reshape, Mapping) else entry.get("dims", [])
@@ -135,11 +135,11 @@ class ModelTensors:
     derived: tuple[TensorSpec, ...]
     """Outputs that the model's own code computes from the graph's outputs."""
     passthrough: Mapping[str, str]
-    """Output to the input that it returns unchanged."""
+    """The input that each passthrough output returns unchanged."""
     axes: tuple[str, ...]
     """Axes whose sizes requests determine, and PAST if states of sequences grow.
 
-    Axes in a list with an error count too: one mistake is one error, not one at every mention.
+    Axes of a list with an error are included, so that no other mention of them is an error.
     """
     grows: bool = False
     """True if states of sequences grow along PAST."""
@@ -204,8 +204,8 @@ class ModelTensors:
             inputs=specs,
             prepared=prepared,
             optional=tuple(n for n, own in inputs.items() if own.optional and not prepared),
-            # An output size without a name could depend on the other requests of the batch, so only
-            # requests that are executed alone may leave one open.
+            # An output size without a name could depend on the other requests of the batch, so it
+            # is only allowed if each request is executed alone.
             outputs={n: names.of_output(spec, needed=batched) for n, spec in results.items()},
             derived=tuple(outputs[name].spec for name in outputs if name in derived),
             passthrough=passthrough,
@@ -229,8 +229,8 @@ def _refuse_bytes(section: str, specs: Iterable[TensorSpec], errors: ConfigError
 
 def _check_axes(tensors: ModelTensors, names: AxisNames, errors: ConfigErrors) -> None:
     """Add errors for unknown tensors, for axes of outputs that no input has, and for `batch`."""
-    # Passthrough tensors need no names of sizes. Their error is not that of unknown names, which
-    # would list the wrong tensors.
+    # Passthrough tensors need no names of sizes. They have an error of their own, as the error for
+    # unknown names would list the wrong tensors.
     passed_by = {*tensors.passthrough, *(tensors.inputs if tensors.prepared else ())}
     known = {*tensors.inputs, *tensors.outputs} - passed_by
     for name in names.tensors:
@@ -253,7 +253,7 @@ def _check_optional(tensors: ModelTensors, errors: ConfigErrors) -> None:
     """Add errors for optional inputs that cannot be filled for a request that lacks them."""
     always = [spec for name, spec in tensors.sources.items() if name not in tensors.optional]
     if tensors.optional and not always:
-        errors.add("input", "only optional ones", "one that every request brings")
+        errors.add("input", "only optional inputs", "an input that every request has")
         return
     axes = {axis for spec in always for axis in spec.axes}
     for spec in (tensors.inputs[name] for name in tensors.optional):
@@ -272,7 +272,7 @@ def is_axis_name(text: str) -> bool:
 
 
 class AxisNames:
-    """The lists of `axes.<tensor>`. For one thread."""
+    """The names of dims that `axes.<tensor>` lists. For one thread."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._lists = {name: names for _, name, names in parameters.entries(table.AXES)}
@@ -284,39 +284,39 @@ class AxisNames:
         return tuple(self._lists)
 
     def mentioned(self, name: str) -> tuple[str, ...]:
-        """Return the tensor's list, valid or not."""
+        """Return the names in the tensor's list, valid or not."""
         return self._lists.get(name, ())
 
     def of_input(self, spec: TensorSpec, *, needed: bool) -> TensorSpec:
         """Return the tensor with each -1 of its dims replaced by the name of an axis.
 
-        needed: whether a tensor with a -1 must have names.
+        needed: True if a tensor with a -1 must have names.
         """
-        names = self._counted(spec, needed=needed)
+        names = self._names_for(spec, needed=needed)
         if all(map(is_axis_name, names)):
-            return _named(spec, names)
-        expected = f"{_wanted(spec)}; relations are for outputs"
+            return _with_names(spec, names)
+        expected = f"{_expected_names(spec)}; relations are for outputs"
         self._errors.add(_field_of(spec), f"'{', '.join(names)}'", expected)
         return spec
 
     def of_output(self, spec: TensorSpec, *, needed: bool) -> TensorSpec:
         """Return the tensor with each -1 of its dims replaced by an axis or a relation."""
         dims: list[str | Relation] = []
-        for text in self._counted(spec, needed=needed):
+        for text in self._names_for(spec, needed=needed):
             try:
                 dims.append(read_dim(text))
             except ValueError as error:
                 self._errors.add(_field_of(spec), f"'{text}'", str(error))
                 return spec
-        return _named(spec, dims)
+        return _with_names(spec, dims)
 
-    def _counted(self, spec: TensorSpec, *, needed: bool) -> tuple[str, ...]:
-        """Return the names in the tensor's list; none, and an error, if their number is wrong."""
+    def _names_for(self, spec: TensorSpec, *, needed: bool) -> tuple[str, ...]:
+        """Return the tensor's names. If their number is wrong, add an error and return none."""
         names, wanted = self._lists.get(spec.name), spec.dims.count(UNKNOWN)
         if names is None and wanted and needed:
-            self._errors.add(_field_of(spec), "nothing", _wanted(spec))
+            self._errors.add(_field_of(spec), "nothing", _expected_names(spec))
         elif names is not None and len(names) != wanted:
-            self._errors.add(_field_of(spec), f"'{', '.join(names)}'", _wanted(spec))
+            self._errors.add(_field_of(spec), f"'{', '.join(names)}'", _expected_names(spec))
         elif names is not None:
             return names
         return ()
@@ -326,7 +326,7 @@ def _field_of(spec: TensorSpec) -> str:
     return f"parameter 'axes.{spec.name}'"
 
 
-def _wanted(spec: TensorSpec) -> str:
+def _expected_names(spec: TensorSpec) -> str:
     return f"{spec.dims.count(UNKNOWN)} name(s), one per -1 of dims {list(spec.dims)}"
 
 
@@ -338,7 +338,7 @@ def read_dim(text: str) -> str | Relation:
     return relation.term if isinstance(relation.term, str) else relation
 
 
-def _named(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
+def _with_names(spec: TensorSpec, names: Sequence[str | Relation]) -> TensorSpec:
     if not names:
         return spec
     left = iter(names)
@@ -393,7 +393,7 @@ def read_passthrough(
     outputs: Mapping[str, DeclaredTensor],
     derived: Collection[str],
 ) -> dict[str, str]:
-    """Return each passthrough output with the input that it returns; not for `derived` outputs."""
+    """Return each passthrough output with its input. A `derived` output among them is an error."""
     passthrough = {}
     errors = parameters.errors
     for field, name, source in parameters.entries(table.PASS):

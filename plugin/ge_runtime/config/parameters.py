@@ -35,7 +35,7 @@ class ConfigErrors:
         self._found.append(f"{field}: found {found}, expected {expected}")
 
     def add_unknown(self, field: str, kind: str, found: str, known: Iterable[str]) -> None:
-        """Add an error for a name of some `kind` that is not in `known`; suggest the nearest."""
+        """Add an error for a name of a `kind` that is not in `known`; suggest the nearest name."""
         names = sorted(known)
         expected = f"one of: {', '.join(names)}" if names else f"none: this model has no {kind}"
         hint = did_you_mean(found, dict(zip(names, names, strict=True)))
@@ -52,7 +52,7 @@ def did_you_mean(found: str, known: Mapping[str, str]) -> str:
 
     Args:
         found: The unknown name.
-        known: Known name to the text that is suggested for it.
+        known: The text to suggest for each known name.
     """
     # First as written, then in lower case, as most names are.
     near = difflib.get_close_matches(found, known, n=1)
@@ -135,9 +135,9 @@ Reader: TypeAlias = Callable[[str, str, ConfigErrors], T]
 
 _STAGE_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 _COSTS: Final = {"launch_us": 1e-6, "element_ns": 1e-9, "element2_ns": 1e-9}
-"""Required part of a cost to its unit in seconds."""
+"""The required parts of a cost, with their units in seconds."""
 _GROWTH: Final = {"growth_ns": 1e-9}
-"""Optional part of a cost to its unit in seconds."""
+"""The optional part of a cost, with its unit in seconds."""
 _MOST_WEIGHT: Final = 1000.0
 
 
@@ -298,8 +298,8 @@ class Parameters:
         """Keep parameters as text.
 
         Args:
-            settings: Key to text.
-            families: Name of a family to its targets and their texts.
+            settings: The texts by key.
+            families: The texts by target of each family, by name of the family.
             errors: Receives the errors in values when they are read.
         """
         self.settings = settings
@@ -366,9 +366,9 @@ class Parameters:
 
         Args:
             family: The family.
-            kind: What its targets are, e.g. "axis".
-            known: All possible targets; an error is added for any other, which is skipped. None
-                accepts every target.
+            kind: The word for a target in errors, e.g. "axis".
+            known: All possible targets; any other target is skipped, with an error. None accepts
+                every target.
 
         Yields:
             The name of the parameter for errors, its target and its value.

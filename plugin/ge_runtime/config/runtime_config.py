@@ -79,9 +79,9 @@ class RuntimeConfig:
     inputs: tuple[TensorSpec, ...]
     """Tensors of requests. UNKNOWN dims and BYTES only if the graph need not take them."""
     defaults: Mapping[str, Number]
-    """Every optional request input to its value in requests that lack it.
+    """The value of each optional request input in requests that lack it.
 
-    An input that is in `axis_lengths` holds the size of that axis instead.
+    An input in `axis_lengths` holds the size of its axis instead.
     """
     prepared: tuple[TensorSpec, ...]
     """Tensors that the model's own code computes from `inputs`; the graph then takes these."""
@@ -90,21 +90,21 @@ class RuntimeConfig:
     derived: tuple[TensorSpec, ...]
     """Outputs that the model's own code computes from the graph's outputs."""
     passthrough: Mapping[str, str]
-    """Output to the request input that it returns; the graph need not take it."""
+    """The request input that each passthrough output returns; the graph need not have it."""
     axis_sizes: AxisSizes
     """The sizes that axes may have."""
     axis_lengths: Mapping[str, str]
-    """Axis to the request input or prepared tensor with each row's true length along it."""
+    """By axis, the request input or prepared tensor with each row's true length along it."""
     masks: Mapping[str, tuple[str | Relation, ...]]
-    """Graph input to the axes of the mask that is generated for it, or to a sum with PAST."""
+    """By graph input, the axes of the mask that is generated for it, or a sum with PAST."""
     lengths: Mapping[str, str]
-    """Graph input to the axis whose row lengths are generated for it."""
+    """By graph input, the axis whose row lengths are generated for it."""
     positions: Mapping[str, str]
-    """Graph input to the axis along which positions are generated for it."""
+    """By graph input, the axis along which positions are generated for it."""
     offsets: Mapping[str, str]
-    """Graph input to the axis whose accumulated row lengths are generated for it."""
+    """By graph input, the axis whose accumulated row lengths are generated for it."""
     constants: Mapping[str, tuple[str, ...]]
-    """Graph input to the elements that it has in every execution, as text."""
+    """By graph input, the elements that it has in every execution, as text."""
     states: SequenceStates
     """The states kept from one request of a sequence to the next."""
     batch_axes: BatchAxes
@@ -114,17 +114,17 @@ class RuntimeConfig:
     marked_axes: frozenset[str]
     """The axes along which generated inputs, or packing, give the graph the ends of data."""
     padding: Mapping[str, PaddingRule]
-    """Every axis to whether sizes along it may differ within one execution."""
+    """By axis, the rule for different sizes along it within one execution."""
     ranges: Mapping[str, ValueRange]
-    """Request input or prepared tensor to the values that its elements may have."""
+    """By request input or prepared tensor, the values that its elements may have."""
     pads: Mapping[str, Number]
-    """Request input or prepared tensor to the value of its padding, if that is not 0."""
+    """By request input or prepared tensor, the value of its padding, if that is not 0."""
     aipp: Mapping[str, Aipp]
-    """Request input or prepared tensor to the conversion of its images."""
+    """By request input or prepared tensor, the conversion of its images."""
     jpeg: Mapping[str, JpegPicture]
-    """Prepared tensor to the input whose JPEG files it is decoded from."""
+    """By prepared tensor, the input with JPEG files from which it is decoded."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
-    """Axes, ROWS for the rows, to their gears, smallest first, or to the number to derive."""
+    """By axes, with ROWS for the rows, the gears, smallest first, or the number to derive."""
     oversize: str
     """"error" or "fallback": what happens to a request that fits no gear."""
     packing: str | None
@@ -160,7 +160,7 @@ class RuntimeConfig:
     warmup: str
     """"gears" or "none"."""
     early_answers: bool
-    """True if answers are sent after their execution instead of the last of the request batch."""
+    """True if an answer need not wait for the last execution of its request batch."""
     load_check: bool
     """True if a load ends with seeded requests that check the independence of answers."""
     int8: bool
@@ -170,9 +170,9 @@ class RuntimeConfig:
     reproducible: bool
     """True if each request is executed at its own gear, so that its bits never change."""
     ge_options: Mapping[str, str]
-    """Option of Ascend's compiler, in ATC_FLAGS or for ge_session in GE_LEVELS, to its value."""
+    """The values of options of Ascend's compiler: of ATC_FLAGS, or for ge_session of GE_LEVELS."""
     atc_flags: Mapping[str, str]
-    """Further flags of ATC, without their dashes, to their values. For `ge-runtime build`."""
+    """The values of other flags of ATC, by flag without dashes. For `ge-runtime build`."""
 
     @property
     def sources(self) -> tuple[TensorSpec, ...]:
@@ -247,7 +247,7 @@ class RuntimeConfig:
             derived: Names of the outputs that the model's own code computes.
 
         Raises:
-            ConfigFault: The configuration is invalid; with all errors.
+            ConfigFault: The configuration is invalid. The fault has all errors.
         """
         errors = ConfigErrors(str(model_config.get("name", "")))
         config = _read(model_config, cores, derived, errors)
@@ -259,7 +259,7 @@ _INDEPENDENT: Final[tuple[Setting[Any], ...]] = (
     *(table.COST, table.COST_CACHE, table.STAGES, table.HISTOGRAM, table.WARMUP),
     *(table.EARLY_ANSWERS, table.LOAD_CHECK, table.INT8, table.UNPAD),
 )
-"""Settings that depend on no others; each is the field of its key."""
+"""Settings that depend on no other setting; each is the field with the name of its key."""
 
 
 def _read(

@@ -14,15 +14,16 @@ from ge_runtime.config.tensor_rules import PaddingRule
 from ge_runtime.specs import PAST, Relation
 
 _SPARE: Final = 2
-"""Sequences kept for each that the server runs. The server does not report when it ends an idle
-sequence: half of the kept ones may have ended. A running sequence has a request at least every
-`max_sequence_idle_microseconds`, and in twice that time at most twice as many can have started."""
+"""Number of kept sequences per sequence that the server runs. The server does not report the end of
+an idle sequence, so half of the kept sequences may have ended. A running sequence has a request at
+least every `max_sequence_idle_microseconds`, and in twice that time at most twice as many sequences
+can have started."""
 
 _REFUSED: Final = {
     "state": "none: the model keeps the states of 'state.<graph input>', not Triton",
     "control_input": "none: starts and ends are read from the requests' flags",
 }
-"""Field of sequence_batching that must be empty to the expected value."""
+"""Fields of sequence_batching that must be empty, each with what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class SequenceStates:
     """The states kept from one request of a sequence to the next."""
 
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """Graph input to the graph output that is its next value."""
+    """The graph output that is the next value of each graph input."""
     kept: int = 0
     """Largest number of sequences whose state is kept."""
     growth: GrowingStates | None = None
@@ -61,7 +62,7 @@ class SequenceStates:
         batching = model_config.get("sequence_batching")
         if not isinstance(batching, Mapping):
             place = f"parameter 'state.{next(iter(outputs))}'"
-            expected = "it: then requests of a sequence arrive in order, at one instance"
+            expected = "one, so that requests of a sequence arrive in order, at one instance"
             errors.add(place, "no sequence_batching", expected)
             return cls(outputs)
         for own, expected in _REFUSED.items():

@@ -5,12 +5,12 @@ only requests with equal values share an execution. Requests and answers always 
 first.
 
 A request with an element outside of `range.<input>` is refused before the graph receives it: the
-graph could fail, for all requests of the execution, or read memory outside of its table.
+graph could fail, for all requests of the execution, or read memory outside of a table of weights.
 
 With `state.<graph input>`, requests bring no such input, and answers have the output only if it is
 declared. The model needs Triton's `sequence_batching`: the requests of a sequence then arrive in
 order, one at a time, at one instance, which keeps the state. The server's own `state` is not used,
-as Triton keeps none for models in Python.
+as Triton keeps no states for models in Python.
 
 Values are written as numbers, for floats also inf, -inf and nan; BOOL as true or false, 1 or 0.
 """
@@ -145,7 +145,7 @@ _NO_ORDER: Final = (DType.BOOL, DType.BYTES, DType.BF16)
 
 
 class PaddingRule(Enum):
-    """The rule for sizes along an axis in one execution; values are those of config.pbtxt."""
+    """The rule for sizes along an axis in one execution; the values are texts of config.pbtxt."""
 
     MASKED = "masked"
     """Sizes may differ: a mask or lengths give the graph the ends of data."""
@@ -171,9 +171,10 @@ def read_axis_lengths(
         elif name in tensors.optional:
             # For a request that lacks it, the input is filled with the size of the axis.
             if list(lengths.values()).count(name) > 1:
-                errors.add(place, f"'{name}' for other axes as well", "one axis: it is optional")
+                expected = "one axis, as the input is optional"
+                errors.add(place, f"'{name}' for other axes as well", expected)
             if spec.dtype.largest < limits.get(axis, 1):
-                expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
+                expected = f"a type that holds {limits[axis]} (limit.{axis}), the default"
                 errors.add(place, f"input '{name}' {spec}", expected)
     return lengths
 
@@ -195,8 +196,8 @@ def read_padding_rules(
         axes: All axes.
         masked: The axes along which generated inputs, or `packing`, give the graph the ends of
             data.
-        axis_lengths: Axis to the input with its lengths. The graph may have that input too, which
-            is only known once it is open: `Contract` refuses the axis if the graph does not.
+        axis_lengths: The input with the lengths along each axis. `Contract` refuses the axis if the
+            graph, which is not open yet, does not have that input too.
         packing: The packed axis.
     """
     known = {*masked, *axis_lengths}
@@ -208,7 +209,7 @@ def read_padding_rules(
             errors.add_unknown(place, "padding rule", text, choices)
         elif text == "masked" and axis not in known:
             expected = (
-                f"'equal', 'neutral', or an input from which the graph knows where data ends: "
+                f"'equal', 'neutral', or an input that gives the graph the ends of the data: "
                 f"'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' of "
                 f"'{axis}'"
             )
@@ -226,7 +227,7 @@ def read_padding_rules(
 def _read_pads(parameters: Parameters, tensors: ModelTensors, *, rows: bool) -> dict[str, Number]:
     """Return the padding value of inputs that give one.
 
-    rows: batches may have rows of padding, so that inputs without axes are padded as well.
+    rows: True if batches may have rows of padding: inputs without axes are then padded as well.
     """
     pads: dict[str, Number] = {}
     errors = parameters.errors
@@ -278,8 +279,8 @@ def read_packing(
 ) -> str | None:
     """Return the packed axis, or None.
 
-    Tensors that have the axis, as their first dim, are [total, ...] for the graph: total is the sum
-    of the rows' true lengths, and there is no batch dimension.
+    The axis is the first dim of each tensor that has it. For the graph the tensor is [total, ...]:
+    total is the sum of the rows' true lengths, and there is no batch dimension.
 
     Args:
         parameters: The model's parameters.
@@ -287,7 +288,7 @@ def read_packing(
         masks: Generated masks with their axes.
         geared: The axes with gears.
         steps: The values of `align.<axis>`.
-        batched: Whether requests have a batch dimension.
+        batched: True if requests have a batch dimension.
     """
     place, axis, errors = "parameter 'packing'", parameters.get(table.PACKING), parameters.errors
     if axis is None:
@@ -297,7 +298,7 @@ def read_packing(
     if not tensors.knows_axis(place, axis, errors):
         return axis
     if axis in geared:
-        # A packed axis has the sum of all rows, which no gear for the size of one row limits.
+        # The size of a packed axis is the sum over all rows; gears are for the size of one row.
         errors.add(place, f"gears of axis '{axis}'", "an axis that is free")
     if steps.get(axis, 1) > 1:
         found = f"align.{axis}: {steps[axis]}"

@@ -19,11 +19,11 @@ class Artifact:
     """May not exist if the engine has files by chip: see `for_chip`."""
     engine: str
     reason: str
-    """Why this file and engine were chosen, for people."""
+    """The reason why this file and engine were chosen, for the load report."""
 
 
 def is_installed(requirement: Requirement) -> bool:
-    """Return whether the required package, or the required file of it, is installed."""
+    """Return whether the required package, with its required file if any, is installed."""
     # `find_spec` does not import: only the chosen engine pays for the import of its library.
     spec = importlib.util.find_spec(requirement.module or requirement.name)
     if spec is None or not requirement.file:
@@ -49,7 +49,7 @@ def chip_file(path: Path, chip: str) -> Path:
 
 
 def graph_name(path: Path, chip: str) -> str:
-    """Return the graph's name: the file name without its suffix and the chip's."""
+    """Return the graph's name: the file name without the suffixes of the engine and the chip."""
     return path.stem.removesuffix(_chip_suffix(chip))
 
 
@@ -99,8 +99,8 @@ def only_graph(artifacts: Sequence[Artifact], device: str) -> Artifact:
     if len(artifacts) > 1:
         stages = ", ".join(artifact.path.name for artifact in artifacts)
         raise ArtifactFault(
-            f"{device}: found the stages {stages}, expected one graph, or .om files alone, which "
-            "hand tensors over on a card: `ge-runtime build` makes them of .onnx files"
+            f"{device}: found the stages {stages}, expected one graph, or only .om files, which "
+            "pass tensors on within a card. `ge-runtime build` makes .om files of .onnx files"
         )
     return artifacts[0]
 
@@ -121,7 +121,7 @@ def find_artifacts(
         version_dir: The folder of the model's version.
         engine: Name of the engine, or "auto".
         stages: Names of the stages, which are the files' names without suffix.
-        installed: Returns whether a package is installed.
+        installed: Returns True if a package is installed.
         device_kind: Type of the device: "cpu", "cuda" or "npu".
 
     Raises:
@@ -197,7 +197,7 @@ def find_artifact(
             lacks = f"is there, but {engines[name].requires.name} is not installed"
             lack = lacks if name in found else "is not there"
             reason += f"; {file} {lack}"
-    if engine == chosen.name:  # not "auto": the table had this one engine
+    if engine == chosen.name:  # not "auto": no other engine was considered
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
 
@@ -210,7 +210,7 @@ def _found_files(version_dir: Path, stem: str, entry: EngineEntry) -> str:
     return ", ".join(sorted(own.name for own in version_dir.glob(f"{stem}.*{entry.suffix}")))
 
 
-def _described(entry: Path) -> str:
+def _describe(entry: Path) -> str:
     """Return the entry's name, and its type if it is not a file."""
     if entry.is_file():
         return entry.name
@@ -222,7 +222,7 @@ def _described(entry: Path) -> str:
 def _no_artifact(version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str) -> str:
     entries = version_dir.iterdir() if version_dir.is_dir() else ()
     # Python creates this folder, and it never contains a graph.
-    names = sorted(_described(entry) for entry in entries if entry.name != "__pycache__")
+    names = sorted(_describe(entry) for entry in entries if entry.name != "__pycache__")
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; " + _cure(
         names, wanted, stem, device_kind

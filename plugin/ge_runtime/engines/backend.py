@@ -36,11 +36,11 @@ class DeviceSettings:
     compiler_options: Mapping[str, str] = field(default_factory=dict)
     """Options of GE, for engines that compile."""
     buffers: int = 0
-    """Index of the buffer set among those of the executor, from 0."""
+    """Index of the buffer set among the executor's buffer sets, from 0."""
     unplanned: bool = False
     """True if engines with unplanned memory may be opened ('unplanned_memory')."""
     images: Mapping[str, DeclaredImages] = field(default_factory=dict)
-    """Input name: image declaration, for engines that convert images with AIPP."""
+    """The declared images by input, for engines that convert images with AIPP."""
     window: Window | None = None
     """The executions to profile or dump; None disables both."""
     limits: TimeLimits = field(default_factory=TimeLimits)
@@ -52,7 +52,7 @@ class DeviceSettings:
     def of(
         cls, config: RuntimeConfig, *, executor: int = 0, buffers: int = 0, records: bool = False
     ) -> DeviceSettings:
-        """Return the settings in `config`; `records`: whether to include profiles and dumps."""
+        """Return the settings in `config`. records: True to include profiles and dumps."""
         return cls(
             executor,
             config.workspace_pool_bytes,
@@ -107,7 +107,7 @@ class DeviceBackend(Protocol):
 
     @property
     def memories(self) -> tuple[Device[Any], ...]:
-        """All memory that is accounted for: `memory`, and on a card also the card's own memory.
+        """All memory with counted allocations: `memory`, and on a card also the card's own memory.
 
         Includes memory that all models on a card share.
         """
@@ -138,10 +138,10 @@ class Watched(Protocol):
     """Extension of `DeviceBackend` for devices that report their state. Thread-safe."""
 
     def fault(self) -> str:
-        """Return why the device cannot be trusted with an execution; empty if it is healthy."""
+        """Return why the device is not healthy; empty if it is healthy."""
 
     def telemetry(self) -> dict[str, float]:
-        """Return gauge name: value, for the gauges of `GAUGES` that the device reports."""
+        """Return the values of the gauges of `GAUGES` that the device reports, by name."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ class GraphTensor:
     name: str
     dtype: DType
     dims: tuple[int | None, ...] | None
-    """Sizes, None for each that varies; None instead of the tuple if the rank is unknown."""
+    """Sizes, None for a size that varies; None instead of the tuple if the rank is unknown."""
     symbols: tuple[str | None, ...] = field(default=(), compare=False)
     """The graph's symbol for each size that varies; None for fixed or unnamed sizes.
 
@@ -86,8 +86,8 @@ class Engine(Protocol):
         Must be called before the first execution. A second call replaces the earlier allocation.
 
         Args:
-            largest: Input shapes to prepare for. An execution fits if one of them is at least as
-                large in every size.
+            largest: Input shapes to prepare for. An execution fits if the shapes of one entry are
+                at least as large in every size.
             memory: Host memory for tensors that the engine keeps between its steps, for as long as
                 the engine is open.
 
@@ -106,7 +106,7 @@ class Engine(Protocol):
                 allocates the result.
 
         Returns:
-            The requested outputs by name; those passed as arrays are the same objects.
+            The requested outputs by name; arrays that were passed are the same objects.
 
         Raises:
             EngineFault: The execution failed. The content of the output arrays is undefined.
@@ -167,9 +167,9 @@ class LibraryEngine:
 
 @runtime_checkable
 class Limited(Protocol):
-    """Extension of `Engine` for engines that cannot keep every promise of a memory plan.
+    """Extension of `Engine` for engines whose memory or work is not completely planned.
 
-    An engine that compiles while it runs needs seconds to minutes for the first execution.
+    For example, an engine that compiles while serving needs seconds to minutes for it.
     """
 
     @property
@@ -186,13 +186,12 @@ class Limited(Protocol):
 
 @runtime_checkable
 class Perturbable(Protocol):
-    """Extension of `Engine` for engines that can open their graph with other roundings."""
+    """Extension of `Engine` for engines that can open their graph with different rounding."""
 
     def perturbed(self, seed: int) -> Engine | None:
         """Open the graph again on the CPU, with other kernels and other last bits of its weights.
 
-        Answers of the new engine differ from those of this one by rounding alone. The caller
-        closes it.
+        Answers of the two engines differ only by rounding. The caller closes the new engine.
 
         Args:
             seed: Selects the bits.
@@ -201,13 +200,13 @@ class Perturbable(Protocol):
             The new engine; None if this graph has no variant.
 
         Raises:
-            ArtifactFault: The graph cannot be opened so.
+            ArtifactFault: The variant cannot be opened.
         """
 
 
 @runtime_checkable
 class Estimating(Protocol):
-    """Extension of `Engine` for engines that know the work of an execution from the graph."""
+    """Extension of `Engine` for engines that estimate the work of an execution from the graph."""
 
     def flops(self, shapes: Shapes) -> int | None:
         """Estimate the floating-point operations of an execution with inputs of these shapes.
@@ -218,7 +217,7 @@ class Estimating(Protocol):
 
 @runtime_checkable
 class Unpadding(Protocol):
-    """Extension of `Engine` for engines whose graph may compute no padding."""
+    """Extension of `Engine` for engines whose graph may skip padding."""
 
     @property
     def unpadded(self) -> bool:
@@ -230,7 +229,7 @@ class AdaptsThreads(Protocol):
     """Extension of `Engine` for engines that can execute small batches on one thread."""
 
     def adapt_threads(self, largest: Shapes) -> str:
-        """Choose the threads of each later execution by its work, which the graph determines.
+        """Choose the threads of each later execution by its work, as computed from the graph.
 
         Args:
             largest: The input shapes of the largest execution.
@@ -360,6 +359,6 @@ class Remote(Protocol):
 
         Args:
             within: Returns the remaining seconds; called before each execution.
-            gone: Returns whether the results are no longer needed; called from time to time while
+            gone: Returns True if the results are no longer needed; called from time to time while
                 an execution waits.
         """

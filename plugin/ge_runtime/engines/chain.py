@@ -64,19 +64,19 @@ class Wiring:
     It has no symbols, because the symbols of different stages are unrelated.
     """
     spans: Mapping[str, Span]
-    """Tensor name: span, for tensors that are passed between stages."""
+    """The spans of the tensors that are passed between stages, by tensor name."""
 
     @classmethod
     def of(cls, stages: Mapping[str, Signature], requested: Collection[str]) -> Wiring:
         """Connect stages: each input comes from an earlier stage or from the caller.
 
         Args:
-            stages: Stage name: signature, in order of execution.
+            stages: The signatures by stage name, in order of execution.
             requested: The outputs that the caller will request.
 
         Raises:
             ArtifactFault: Lists all faults: a type, rank or size on which two stages disagree, a
-                name of two tensors, a stage whose outputs are not used.
+                name that two tensors have, a stage whose outputs are not used.
         """
         joiner = _Joiner()
         for position, (stage, signature) in enumerate(stages.items()):
@@ -91,7 +91,7 @@ class Wiring:
 
     def steps(self, outputs: Iterable[str]) -> list[Step]:
         """Return the steps that produce these outputs, in order of execution."""
-        # From the last stage to the first: the inputs of a stage are required of earlier stages.
+        # From the last stage to the first: earlier stages must produce the inputs of a stage.
         wanted, steps = set(outputs), []
         for stage, signature in reversed(list(self.stages.items())):
             required = tuple(tensor.name for tensor in signature.outputs if tensor.name in wanted)
@@ -101,17 +101,17 @@ class Wiring:
         return steps[::-1]
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Return the shapes of all tensors that follow from the chain's inputs, and of the inputs.
+        """Return the shapes of the chain's inputs, and all shapes that follow from them.
 
         A tensor is missing if one of its sizes is not known before the execution.
         """
         known = dict(inputs)
         for signature in self.stages.values():
-            known.update(foresee(signature, known))
+            known.update(infer_shapes(signature, known))
         return known
 
 
-def foresee(signature: Signature, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+def infer_shapes(signature: Signature, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
     """Return the shapes of the outputs that follow from the shapes of the inputs.
 
     The shape of an output follows if each of its sizes is fixed or has the symbol of an input's
@@ -177,10 +177,10 @@ class _Joiner:
         if name in self.outputs:
             first = self._origins[name]
             self.spans[name] = Span(self.outputs[name], first, position)
-            self._compare(place, tensor, self.outputs[name], f"what stage '{owner}' gives")
+            self._compare(place, tensor, self.outputs[name], f"the output of stage '{owner}'")
         elif name in self.inputs:
-            self._compare(place, tensor, self.inputs[name], f"what stage '{owner}' takes")
-            self.inputs[name] = _narrowed(self.inputs[name], tensor)
+            self._compare(place, tensor, self.inputs[name], f"the input of stage '{owner}'")
+            self.inputs[name] = _with_sizes_of(self.inputs[name], tensor)
         else:
             # Symbols are local to a graph: "n" of two stages may be different sizes.
             self.inputs[name] = replace(tensor, symbols=())
@@ -189,11 +189,11 @@ class _Joiner:
         name = tensor.name
         owner = self._owners.setdefault(name, stage)
         if name in self.outputs:
-            found = f"the name of what stage '{owner}' gives"
+            found = f"the name of an output of stage '{owner}'"
             self.faults.append(f"{place}: found {found}, expected a name of its own")
         elif name in self.inputs:
-            found = f"a name that stage '{owner}' takes before it is there"
-            expected = "stages in the order of their data, and a name of its own"
+            found = f"the name of an input of stage '{owner}', which is earlier"
+            expected = "stages in the order of their data, or a name of its own"
             self.faults.append(f"{place}: found {found}, expected {expected}")
         else:
             self.outputs[name] = replace(tensor, symbols=())
@@ -213,8 +213,8 @@ def _fit(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | Non
     )
 
 
-def _narrowed(tensor: GraphTensor, other: GraphTensor) -> GraphTensor:
-    """Return the tensor with the sizes that only the other one declares."""
+def _with_sizes_of(tensor: GraphTensor, other: GraphTensor) -> GraphTensor:
+    """Return `tensor` with the sizes that only `other` declares."""
     if tensor.dims is None or other.dims is None:
         return replace(tensor, dims=other.dims if tensor.dims is None else tensor.dims)
     pairs = zip(tensor.dims, other.dims, strict=False)  # ranks differ only after a fault
@@ -227,7 +227,7 @@ class Handover:
 
     packing: Packing
     sizes: Mapping[str, int]
-    """Tensor name: reserved bytes."""
+    """The reserved bytes by tensor name."""
 
 
 _NOTHING: Final = Handover(Packing({}, 0, 0), {})
@@ -254,7 +254,7 @@ class ChainEngine:
         """Make a chain of open engines.
 
         Args:
-            stages: Stage name: engine, in order of execution. The chain closes the engines.
+            stages: The engines by stage name, in order of execution. The chain closes them.
             requested: The outputs that executions will request, in arrays of the caller.
 
         Raises:
@@ -324,7 +324,7 @@ class ChainEngine:
             given = {tensor.name: arrays[tensor.name] for tensor in engine.signature.inputs}
             # From this execution's arrays, not from the plan: sizes that depend on data are known
             # after the earlier stages have run.
-            shapes = foresee(engine.signature, {name: a.shape for name, a in given.items()})
+            shapes = infer_shapes(engine.signature, {name: a.shape for name, a in given.items()})
             targets = {
                 name: outputs[name] if name in outputs else self._planned(name, shapes.get(name))
                 for name in step.outputs
@@ -401,7 +401,7 @@ class ChainEngine:
         return Intermediates(tuple(lifetimes), unsized)
 
     def flops(self, shapes: Shapes) -> int | None:
-        """Estimate the operations of all stages; None if those of one are unknown."""
+        """Estimate the operations of all stages; None if a stage's operations are unknown."""
         known = self._wiring.shapes(shapes)
         total = 0
         for engine in self._stages.values():
@@ -415,7 +415,7 @@ class ChainEngine:
         return total
 
     def perturbed(self, seed: int) -> ChainEngine | None:
-        """See `Perturbable.perturbed`; None if a stage cannot."""
+        """See `Perturbable.perturbed`; None if a stage has no variant."""
         stages: dict[str, Engine] = {}
         try:
             for stage, engine in self._stages.items():

@@ -1,8 +1,8 @@
 """The content of artifacts: a hash of everything that an engine reads when it opens one.
 
 Engines of equal content are shared, also if the paths of their files differ. A .onnx file names
-external files with weights. They belong to its content, independent of their folders and of the
-name of the .onnx file.
+external files with weights. These files belong to its content; their folders and the name of the
+.onnx file do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PART_BYTES: Final = 2**20
 _MOST_KNOWN: Final = 4096
 """Maximum number of cached hashes; when it is reached, the cache is cleared."""
 _SETTLED_NS: Final = 3 * 10**9
-"""Age of a change from which a later change certainly gets another time: FAT counts 2 seconds."""
+"""A change that is this old has another time than any later change: FAT rounds to 2 seconds."""
 
 _LOCATION: Final = b"location"
 """The key of an external file's path in TensorProto.external_data (onnx.proto3)."""
@@ -70,7 +70,7 @@ class ContentHashes:
                 known = self._known.get(identity)
             if known is not None:
                 return known
-            # Before the file is read: a change after that gets a later time.
+            # Determined before the file is read, as a change after this gets a later time.
             settled = self._clock() - max(identity[3:]) > _SETTLED_NS
             known = _digest_and_locations(path)
         except OSError as error:
@@ -98,14 +98,14 @@ def stat_identity(path: Path) -> Identity:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ArtifactFault(f"{path}: found no regular file, expected one")
-    # The status change time as well: copying tools set the modification time, and no tool that.
+    # With the status change time: tools that copy set the modification time, but cannot set it.
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _external(path: Path, location: str) -> Path | None:
     """Return the path of an external file of `path`; None if it is not a regular file."""
-    # As in onnxruntime: beside the path as given, even if that is a link. Versions that accept
-    # absolute paths and paths out of the folder read those; others refuse the graph.
+    # As in onnxruntime: beside the path as given, even if the path is a link. Some versions read
+    # absolute paths and paths out of the folder; all other versions refuse the graph.
     external = path.parent / location
     try:
         return external if external.is_file() else None
@@ -123,7 +123,7 @@ def _digest_and_locations(path: Path) -> tuple[str, tuple[str, ...]]:
             # The key may be split between two parts. Without it, no external file is named.
             names_files = names_files or _LOCATION in seam + part
             seam = part[-len(_LOCATION) :]
-        locations = sorted(_Locations(file.fileno()).found()) if names_files else ()
+        locations = sorted(_Locations(file.fileno()).find()) if names_files else ()
     return digest.hexdigest(), tuple(locations)
 
 
@@ -134,7 +134,7 @@ class _Locations:
     _HEADER: Final = 20
     """Maximum bytes of a field's key and length, two varints."""
     _DEEPEST: Final = 100
-    """Maximum depth of messages, as in protobuf, which refuses deeper ones."""
+    """Maximum depth of messages, as in protobuf, which refuses deeper messages."""
     _LONGEST: Final = 2**15
     """Maximum bytes of a location; Linux allows 4,096."""
 
@@ -144,8 +144,8 @@ class _Locations:
         self._window = b""
         self._found: set[str] = set()
 
-    def found(self) -> set[str]:
-        """Return the locations; of a file that is no valid .onnx file, those up to the fault."""
+    def find(self) -> set[str]:
+        """Return the locations; of an invalid .onnx file, the locations up to the fault."""
         # Another format, or a damaged file, which onnxruntime cannot open either.
         with suppress(ValueError, IndexError):
             self._walk("model", 0, os.fstat(self._descriptor).st_size, 0)

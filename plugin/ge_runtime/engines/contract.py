@@ -26,10 +26,10 @@ from ge_runtime.batching.feeds import (
     PastMask,
     Positions,
     PositionsAfterPast,
+    RowsLater,
     Shared,
     State,
-    Turned,
-    turned,
+    graph_shape,
 )
 from ge_runtime.batching.images import Images
 from ge_runtime.batching.ragged import Geometry
@@ -92,7 +92,8 @@ class Contract:
     def result_shape(self, geometry: Geometry, spec: TensorSpec) -> tuple[int, ...]:
         """Return a result's shape in a batch; without a batch dimension it begins with 1."""
         shape = geometry.shape(spec)
-        return turned(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
+        at = self.batch_axes.of(spec.name)
+        return graph_shape(shape, at) if self.batch_axes.given else shape
 
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
@@ -113,11 +114,11 @@ class Contract:
                 faults.add(section, "nothing", "at least one tensor of the graph")
         inputs = GraphPorts("graph input", signature.inputs, config, faults)
         feeds = (
-            *_joined(config, inputs, faults),
-            *_generated(config, inputs),
-            *_batch_inputs(config, inputs),
-            *_constants(config, inputs, faults),
-            *_states(config, inputs, faults),
+            *_joined_feeds(config, inputs, faults),
+            *_generated_feeds(config, inputs),
+            *_batch_input_feeds(config, inputs),
+            *_constant_feeds(config, inputs, faults),
+            *_state_feeds(config, inputs, faults),
         )
         inputs.refuse_unmatched()
         _check_row_ends(config, {feed.spec.name for feed in feeds}, faults)
@@ -129,8 +130,8 @@ class Contract:
         _check_batch_axes(config, signature, feeds, faults)
         faults.raise_any()
         axes = config.batch_axes
-        turned_feeds = tuple(_turned(feed, axes) for feed in feeds)
-        return cls(turned_feeds, config.outputs, states, growing, axes)
+        graph_feeds = tuple(_feed_in_graph(feed, axes) for feed in feeds)
+        return cls(graph_feeds, config.outputs, states, growing, axes)
 
 
 def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
@@ -143,10 +144,12 @@ def _check_row_ends(config: RuntimeConfig, fed: Collection[str], faults: ConfigE
                 f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if the graph "
                 "does not need them"
             )
-            faults.add(f"parameter 'axis_length.{axis}'", "nothing of it in the graph", expected)
+            faults.add(f"parameter 'axis_length.{axis}'", "no graph input for it", expected)
 
 
-def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _joined_feeds(
+    config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[Feed]:
     lengths = {*config.axis_lengths.values()}
     # Passthrough applies to the request's inputs; prepared tensors replace them for the graph.
     elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
@@ -163,7 +166,7 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
             faults.add(f"parameter 'axes.{spec.name}'", "nothing", expected)
         aipp = config.aipp.get(spec.name)
         if aipp is not None and not inputs.takes_images(spec.name):
-            made = aipp.made_of(spec, inputs.image_dtype(spec.name))
+            made = aipp.output(spec, inputs.image_dtype(spec.name))
             inputs.match(f"parameter 'aipp.{spec.name}'", made)
             yield Images.of(aipp, spec, made, int(config.pads.get(spec.name, 0)))
             continue
@@ -173,7 +176,7 @@ def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> 
         yield Joined(spec, spec.dtype.scalar(pad))
 
 
-def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
+def _generated_feeds(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
         inputs.match(f"parameter 'mask.{name}'", spec)
@@ -195,7 +198,7 @@ def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
         yield Offsets(spec, axis)
 
 
-def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
+def _batch_input_feeds(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     sources = {spec.name: spec for spec in config.sources}
     for index, batch_input in enumerate(config.batch_inputs):
         source = sources[batch_input.source]
@@ -206,7 +209,9 @@ def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
             yield _BATCH_FEEDS[batch_input.kind](spec, source)
 
 
-def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _constant_feeds(
+    config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[Feed]:
     for name, texts in config.constants.items():
         field = f"parameter 'constant.{name}'"
         tensor = inputs.get(name)
@@ -230,7 +235,7 @@ def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) 
         yield Constant(spec, value if config.batched else value[None])
 
 
-def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+def _state_feeds(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
     for name in config.states.outputs:
         field = f"parameter 'state.{name}'"
         tensor = inputs.get(name)
@@ -310,7 +315,7 @@ def _state_results(
 def _check_batch_axes(
     config: RuntimeConfig, signature: Signature, feeds: Sequence[Feed], faults: ConfigErrors
 ) -> None:
-    """Add faults for batch axes of unknown tensors, out of range, or of tensors without rows."""
+    """Add faults for batch axes out of range, and of tensors that are unknown or have no rows."""
     dims = {feed.spec.name: feed.spec.dims for feed in feeds if isinstance(feed, _MOVABLE)}
     dims |= {spec.name: spec.dims for spec in config.outputs}
     dims |= {output: dims.get(source, ()) for source, output in config.states.outputs.items()}
@@ -322,9 +327,9 @@ def _check_batch_axes(
         if name not in known:
             faults.add_unknown(field, "tensor", name, known)
         elif name not in dims:
-            faults.add(field, f"'{name}', which has no row for each of a request", "no batch axis")
+            faults.add(field, f"'{name}', which has no rows of requests", "no batch axis")
         elif at is None and name not in joined | answered:
-            faults.add(field, "none", f"0 to {len(dims[name])}: each row has its own")
+            faults.add(field, "none", f"0 to {len(dims[name])}: each row has a value of its own")
         elif at is not None and at > len(dims[name]):
             faults.add(field, at, f"0 to {len(dims[name])}, or none")
 
@@ -336,11 +341,11 @@ _MOVABLE: Final = (
 """Feeds whose rows are the rows of the batch."""
 
 
-def _turned(feed: Feed, axes: BatchAxes) -> Feed:
+def _feed_in_graph(feed: Feed, axes: BatchAxes) -> Feed:
     at = axes.given.get(feed.spec.name, 0)
     if at is None:
         return Shared(feed.spec)
-    return Turned(feed, at) if at else feed
+    return RowsLater(feed, at) if at else feed
 
 
 def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class CudaBackend:
 
     An engine class has `open_on(gpu, path, threads, outputs, workspace_bytes)`. An engine may have
     a function `device_allocations`, which returns the number of device allocations of its library
-    so far. Those made while serving count as defects of the memory plan.
+    so far. Allocations while serving count as defects of the memory plan.
     """
 
     kind: ClassVar[str] = PinnedMemory.kind

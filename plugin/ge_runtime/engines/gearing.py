@@ -1,8 +1,8 @@
 """A model's gears, and the memory that executions at these gears need.
 
-Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. A
-compiled graph executes only the shapes it was compiled for: the gears named in config.pbtxt are
-used, and for axes without gears those of the graph.
+Gears are declared in config.pbtxt, derived from recorded sizes, or given by a compiled graph, which
+executes only the shapes it was compiled for. With a compiled graph, the gears that config.pbtxt
+names are used; axes without gears have the sizes of the graph.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Gearing:
     """The gears of a model, and their origin."""
 
     tables: Mapping[tuple[str, ...], GearSizes]
-    """Axes (ROWS for the rows): their gears."""
+    """The gears by axes, with ROWS for the rows."""
     gears: Gears
     planned: tuple[Gear, ...]
     """The gears to plan memory for: each execution fits into one of them."""
     histogram: Histogram | None
-    """The sizes recorded so far, along rows and all axes; None if there are no usable ones."""
+    """The sizes recorded so far, along rows and all axes; None if no sizes are usable."""
     report: tuple[str, ...]
     """Notes about the histogram and the derived gears, one line each."""
 
@@ -49,7 +49,7 @@ class Gearing:
         A histogram that cannot be read, or has other axes, is not used; the report says so.
         """
         report: list[str] = []
-        histogram = _recorded(config, version_dir, report)
+        histogram = _histogram(config, version_dir, report)
         limits = {ROWS: config.rows, **config.limits}
         tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
@@ -59,7 +59,7 @@ class Gearing:
 
                 derived = derive_gears(axes, limits, table, histogram)
                 report.append(derived.how)
-                table = _executable(axes, derived.gears, config)
+                table = _rounded_up(axes, derived.gears, config)
             tables[axes] = table
         axes = tuple(config.limits)
         gears = Gears(
@@ -79,8 +79,8 @@ class Gearing:
         return cls(tables, gears, planned, histogram, tuple(report))
 
 
-def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
-    """Return the derived gears with each size rounded up to one that executions may have."""
+def _rounded_up(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
+    """Return the derived gears with each size rounded up to a size that executions may have."""
     own = config.axis_sizes
     raised = {
         tuple(
@@ -92,7 +92,7 @@ def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) 
     return tuple(sorted(raised))
 
 
-def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Histogram | None:
+def _histogram(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Histogram | None:
     if config.histogram is None:
         return None
     path, axes = version_dir / config.histogram, (ROWS, *config.limits)
@@ -146,7 +146,7 @@ def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConf
     size = sizes.pop() or 1
     if config.oversize == "fallback":
         found = f"'fallback' and a graph with a fixed batch of {size}"
-        fault = f"parameter 'oversize': found {found}, expected 'error': it executes no other rows"
+        fault = f"parameter 'oversize': found {found}, expected 'error': no other size is executed"
         raise ConfigFault(config.model, [fault])
     return replace(config, gears={**config.gears, (ROWS,): ((size,),)})
 
@@ -165,8 +165,8 @@ def with_compiled_gears(
         artifact: The artifact's name, for errors.
 
     Raises:
-        ArtifactFault: The artifact lacks a gear that config.pbtxt names, the configuration
-            requires sizes that were not compiled, or allows requests that fit no gear.
+        ArtifactFault: The artifact lacks a gear that config.pbtxt names, or the configuration
+            requires sizes that were not compiled, or it allows requests that fit no gear.
     """
     compiled = list(_sizes_of(config, shapes))
     if not compiled:
@@ -178,14 +178,14 @@ def with_compiled_gears(
     if not axes:
         return config
     _refuse_free_sizes(config, artifact)
-    gears = list(_named(config, compiled, artifact))
+    gears = list(_chosen(config, compiled, artifact))
     _check_limits(config, axes, gears, artifact)
     table = tuple(sorted({tuple(sizes[axis] for axis in axes) for sizes in gears}))
     return replace(config, gears={axes: table})
 
 
 def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes]:
-    """Yield, for each set of shapes, axis: size, for the axes of inputs, including ROWS.
+    """Yield, for each set of shapes, the size of each axis of the inputs, including ROWS.
 
     Sets in which an axis has two sizes are skipped, because no execution has such shapes. Inputs
     with unknown names or other ranks are ignored here; `Contract` reports them.
@@ -218,12 +218,12 @@ def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
     if config.oversize == "fallback":
         raise ArtifactFault(
             f"parameter 'oversize': found {artifact}, which was compiled for certain sizes, "
-            "expected 'error': it cannot execute others"
+            "expected 'error': it cannot execute other sizes"
         )
 
 
-def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
-    """Yield the compiled gears that config.pbtxt names; all sizes of axes without gears."""
+def _chosen(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
+    """Yield the compiled gears that config.pbtxt names; along axes without gears any size."""
     tables: Mapping[tuple[str, ...], GearSizes] = {
         axes: table for axes, table in config.gears.items() if isinstance(table, tuple)
     }
@@ -235,9 +235,9 @@ def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> I
     there = {tuple(sizes[axis] for axis in axes if axis in sizes) for sizes in compiled}
     if missing := sorted(wanted - there):
         raise ArtifactFault(
-            f"{artifact}: found no gear {_shown(missing)} for {', '.join(axes)}, expected all that "
-            f"config.pbtxt names, {_shown(sorted(wanted))}; it was compiled for "
-            f"{_shown(sorted(there))}: run `ge-runtime build`, or name these"
+            f"{artifact}: found no gear {_text(missing)} for {', '.join(axes)}, expected all that "
+            f"config.pbtxt names, {_text(sorted(wanted))}; it was compiled for "
+            f"{_text(sorted(there))}: run `ge-runtime build`, or name these gears"
         )
     for sizes in compiled:
         if tuple(sizes[axis] for axis in axes if axis in sizes) in wanted:
@@ -254,18 +254,18 @@ def _check_limits(
         table = [tuple(sizes[axis] for axis in axes) for sizes in gears]
         raise ArtifactFault(
             f"{artifact}: found no gear that holds {wanted}, expected one, as the limits allow "
-            f"requests of that size; it was compiled for {', '.join(axes)} {_shown(sorted(table))}"
+            f"requests of that size; it was compiled for {', '.join(axes)} {_text(sorted(table))}"
         )
 
 
-def _shown(gears: Sequence[tuple[int, ...]]) -> str:
+def _text(gears: Sequence[tuple[int, ...]]) -> str:
     return ", ".join("x".join(map(str, gear)) for gear in gears)
 
 
 def answer_slots(config: RuntimeConfig) -> int:
-    """Return the number of executions whose responses a model has memory for.
+    """Return the number of slots, each with memory for the responses of one execution.
 
-    With the device service there is one more, for responses when all slots are in use.
+    With the device service there is one more slot, for use when all other slots are in use.
     """
     return ANSWER_SLOTS + (config.service_share is not None)
 
@@ -287,7 +287,7 @@ def overlap_lines(
     return (
         "copies do not overlap with executions",
         f"  io_buffers: 2 would take {once} more",
-        f"  a second executor {plan.workspace_bytes:,} of workspace on the card besides",
+        f"  a second executor would also take {plan.workspace_bytes:,} of workspace on the card",
     )
 
 
@@ -299,7 +299,7 @@ class Footprint:
     batched: bool
     """True if the graph's tensors have a batch dimension."""
     packed: str | None
-    """The axis along which rows are concatenated; a gear's extent along it is that of one row."""
+    """The axis along which rows are concatenated; a gear has the extent of one row along it."""
     sequences: int = 0
     """The maximum number of sequences whose state is kept."""
     blocks: int = 0
@@ -313,7 +313,7 @@ class Footprint:
         return cls(contract, config.batched, config.packing, config.states.kept, blocks)
 
     def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
-        """Return input name: shape, at a gear."""
+        """Return the shape of each graph input at a gear, by name."""
         geometry = self.geometry(gear)
         first = 0 if self.batched else 1  # batches without rows still have a first dim of 1
         return {feed.spec.name: feed.shape(geometry)[first:] for feed in self.contract.feeds}
@@ -403,7 +403,7 @@ _ABOUT_BYTES: Final = 16 * 2**20
 """Target workspace of a measured execution: large compared with the share that does not grow with
 the rows, and executed in milliseconds."""
 _MOST_GEARS: Final = 16
-"""Maximum number of measured gears, the largest ones. Others keep the workspace of their graph."""
+"""Number of the largest gears that are measured. The others keep the graph's workspace."""
 
 
 def measured(
@@ -421,13 +421,13 @@ def measured(
     largest = sorted(plan.gears, key=lambda gear: gear.workspace_bytes)[-_MOST_GEARS:]
     return plan.measured(
         [
-            _measured(arena, execute, gear, planned) if planned in largest else None
+            _measure(arena, execute, gear, planned) if planned in largest else None
             for gear, planned in zip(gears, plan.gears, strict=True)
         ]
     )
 
 
-def _measured(
+def _measure(
     arena: WorkspaceArena, execute: Callable[[Gear], object], gear: Gear, planned: GearPlan
 ) -> int | None:
     """Return the workspace of an execution at the gear; None if it cannot be measured."""

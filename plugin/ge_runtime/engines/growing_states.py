@@ -21,11 +21,11 @@ class GrowingState:
     result: TensorSpec
     """The output. Along PAST it has the size after the request."""
     at: int = 0
-    """The dim of both that counts rows."""
+    """The dim of both tensors that counts rows."""
 
     @property
     def past_at(self) -> int:
-        """The place of PAST in the dims of one row."""
+        """The index of PAST in the dims of one row."""
         return self.spec.dims.index(PAST)
 
     def blocks_shape(self, count: int) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ def pool_bytes(states: Sequence[GrowingState], count: int) -> int:
 def group_places(
     states: Sequence[GrowingState], geometries: Sequence[Geometry]
 ) -> tuple[list[int], int]:
-    """Return where each state begins in a buffer of an executor's group, and the buffer's bytes.
+    """Return the offset of each state in a buffer of an executor's group, and the buffer's bytes.
 
     Args:
         states: The states.

@@ -67,14 +67,15 @@ ONE_THREAD_FLOPS: Final = 10**8
 """Executions of less work use one thread, unless config.pbtxt gives the number of threads.
 
 ONNX Runtime distributes even small nodes, and waking a thread takes longer than it saves. Measured
-on 2 cores without spinning, 2 threads relative to 1: an execution of 0.003 GFLOP takes 1.45 times
-as long; of 0.1 GFLOP 0.95 times as long, with 1.3 to 1.4 times the CPU time; of 4 GFLOP 0.7 times.
+on 2 cores without spinning: with 2 threads instead of 1, an execution of 0.003 GFLOP takes 1.45
+times as long, an execution of 0.1 GFLOP 0.95 times (with 1.3 to 1.4 times the CPU time), and an
+execution of 4 GFLOP 0.7 times.
 """
 _MOST_TWICE: Final = 2 * 2**20
 """Maximum bytes of weights that are loaded twice, for one thread and for several.
 
-Weights of both sessions must fit into a core's cache. Those of a larger graph are read from memory
-again whenever the other session executed before: 0.1 to 0.45 ms more for an encoder of 13 MiB.
+Weights of both sessions must fit into a core's cache. Larger weights are read from memory again
+whenever the other session executed before: 0.1 to 0.45 ms more for an encoder of 13 MiB.
 """
 _OUT_OF_BOUNDS: Final = re.compile(
     r"(?:Name:'(?P<node>[^']*)')?[^']*idx=(?P<found>-?\d+) must be within the inclusive range "
@@ -116,7 +117,7 @@ class OnnxEngine(LibraryEngine):
         }
         self._path = path
         value = import_onnxruntime().OrtValue
-        # A third of the time of `ortvalue_from_numpy`; old versions do not have it.
+        # Takes a third of the time of `ortvalue_from_numpy`. Old versions lack this function.
         typed = getattr(value, "ortvalue_from_numpy_with_onnx_type", None)
         self._value_of = typed or (lambda array, _: value.ortvalue_from_numpy(array))
         self._types = {tensor.name: _ONNX_TYPES[tensor.dtype] for tensor in signature.outputs}
@@ -143,7 +144,7 @@ class OnnxEngine(LibraryEngine):
             return ""
         flops = self.flops(largest)
         if flops is None:
-            return "the package onnx, which is not installed, would select small executions for 1"
+            return "small executions could use 1, if the package onnx were installed"
         shared = PROCESS_SESSIONS.acquire(self._path, 1)
         release, self._small = self._release, shared.session
         if flops < ONE_THREAD_FLOPS:
@@ -156,8 +157,8 @@ class OnnxEngine(LibraryEngine):
             shared.release()
 
         self._release = release_both
-        # The work grows with the elements: per element that of an encoder differs by 9 % between
-        # 25 and 4,096 tokens, that of a convolution by 19 % between 35 x 35 and 256 x 256 pixels.
+        # The work grows with the elements. The work per element differs by 9 % between 25 and 4,096
+        # tokens of an encoder, by 19 % between 35 x 35 and 256 x 256 pixels of a convolution.
         elements = sum(map(math.prod, largest.values()))
         self._small_elements = ONE_THREAD_FLOPS * elements // flops
         return f"1 for executions below {ONE_THREAD_FLOPS / 1e9:g} GFLOP"
@@ -210,7 +211,7 @@ class OnnxEngine(LibraryEngine):
             ) from error
 
     def _invalid_value(self, text: str, inputs: Tensors) -> InvalidValue | None:
-        """Return a fault that names the input with the wrong index; None if it is not certain."""
+        """Return a fault that names the input with the wrong index; None if that is not certain."""
         named = _OUT_OF_BOUNDS.search(text)
         if named is None:
             return None
@@ -399,7 +400,7 @@ class OnnxCudaEngine(OnnxEngine):
         }
         if unsupported:
             raise ArtifactFault(
-                f"{path}: found {_counted(unsupported)} that CUDA does not support; expected nodes "
+                f"{path}: found {_counts(unsupported)} that CUDA does not support; expected nodes "
                 "on the CPU only to compute sizes. Export the graph without them, or use a "
                 "model.pt2 with engine: torch"
             )
@@ -419,7 +420,7 @@ class OnnxCudaEngine(OnnxEngine):
             "were executed before",
         ]
         if self._cpu_operators:
-            lines.append(f"executed on the CPU, to compute sizes: {_counted(self._cpu_operators)}")
+            lines.append(f"executed on the CPU, to compute sizes: {_counts(self._cpu_operators)}")
         return tuple(lines)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
@@ -479,5 +480,5 @@ def _cpu_operators(session: Session) -> Counter[str]:
     )
 
 
-def _counted(operators: Mapping[str, int]) -> str:
+def _counts(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {operator}" for operator, count in sorted(operators.items()))

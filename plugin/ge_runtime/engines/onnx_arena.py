@@ -34,7 +34,7 @@ TABLE_SHARE: Final = 1 / 32
 _ROOM: Final = 2
 """Size of a region relative to an execution. The arena chooses the smallest free block that fits a
 result. In a larger region this is a block that was touched before, not the untouched rest. An
-image classifier touched 27 MiB of a region of 54 or 64, but 35 of 42 and 43 of 44."""
+image classifier touched 27 MiB of a region of 54 or 64 MiB, but 35 MiB of 42, and 43 MiB of 44."""
 _GROWTH_BYTES: Final = 2**20
 """Minimum growth of the arena."""
 _ENTRIES: Final = {
@@ -109,7 +109,7 @@ class OnnxArena:
                 self._shrink()
 
     def execution(self, about_bytes: int) -> AbstractContextManager[None]:
-        """See `WorkspaceArena.execution`. Enlarges the region, unless others execute."""
+        """See `WorkspaceArena.execution`. Enlarges the region if nothing executes."""
         return _Execution(self, about_bytes)
 
     def _begin(self, about_bytes: int) -> None:
@@ -117,7 +117,7 @@ class OnnxArena:
             if self._measurer is not None:
                 self._changed.wait_for(lambda: self._measurer in (None, get_ident()))
             if self._measurer is None:  # otherwise this thread uses the region that it measures
-                # Comparisons here: each execution of a graph comes here.
+                # Comparisons, not `max`, as each execution of a graph runs this code.
                 needed = about_bytes if about_bytes > self._peak else self._peak
                 if needed > self._fitting and not self._executions:
                     self._ensure(needed)
@@ -263,7 +263,7 @@ def trim() -> None:
     """Return freed memory to the operating system.
 
     glibc keeps freed blocks below 32 MiB: after reading the file of an encoder with 86 MiB of
-    weights these were another 43 MiB.
+    weights it kept another 43 MiB.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,7 +1,7 @@
-"""ONNX Runtime sessions: opening them, and sharing those on the CPU between models.
+"""Opens ONNX Runtime sessions, and shares sessions on the CPU between models.
 
 Models of equal content share a session, and with it the weights that are packed for the CPU's
-kernels. Separate sessions would each pack their own: the container that shares packed weights is
+kernels. Separate sessions would each pack the weights: the container that shares packed weights is
 not available in the Python package.
 """
 
@@ -47,8 +47,8 @@ _CPU: Final = "CPUExecutionProvider"
 _SLOWER: Final = ("SkipLayerNormFusion",)
 """Optimizations that are not applied on the CPU.
 
-For [224, 384] SkipLayerNormalization takes 429 us, an Add and LayerNormalization 67 us
-(ONNX Runtime 1.32, one thread): 6 to 7 % of the CPU time of an encoder.
+For [224, 384] SkipLayerNormalization takes 429 us; Add and LayerNormalization together take 67 us
+(ONNX Runtime 1.32, one thread). The difference is 6 to 7 % of the CPU time of an encoder.
 """
 _FATAL: Final = 4
 _EXTERNAL_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -73,8 +73,8 @@ def open_session(
         providers: The providers, in order of preference.
         entries: Additional entries of the session's configuration.
         execution: Other settings.
-        content: The content to use in place of the file's; external files are those of the file.
-        weights: Weights to use in place of those in external files, by name.
+        content: The content to use in place of the file's; external files are beside the file.
+        weights: Weights by name, to use in place of weights in external files.
 
     Raises:
         ArtifactFault: ONNX Runtime cannot open the graph.
@@ -110,7 +110,7 @@ def open_session(
         if weights:
             value_of = onnxruntime.OrtValue.ortvalue_from_numpy
             options.add_external_initializers([*weights], [*map(value_of, weights.values())])
-        # With fallback it would print an error and continue with another provider.
+        # With fallback, onnxruntime would print an error and continue with another provider.
         return onnxruntime.InferenceSession(
             str(path) if content is None else content,
             options,
@@ -132,11 +132,11 @@ def _affinities(threads: int) -> str:
     of 0.1 GFLOP. With fewer threads than cores, several models would be pinned to the same cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    # ONNX Runtime counts cores from 1. The first thread is the caller's, which stays as it is.
+    # ONNX Runtime counts cores from 1. The first thread is the caller's, which is not pinned.
     return ";".join(str(core + 1) for core in cores[1:]) if threads == len(cores) else ""
 
 
-_MEMORY: Final = "it needs more memory than is free: use a machine with more, or a smaller graph"
+_MEMORY: Final = "it needs more memory than is free: use a larger machine or a smaller graph"
 _WEIGHTS: Final = "copy the graph's files of weights to its folder"
 _ADVICE: Final[Mapping[str, str]] = {
     "Protobuf parsing failed": "it is no ONNX graph, or incomplete: export or copy it again",
@@ -147,7 +147,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "allocate memory": _MEMORY,
     "bad_alloc": _MEMORY,
 }
-"""Part of an error of ONNX Runtime to its remedy."""
+"""The remedy for errors of ONNX Runtime, by a part of the error."""
 
 
 def advised(error: str) -> str:
@@ -173,7 +173,7 @@ class SharedSession:
     session: Session
     arena: OnnxArena
     release: Callable[[], None]
-    """Releases one use; the last one closes the session."""
+    """Releases one use; the last release closes the session."""
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class _Entry:
 class SharedSessions:
     """Sessions on the CPU, one for each content, number of threads and settings.
 
-    The content is that of all files that a session reads: the graph, its external weights, and the
+    The content covers all files that a session reads: the graph, its external weights, and the
     libraries with custom operators.
 
     Thread-safe.

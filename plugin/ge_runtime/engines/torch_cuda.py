@@ -2,7 +2,7 @@
 
 A replay allocates nothing, and is one call of the host for any number of kernels. It reads and
 writes the addresses of the captured execution: inputs and outputs have fixed addresses on the
-device, which all captures share, because only one is executed at a time.
+device, which all captures share, because only one capture is executed at a time.
 
 Written from torch's documentation and source, and never run on a GPU: the tests use a fake.
 """
@@ -110,8 +110,8 @@ class TorchCudaEngine(TorchEngine):
     """A program on a GPU; executions of the shapes passed to `bind` are replayed.
 
     A replay allocates nothing on the device, and the host waits once, at its end, without the GIL.
-    Executions of other shapes, and those that cannot be captured because they wait for the device,
-    run operation by operation in memory of torch's caching allocator.
+    Executions of other shapes, and executions that cannot be captured because they wait for the
+    device, run operation by operation in memory of torch's caching allocator.
     """
 
     queues: ClassVar[bool] = True
@@ -194,7 +194,7 @@ class TorchCudaEngine(TorchEngine):
         """Capture an execution of each of these shapes, on zeros."""
         cuda = self._cuda
         cuda.gpu.health.ensure_available()
-        self._captures = {}  # first: frees the memory of earlier captures for the new ones
+        self._captures = {}  # first: frees the memory of earlier captures for new captures
         recorder = Recorder(
             cuda.torch,
             cuda.module,
@@ -292,16 +292,16 @@ class Recorder:
     execute: Execute
 
     def record(self, largest: Sequence[Shapes]) -> dict[Key, Capture]:
-        """Capture an execution of each of these shapes; log those that cannot be captured.
+        """Capture an execution of each of these shapes; log shapes that cannot be captured.
 
         The stream must be current. All captures allocate from one pool, the largest first, so that
-        the pool is large enough for the others. Raises OutOfMemory, and torch's error if the graph
-        cannot be executed at all.
+        the pool is large enough for the other captures. Raises OutOfMemory, and torch's error if
+        the graph cannot be executed at all.
         """
         wanted = sorted(largest, key=self._inputs_bytes, reverse=True)
         # All are executed before the first capture: to know the size of the largest block, and so
         # that libraries do not initialize themselves within a capture.
-        tried = [(shapes, self._tried(shapes)) for shapes in wanted]
+        tried = [(shapes, self._execute_zeros(shapes)) for shapes in wanted]
         needed = (
             self._inputs_bytes(shapes) + sum(_rounded(each.nbytes) for each in results.values())
             for shapes, results in tried
@@ -316,8 +316,8 @@ class Recorder:
             except RuntimeError as error:
                 _BROKEN.append(graph)  # keeps its pool as well, so later captures use a new one
                 pool = self.module.graph_pool_handle()
-                # The context is the error that broke the capture; ending it only reports that it
-                # is broken.
+                # The context is the error that broke the capture. The error itself is from the end
+                # of the capture, and only reports that it is broken.
                 cause = error.__context__ or error
                 if isinstance(cause, self.torch.OutOfMemoryError):
                     raise OutOfMemory(f"{self.name}: torch: {cause}") from error
@@ -330,7 +330,7 @@ class Recorder:
                 )
         return captures
 
-    def _tried(self, shapes: Shapes) -> dict[str, _Result]:
+    def _execute_zeros(self, shapes: Shapes) -> dict[str, _Result]:
         """Execute once on zeros, so that libraries are initialized; return the results' types."""
         given = [
             self.torch.zeros(

@@ -32,9 +32,9 @@ def aligned_bytes(nbytes: int) -> Array:
 
 
 class Arena:
-    """Tensors in given memory that do not overlap, until `reset`. For one thread at a time.
+    """Carves tensors that do not overlap from given memory. For one thread at a time.
 
-    Allocates no memory, and does not track readers of its tensors: the caller of `reset` does.
+    Allocates no memory. The caller of `reset` makes sure that the tensors have no more readers.
     """
 
     def __init__(self, memory: Array, label: str) -> None:
@@ -67,7 +67,7 @@ class Arena:
         if end > len(self._memory):
             raise PlanFault(
                 f"{self._label}: found shape {list(shape)} of {end - start:,} bytes, expected at "
-                f"most {max(0, len(self._memory) - start):,}, the rest of what was planned"
+                f"most {max(0, len(self._memory) - start):,}, the rest of the planned memory"
             )
         self.used_bytes = end
         if self.poison is not None:
@@ -76,7 +76,7 @@ class Arena:
         return np.ndarray(shape, dtype, self._memory, start)
 
     def reset(self, used_bytes: int = 0) -> None:
-        """Reuse the memory from `used_bytes` on, which was the value of `used_bytes` earlier."""
+        """Reuse the memory from `used_bytes` on, an earlier value of the attribute."""
         self.used_bytes = used_bytes
 
     def close(self) -> None:
@@ -103,10 +103,10 @@ class AnswerSlots:
     def __init__(self, slots: Sequence[Array]) -> None:
         """slots: at least one, each uint8 of the same size that starts at a multiple of ALIGNMENT.
 
-        Three are enough if answers are sent while the next batch runs: one is written, one is sent,
-        and one is between.
+        Three are enough if answers are sent while the next batch runs: one slot is written, one
+        waits, and one is sent.
         """
-        # `asarray` reads __array_interface__: the base of the array is no array.
+        # `asarray` reads __array_interface__, so the base of the array is the _Slot.
         self._slots = [np.asarray(_Slot(memory)) for memory in slots]
         self._count = len(slots)
         self._nbytes = len(slots[0])
@@ -125,7 +125,7 @@ class AnswerSlots:
         batch.
 
         Raises:
-            PlanFault: That allocation failed.
+            PlanFault: New memory could not be allocated.
         """
         with self._lock:  # until the arena refers to the slot
             for place in range(len(self._slots)):
@@ -166,7 +166,7 @@ class _Slot:
 
     NumPy replaces the base of a view by the base's own base while both are arrays. This object is
     not an array, so the chain ends at the slot's own array: each answer and each view of it refers
-    to that array. Views of a plain view of the memory would refer to the memory instead.
+    to that array. If the slot were a plain view of the memory, its views would refer to the memory.
     """
 
     __slots__ = ("__array_interface__", "_memory")

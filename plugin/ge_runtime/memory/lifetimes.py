@@ -1,4 +1,4 @@
-"""Packs buffers into one block of bytes, as integer offsets: by their lifetimes, or on request.
+"""Gives buffers integer offsets in one block of bytes: by their lifetimes, or on request.
 
 Buffers that are never live together share bytes. Each buffer gets the lowest offset at which it
 overlaps no buffer that is live with it. The order of placement decides the quality, so a few orders
@@ -16,7 +16,7 @@ from typing import Final
 from ge_runtime.errors import PlanFault
 
 _ROUNDS: Final = 16
-"""Improvements of an order. DenseNet-121 needs 2 to get from 1.05 to 1.00 of the bound."""
+"""Largest number of improvements of an order. DenseNet-121 needs 2 to reach the bound."""
 
 _WORK: Final = 250_000
 """Number of buffer pairs examined before no further order is tried: about a quarter of a second.
@@ -87,9 +87,9 @@ class _Arena:
         self._buffers = buffers
         self.sizes = [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
         self._neighbours: list[list[int]] = [[] for _ in buffers]
-        self._live: dict[int, list[int]] = {}  # step in which a buffer starts to the live buffers
-        # A sweep: buffers that are still live when a buffer starts are its neighbours. The busiest
-        # step is one of these, as buffers only end between two of them.
+        self._live: dict[int, list[int]] = {}  # live buffers by step, if a buffer starts in it
+        # A sweep: buffers that are still live when a buffer starts are its neighbours. In the
+        # busiest step a buffer starts, as between such steps buffers only end.
         live: list[int] = []
         for index in self._by_first():
             first = buffers[index].first
@@ -142,14 +142,14 @@ class _Arena:
         return peak, offsets
 
     def _by_size(self) -> list[int]:
-        """Return the largest buffers first, as small ones fit between."""
+        """Return the largest buffers first, as small buffers fit between them."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (-self.sizes[index], self._buffers[index].first),
         )
 
     def _by_breadth(self) -> list[int]:
-        """Return the buffers of the busiest step first, then those of the next; each by size."""
+        """Return the buffers by step, the busiest step first; in each step the largest first."""
         steps = sorted(self._live, key=lambda step: (-self._breadth[step], step))
         return list(
             dict.fromkeys(
@@ -160,7 +160,7 @@ class _Arena:
         )
 
     def _by_first(self) -> list[int]:
-        """Return the buffers in the order of an allocator, larger ones first in each step."""
+        """Return the buffers in the order of their first steps, in each step the largest first."""
         return sorted(
             range(len(self.sizes)),
             key=lambda index: (self._buffers[index].first, -self.sizes[index]),
@@ -168,11 +168,11 @@ class _Arena:
 
 
 class Suballocator:
-    """Best fit over the range [0, capacity), at the lowest address. Not thread-safe.
+    """A best-fit allocator of the range [0, capacity), from low addresses. Not thread-safe.
 
     Adjacent free blocks are merged at once, so there is at most one more free block than there are
-    allocations, and a single one when nothing is allocated. Time grows with the logarithm of the
-    number of blocks, plus the blocks that only the alignment rules out.
+    allocations, and a single free block when nothing is allocated. Time grows with the logarithm of
+    the number of blocks, plus the number of blocks that only the alignment rules out.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -181,7 +181,7 @@ class Suballocator:
             raise ValueError(f"capacity: found {capacity} bytes, expected at least 1")
         self.capacity = capacity
         self._free_bytes = capacity
-        self._sizes: dict[int, int] = {}  # offset of each allocation to its bytes
+        self._sizes: dict[int, int] = {}  # bytes of each allocation by its offset
         # Each free block three times: by its first byte, by the byte after it, and by size.
         self._ends: dict[int, int] = {0: capacity}
         self._starts: dict[int, int] = {capacity: 0}
@@ -204,7 +204,7 @@ class Suballocator:
                 f"found {nbytes} bytes aligned to {alignment}, expected at least 1 of each"
             )
         by_size = self._by_size
-        # From the smallest block that is large enough, on to larger ones if alignment needs more.
+        # From the smallest block that is large enough on: alignment may need a larger block.
         for place in range(bisect_left(by_size, (nbytes, 0)), len(by_size)):
             size, start = by_size[place]
             offset = start + -start % alignment

@@ -44,7 +44,7 @@ def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
         root: The folder with proc/ and sys/.
 
     Returns:
-        The limits; without those that cannot be read or are not below RAM. Empty if the kernel
+        RAM, and the other limits that are lower, as far as they can be read. Empty if the kernel
         provides none.
     """
     ram = _ram(root)
@@ -87,10 +87,10 @@ def _control_groups(root: Path) -> Iterator[MemoryLimit]:
 def _groups(
     root: Path, mount: str, path: str, names: tuple[str, str, str]
 ) -> Iterator[MemoryLimit]:
-    """Yield the limits, in files of these names, from the innermost group outwards.
+    """Yield the limits in the files `names`, from the innermost group outwards.
 
-    In a container the path may be that of the host, of which only the mount itself exists; it is
-    then the container's own group.
+    In a container, the path may be a path of the host. Then only the mount itself exists, which is
+    the container's own group.
     """
     parts = [part for part in path.split("/") if part]
     for count in range(len(parts), -1, -1):
@@ -149,14 +149,14 @@ def host_bytes(plan: Plan, *, on_host: bool, engines: int = 1) -> int:
 
     Args:
         plan: The plan of one engine.
-        on_host: Whether executions are on the host; for a card or GPU only the batches are.
+        on_host: True if executions are on the host; for a card or GPU only the batches are.
         engines: Number of engines with this plan.
     """
     return engines * (plan.io_bytes + plan.workspace_bytes * on_host) + plan.state_bytes
 
 
 def ensure_fits(needed_bytes: int, limits: Sequence[MemoryLimit], plan: Plan) -> None:
-    """Raise PlanFault, with both tables, if a limit has fewer bytes free."""
+    """Raise PlanFault, with tables of the plan and the limits, if a limit has fewer bytes free."""
     short = lacking(needed_bytes, limits)
     if short:
         table = "\n".join((*plan.table(), "", *limits_table(needed_bytes, limits)))

@@ -39,14 +39,14 @@ class Need:
     intermediates: Intermediates | None
     """None if they are unknown."""
     copies: Mapping[str, int] = field(default_factory=dict)
-    """Output -> largest number of its parts, each of which is copied to make it contiguous."""
+    """By output, the largest number of parts, each of which is copied to make it contiguous."""
     pieces: int = 1
-    """Largest number of executions that share a slot for answers; their rows together are those of
+    """Largest number of executions that share a slot for answers; together they have the rows of
     the gear."""
 
     @property
     def io_bytes(self) -> int:
-        """Size of the inputs and outputs, once."""
+        """Size of one set of inputs and outputs."""
         return sum(map(_aligned_bytes, (*self.inputs.values(), *self.outputs.values())))
 
 
@@ -59,7 +59,7 @@ class GearPlan:
     answers_bytes: int
     """The outputs of the gear's rows, from one execution or several, and the copies of parts."""
     workspace_bytes: int
-    """Intermediates; those that are not live together share bytes."""
+    """Intermediates, which share bytes if they are not live at the same time."""
     workspace_bound: int
     """The intermediates of the busiest step: no workspace can be smaller."""
     unsized: int
@@ -69,7 +69,7 @@ class GearPlan:
 
     @property
     def taken_bytes(self) -> int:
-        """The workspace of one execution: the measured one, else that of the graph."""
+        """The workspace of one execution: measured, or else computed from the graph."""
         return self.workspace_bytes if self.measured_bytes is None else self.measured_bytes
 
     @classmethod
@@ -105,7 +105,7 @@ class Plan:
     gears: tuple[GearPlan, ...]
     """At least one."""
     answer_slots: int
-    """Number of executions whose answers there is room for."""
+    """Number of executions whose answers fit into memory at the same time."""
     workspace_known: bool
     """False if the intermediates are unknown: then no total includes them."""
     device_io_bytes: int = 0
@@ -142,11 +142,11 @@ class Plan:
         )
 
     def workspace_at(self, sizes: Mapping[str, int]) -> int:
-        """Return the workspace of an execution: that of the smallest gear that holds it.
+        """Return the workspace of an execution: of the smallest gear that holds the execution.
 
         Args:
-            sizes: The size of each axis and of the rows. If no gear holds them, the result is that
-                of the gear that needs most.
+            sizes: The size of each axis and of the rows. If no gear holds them, the result is the
+                workspace of the gear that needs most.
         """
         # Executions may have other sizes: along axes without gears, or with oversize: fallback.
         holding = (
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def unsized(self) -> int:
-        """Number of intermediates that are not planned, of the gear with most of them."""
+        """Largest number of intermediates of a gear that are not planned."""
         return max(gear.unsized for gear in self.gears)
 
     def table(self) -> list[str]:
@@ -238,15 +238,15 @@ class Plan:
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
         of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
-        if self._measured():  # it may be below the bound: fused kernels skip some intermediates
+        if self._measured():  # may be below the bound, as fused kernels skip some intermediates
             of_all = ""
         sums = [
             ("weights", self.weights_bytes, ""),
             ("workspace", self.workspace_bytes, self._measured() or self._lack() or shared),
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
-            self._staging(),
-            *self._state(),
+            self._staging_line(),
+            *self._state_lines(),
             ("total", self.total_bytes, of_all if self.workspace_known else "without workspace"),
         ]
         if shared:
@@ -258,13 +258,13 @@ class Plan:
         ]
         return aligned_columns(rows, "<>>><")
 
-    def _staging(self) -> tuple[str, int, str]:
+    def _staging_line(self) -> tuple[str, int, str]:
         if not self.device_io_bytes:
             return ("staging", 0, "none: the device works in the host's memory")
         note = "on the device; inputs and answers are pinned memory of the host"
         return ("device I/O", self.device_io_bytes, note)
 
-    def _state(self) -> list[tuple[str, int, str]]:
+    def _state_lines(self) -> list[tuple[str, int, str]]:
         note = "of sequences, kept from one request to the next"
         return [("state", self.state_bytes, note)] if self.state_bytes else []
 

@@ -58,7 +58,7 @@ class CompileTarget:
         not_fed = {*config.passthrough.values(), *config.axis_lengths.values()}
         inputs = [spec for spec in config.prepared or config.inputs if spec.name not in not_fed]
         inputs = [
-            config.aipp[spec.name].made_of(spec, DType.FP32) if spec.name in config.aipp else spec
+            config.aipp[spec.name].output(spec, DType.FP32) if spec.name in config.aipp else spec
             for spec in inputs
         ]
         inputs += [TensorSpec(name, DType.INT64, dims) for name, dims in config.masks.items()]

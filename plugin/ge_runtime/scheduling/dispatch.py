@@ -35,10 +35,10 @@ class LeastRows:
         return tuple(self._outstanding)
 
     def take(self, rows: int, lost: Collection[int] = ()) -> int:
-        """Choose the executor with the fewest outstanding rows, then the least used one.
+        """Choose the executor with the fewest outstanding rows; if equal, the least used executor.
 
-        lost: executors to choose only if there are no others. They finish immediately, and so would
-        get most of the work.
+        lost: executors to choose only if all are lost: they fail immediately, and so would get most
+        of the work.
         """
         index = min(
             range(len(self._outstanding)),
@@ -54,10 +54,10 @@ class LeastRows:
 
 
 class Dispatcher(Generic[Executor]):
-    """Runs tasks on executors: those of each executor in order and one at a time.
+    """Runs tasks on executors. Each executor runs its tasks in order, one at a time.
 
-    A single executor runs on the caller's thread, without the cost of a hand-over. With several,
-    each has its own thread. Safe from any thread.
+    A single executor runs on the caller's thread, without the cost of a hand-over. Several
+    executors have a thread each. Safe from any thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Dispatcher(Generic[Executor]):
         name: str,
         lost: Callable[[Executor], bool] = lambda executor: False,
     ) -> None:
-        """name: prefix of thread names. lost: returns whether an executor can execute nothing."""
+        """name: prefix of thread names. lost: returns True if an executor is lost."""
         self._executors = tuple(executors)
         self._lost = lost
         self._choice = LeastRows(len(executors))
@@ -93,10 +93,10 @@ class Dispatcher(Generic[Executor]):
 
         Args:
             tasks: Each is a number of rows and the work.
-            on_message: Receives messages of tasks on the caller's thread. A single executor's task
-                waits for it; with several executors tasks continue. It must not raise. None: no
-                task sends messages.
-            order: Returns the order of the tasks (by place) of one executor; None keeps theirs.
+            on_message: Receives messages of tasks on the caller's thread. The task of a single
+                executor waits for this function; tasks of several executors continue. It must not
+                raise. None: no task sends messages.
+            order: Returns the order of one executor's tasks, indexes of `tasks`; None keeps it.
 
         Raises:
             Exception: The first exception of a task, after all are done.
@@ -134,7 +134,7 @@ class Dispatcher(Generic[Executor]):
             lost = [index for index, executor in enumerate(self._executors) if self._lost(executor)]
             for place, (rows, _) in enumerate(tasks):
                 given[self._choice.take(rows, lost)].append(place)
-            # Under the lock, so that an executor's tasks of one batch are not mixed with others.
+            # Under the lock, so that tasks of other batches do not come between these tasks.
             return [
                 self._threads[index].submit(self._run, index, tasks[place], messages, sends)
                 for index, places in enumerate(given)
@@ -174,9 +174,9 @@ def isolate(
 ) -> int:
     """Execute members together or, after a fault, in parts; return the number of failed executions.
 
-    An execution that raises EngineFault, OutOfMemory or HandleFault is split in halves, the earlier
-    one first. One failing member among n takes 1 + 2 * log2(n) executions: 9 for 16. Other
-    exceptions of `execute` concern no single member, e.g. a lost device, and are passed on.
+    An execution that raises EngineFault, OutOfMemory or HandleFault is split in halves; the earlier
+    half is executed first. One failing member among n takes 1 + 2 * log2(n) executions: 9 for 16.
+    Other exceptions of `execute` concern no single member, e.g. a lost device, and are raised.
 
     Args:
         members: The members of the execution.
@@ -185,7 +185,7 @@ def isolate(
         still_waiting: Called before each execution after a failure. Members that it leaves out are
             not executed again; it answers them itself.
         refuse: Returns the fault of an execution that is known to fail, and so is not tried; None
-            for others. By default all are tried.
+            for other executions. By default all executions are tried.
     """
     failures = 0
     waiting = [members]

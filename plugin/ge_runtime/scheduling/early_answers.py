@@ -5,17 +5,17 @@ run in the order of their time per request, the shortest first (W. E. Smith, Var
 single-stage production, 1956). Two constraints limit this:
 
 - **Deadlines**: every answer that meets its deadline in the given order still meets it.
-- **Fairness**: the order of arrival is that of the oldest request of each execution. No execution
-  ends later than `FAIRNESS` times its end in the order of arrival.
+- **Fairness**: executions arrive in the order of their oldest requests. No execution ends later
+  than `FAIRNESS` times its end in the order of arrival.
 
-So each execution has a latest end. Places are filled from the last one to the first: a place goes
-to one of the remaining executions that may end as late as this place ends, namely to the one with
-the most time per request. Such an execution always exists. Proof: take an order that satisfies all
-latest ends, and move an execution that may end last to the last place. All others then end earlier
-or as before, so the order of the others satisfies their latest ends. The given order satisfies all
-deadlines, and the order of arrival satisfies fairness. Both constraints together may be
-contradictory. Then deadlines take precedence: among the executions whose deadlines allow a place,
-the one with the latest end by fairness gets it.
+So each execution has a latest end. The order is built from its last place to its first. Of the
+remaining executions, those that may end as late as the place ends are candidates; the candidate
+with the most time per request gets the place. There is always a candidate. Proof: take an order
+that satisfies all latest ends, and move an execution that may end last to the last place. All other
+executions then end earlier or as before, so their order satisfies their latest ends. The given
+order satisfies all deadlines, and the order of arrival satisfies fairness. Both constraints
+together may be contradictory. Then deadlines take precedence: among the executions whose deadlines
+allow a place, the execution with the latest end by fairness gets it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Answered(NamedTuple):
     """Requests of a batch that were just answered."""
 
     members: Sequence[int]
-    """Places in the batch, ascending."""
+    """Indexes in the batch, ascending."""
     seconds: float
-    """Predicted time of the execution that has ended with them; 0.0 if it continues."""
+    """Predicted time of the execution that ended with these answers; 0.0 if it continues."""
 
 
 class EarlyAnswers:
@@ -71,7 +71,7 @@ class EarlyAnswers:
             count: Number of requests of the batch.
             seconds: Predicted time of all executions.
             executors: Number of executors that share the executions.
-            release: Receives places of requests that are answered while others are still executed.
+            release: Receives the indexes of requests that are answered early.
             clock: Measures how early answers are sent.
         """
         self._count = self._remaining = count
@@ -113,12 +113,12 @@ def earliest_answers(
 
     Args:
         seconds: Predicted time of each execution.
-        members: The requests of each execution by their places of arrival, ascending.
+        members: The requests of each execution, as indexes in the order of arrival, ascending.
         due: Deadline of each request in seconds from the start; inf for none.
     """
     count = len(seconds)
     ends = list(accumulate(seconds))
-    # A request that is late in the given order stays late, and must not delay others.
+    # A request that is late in the given order stays late, and must not delay other requests.
     timely = [
         min((due[member] for member in own if due[member] >= end), default=math.inf)
         for own, end in zip(members, ends, strict=True)

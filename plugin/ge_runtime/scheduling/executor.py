@@ -56,7 +56,7 @@ class BatchRules:
     terms: tuple[tuple[str, ...], ...]
     """The distinct tuples of axes of the request tensors that the graph takes."""
     padding: Mapping[str, PaddingRule]
-    """Every axis to whether sizes along it may differ within one execution."""
+    """By axis, the rule for different sizes along it within one execution."""
     computes_here: bool
     """True if this process computes the executions, not a device or the device service."""
     reproducible: bool = False
@@ -76,7 +76,7 @@ class _Size(NamedTuple):
     """The common properties of executions with the same rows and sizes."""
 
     layout: Layout
-    """The layout of one request without padding, whose block is there during its execution."""
+    """The layout of one request without padding. It has the block only during the execution."""
     feeds: Mapping[str, tuple[int, ...]]
     """The shape of each feed in that layout."""
     results: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
@@ -110,11 +110,11 @@ class Executor:
             contract: Its feeds and results.
             rules: The rules of its batches.
             inputs: Memory for the inputs of the largest batch.
-            answers: Slots for its outputs.
+            answers: Slots for the outputs of batches.
             group: Memory for states that grow; None if there are none.
         """
         self.engine = engine
-        """For callers with exclusive use of the executor."""
+        """The open graph, for callers with exclusive use of the executor."""
         self.contract = contract
         """The feeds and results of the graph."""
         self._rules = rules
@@ -125,13 +125,13 @@ class Executor:
         self.group = group
         """The growing states of sequences; None if no state grows."""
         grown = {state.spec.name for state in contract.growing}
-        # Of each feed: the name, the type, and whether it is a tensor of requests.
+        # Each feed with its name, its type, and whether it is a tensor of requests.
         self._feeds = [
             (feed, feed.spec.name, feed.spec.dtype.numpy, isinstance(feed, Joined))
             for feed in contract.feeds
             if feed.spec.name not in grown
         ]
-        # Whether the tensors of a lone request without padding are read where they are.
+        # True if the engine reads the tensors of a lone request without padding in place.
         self._binds = (
             rules.computes_here
             and not rules.reproducible
@@ -150,9 +150,9 @@ class Executor:
     def variant(
         self, *, engine: Engine | None = None, contract: Contract | None = None
     ) -> Executor:
-        """Return an executor in the memory of this one, for use while this one is idle.
+        """Return an executor that uses the memory of this executor, while this executor is idle.
 
-        The caller closes `engine`, and does not close the executor.
+        The caller closes `engine`, and does not close the new executor.
         """
         new = Executor(
             engine or self.engine,
@@ -210,7 +210,7 @@ class Executor:
         here = self._rules.computes_here
         wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
         lone = blocks[0] if self._binds and len(blocks) == 1 else None
-        if lone is not None and _fills(lone, gear):
+        if lone is not None and _fills_gear(lone, gear):
             size = self._sizes.get((gear.rows, *gear.extents.items())) or self._size_of(gear)
             layout = size.layout
             layout.blocks = blocks
@@ -227,7 +227,7 @@ class Executor:
             size.layout.blocks = ()  # their memory is the server's
         wall_s = time.perf_counter() - wall_s
         self.sample = Sample(wall_s, time.process_time() - cpu_s if here else None)
-        # At most the CPU time: in the rest of the time others used the cores.
+        # At most the CPU time: in the rest of the time other processes used the cores.
         counts.measured_seconds = min(wall_s, self.sample.cpu_s or wall_s)
         return answers, counts
 
@@ -263,7 +263,7 @@ class Executor:
             raise
 
     def end_batch(self) -> None:
-        """End the request batch: answers of the next one get another slot. From any thread."""
+        """End the request batch: answers of the next batch get another slot. From any thread."""
         self._slot = None
 
     def _run(
@@ -300,7 +300,7 @@ class Executor:
                 answers[0][spec.name] = planned
                 continue
             batch = self._with_rows(spec, results[spec.name], layout)
-            # Memory that the engine chose is copied: it may be that of inputs, which are reused.
+            # Memory that the engine chose is copied: it may belong to inputs, and is then reused.
             carve = None if UNKNOWN in spec.dims else slot.carve
             split = unpack if layout.packs(spec) else scatter
             for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
@@ -316,7 +316,7 @@ class Executor:
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
-            useful_elements=self._useful(layout) if lone is None else size.elements,
+            useful_elements=self._useful_elements(layout) if lone is None else size.elements,
             executed_elements=size.elements,
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
@@ -344,7 +344,7 @@ class Executor:
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
         feeds = {feed.spec.name: feed.shape(full) for feed in self.contract.feeds if self._binds}
-        size = _Size(full, feeds, results, nbytes, copied, self._executed(geometry), context)
+        size = _Size(full, feeds, results, nbytes, copied, self._elements(geometry), context)
         self._sizes[(rows, *extents.items())] = size
         return size
 
@@ -377,7 +377,7 @@ class Executor:
             return Reason.REPRODUCIBLE
         return reason_of([block.needs for block in layout.blocks], self._rules.padding)
 
-    def _useful(self, layout: Layout) -> int:
+    def _useful_elements(self, layout: Layout) -> int:
         if not self._rules.terms:
             return layout.filled
         useful = 0
@@ -386,7 +386,7 @@ class Executor:
             useful += sum(map(math.prod, zip(*columns, strict=True)))
         return useful
 
-    def _executed(self, geometry: Geometry) -> int:
+    def _elements(self, geometry: Geometry) -> int:
         terms, packed = self._rules.terms, geometry.packed
         if packed is None or not terms:
             return geometry.rows * elements_of(terms, geometry.extents)
@@ -401,7 +401,7 @@ class Executor:
         axes = self.contract.batch_axes
         if spec.name in axes.given:
             batch = rows_first(batch, axes.of(spec.name), layout.rows)
-        if UNKNOWN in spec.dims:  # only then the engine chose the shape
+        if UNKNOWN in spec.dims:  # the engine chose the shape
             expected = layout.shape(spec)
             if len(batch.shape) != len(expected) or any(
                 size not in (UNKNOWN, found)
@@ -420,7 +420,7 @@ _MOST_SIZES: Final = 1024
 _NO_CONTEXT: Final = nullcontext()
 
 
-def _fills(block: Block, gear: Gear) -> bool:
+def _fills_gear(block: Block, gear: Gear) -> bool:
     fills = block.rows == gear.rows and block.sizes == gear.extents
     for axis, ends in block.lengths.items():
         fills = fills and sum(ends) == block.rows * block.sizes[axis]
@@ -438,7 +438,7 @@ tensors at other addresses could be rounded differently."""
 
 
 def _is_bindable(tensor: Array) -> bool:
-    # The address: `tensor.ctypes` takes three calls of Python functions.
+    # The last term reads the address, as `tensor.ctypes` takes three calls of Python functions.
     return tensor.flags.carray and not tensor.__array_interface__["data"][0] % _BINDABLE
 
 
@@ -485,7 +485,8 @@ def warm_up(
             costs, text = kept, str(kept.cost)
         else:
             calibration = calibrate(execute, gears, terms, budget_s=CALIBRATION_S)
-            # Packed batches always keep their order, and their size is no multiple of a row.
+            # Packed batches learn no costs: costs do not change their order, and their size is not
+            # a multiple of a row.
             learns = config.packing is None
             costs = LiveCost(calibration.cost, calibration.evidence if learns else None)
             text = str(calibration)
@@ -495,9 +496,9 @@ def warm_up(
                     execute(gear, executor)
     except (EngineFault, OutOfMemory) as fault:
         # Imported here: only models whose warm-up fails need it.
-        from ge_runtime.scheduling.warm_up_fault import explained
+        from ge_runtime.scheduling.warm_up_fault import warm_up_fault
 
-        raise explained(fault, tried[-1], config, execute) from fault
+        raise warm_up_fault(fault, tried[-1], config, execute) from fault
     return costs, text
 
 

@@ -2,7 +2,7 @@
 
 A failed execution has one of two causes: the values of a request, or the size. After MOST_FAILURES
 failures of a size, rows of generated values are executed at that size. If these fail too, the size
-is the cause. A size that was executed once is never suspected again for its number of rows.
+is the cause. A number of rows that was executed once is never suspected again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FailingShapes:
         self._counts = counts
         self._executed_rows: set[int] = set()
         self._failures: dict[Hashable, int] = {}
-        self._disabled: dict[Hashable, str] = {}  # to the text of the last failure
+        self._disabled: dict[Hashable, str] = {}  # the text with the last failure
         self.any = False
         """True if a size is disabled."""
         self._lock = Lock()
@@ -115,8 +115,8 @@ class FailingShapes:
                 _put(self._disabled, key, text)
             self.any = True
         self._counts.add(Counts(disabled_sizes=len(keys)))
-        rows = f"; nor are {gear.rows} rows of several requests" if gear.rows in keys else ""
-        _log.warning("%s: %s%s", self._name, text, rows)
+        rows = f". Executions of {gear.rows} rows for several requests are not tried again, either"
+        _log.warning("%s: %s%s", self._name, text, rows if gear.rows in keys else "")
 
 
 def _key(gear: Gear) -> Hashable:

@@ -38,7 +38,7 @@ class KeptCosts:
         hardware: str,
         cores: int,
     ) -> KeptCosts | None:
-        """Return None if costs are not kept: config.pbtxt gives the cost, or there is no folder.
+        """Return a model's kept costs; None if config.pbtxt gives the cost, or without a folder.
 
         terms: see CostModel. hardware: description of the device. cores: of this process.
         """
@@ -47,7 +47,7 @@ class KeptCosts:
             return None
         try:
             content = content_digest([artifact.path for artifact in artifacts])
-        except OSError as error:  # not a file, but the engine has opened it
+        except OSError as error:  # the engine has opened the artifact, but it is not a file
             _log.info("%s: costs of executions are not kept: %s", config.model, error)
             return None
         subject = {
@@ -70,7 +70,7 @@ class KeptCosts:
         return self._file.path
 
     def load(self) -> LiveCost | None:
-        """Return the costs of an earlier start; None if there are no valid ones."""
+        """Return the costs of an earlier start; None if there are no valid costs."""
         data = self._file.load()
         if data is None:
             return None
@@ -105,7 +105,7 @@ def cores_of_process() -> int:
 
 
 CACHE_VARIABLE: Final = "GE_RUNTIME_CACHE"
-"""The environment variable that names the folder of caches instead of the user's."""
+"""The environment variable for a folder of caches that replaces the user's folder."""
 
 _FORMAT: Final = 1
 _PART_BYTES: Final = 2**20

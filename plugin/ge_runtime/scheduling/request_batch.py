@@ -83,13 +83,13 @@ class Caller(NamedTuple):
     sequence: SequenceStep | None = None
     """The sequence that the request belongs to, or None."""
     is_cancelled: Callable[[], bool] = lambda: False
-    """Asks the server, see `ASKING_S`."""
+    """Asks the server whether the request is cancelled; see `ASKING_S`."""
 
     executed: Callable[[Executed], None] | None = None
     """Receives each execution of the request before it is answered; None if it is not traced."""
 
     def abandonment(self, now: float, *, ask: bool) -> Abandoned | None:
-        """Return why this caller no longer waits, or None. ask: whether to ask the server too."""
+        """Return why this caller no longer waits, or None. ask: True to ask the server, too."""
         if now > self.deadline:
             late = (now - self.deadline) * 1e3
             return Expired(f"found a deadline that passed {late:.1f} ms ago, expected a later one")
@@ -103,7 +103,7 @@ ANONYMOUS_CALLER = Caller()
 
 
 class PooledWorkspace:
-    """Workspace from a pool shared by models: each execution leases what the plan says."""
+    """Workspace from a pool shared by models: each execution leases its planned workspace."""
 
     def __init__(self, pool: WorkspacePool, plan: Plan, owner: str, counts: SharedCounts) -> None:
         self._pool = pool
@@ -212,7 +212,7 @@ class RequestBatch:
         return [answer for answer in self._answers if answer is not None]
 
     def answers(self, members: Sequence[int]) -> list[Answer]:
-        """Return the answers of requests that are answered."""
+        """Return the answers of `members`, leaving out requests without an answer."""
         return [answer for member in members if (answer := self._answers[member]) is not None]
 
     def run(
@@ -228,8 +228,8 @@ class RequestBatch:
             executor: Runs it.
             report: Receives newly answered requests; None: nothing is reported. Requests without a
                 waiting caller are reported before the execution, and the answered part of a failed
-                execution before its next part. All others are reported at the end, with the time of
-                the execution, even if there are none. It must not raise.
+                execution before its next part. A last report has all other requests, even if there
+                are none, and the time of the execution. It must not raise.
         """
         report_answered = None
         if report is not None:
@@ -248,7 +248,7 @@ class RequestBatch:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
             for member in left:
-                self._answers[member] = self._named(member, fault)
+                self._answers[member] = self._with_id(member, fault)
             if isinstance(fault, Abandoned):  # while waiting for the device
                 self._counts.add(Counts(departed=len(left)))
         if report_answered is not None:
@@ -374,7 +374,7 @@ class RequestBatch:
                 trace(executed)
 
     def _still_waiting(self, members: Sequence[int], seconds: float) -> Sequence[int]:
-        """Return the members whose callers still wait; answer the others with the reason."""
+        """Return the members whose callers still wait; answer all other members with the reason."""
         # For an execution of a few microseconds, asking would take longer than executing.
         ask = seconds >= len(members) * ASKING_S * WORTH_ASKING
         if not ask and not self._any_due:
@@ -385,7 +385,7 @@ class RequestBatch:
             if abandonment is None:
                 waiting.append(member)
             else:
-                self._answers[member] = self._named(member, abandonment)
+                self._answers[member] = self._with_id(member, abandonment)
         if len(waiting) < len(members):
             self._counts.add(Counts(departed=len(members) - len(waiting)))
         return waiting
@@ -404,7 +404,7 @@ class RequestBatch:
             sent = self._blocks[member].tensors.get(name)
             if sent is None or value not in sent:  # not the client's value, e.g. padding
                 fault = EngineFault(fault.reported)
-        self._answers[member] = self._named(member, fault)
+        self._answers[member] = self._with_id(member, fault)
 
     @cached_property
     def _sizes(self) -> RequestSizes:
@@ -419,7 +419,7 @@ class RequestBatch:
             kinds=kinds if any(kinds) else None,
         )
 
-    def _named(self, member: int, fault: RuntimeFault) -> RuntimeFault:
+    def _with_id(self, member: int, fault: RuntimeFault) -> RuntimeFault:
         request_id = self._callers[member].request_id
         if not request_id:
             return fault

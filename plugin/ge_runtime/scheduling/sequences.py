@@ -1,7 +1,7 @@
 """States of request sequences: the state tensors of each sequence, kept in host memory.
 
-All memory is allocated at load. If there are more sequences than places, the least recently used
-one is dropped. A request whose state was dropped is refused; it never silently starts from zeros.
+All memory is allocated at load. If it is too small for all sequences, the least recently used
+sequence is dropped. A request whose state was dropped is refused; it never starts from zeros.
 
 States that grow are in blocks of a pool. Their sequences are dropped after an idle time as well.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SequenceId: TypeAlias = int | str
 
 State: TypeAlias = Mapping[str, Array]
-"""Graph input to [1, *dims]: its value in the next execution of the sequence."""
+"""The state of a sequence for its next execution: [1, *dims] by graph input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SequenceStates:
         self._kept = kept
         self._growth = growth
         self._pool = pool
-        # Least recently used first, with its place in the tables.
+        # The index in the tables of each sequence, the least recently used sequence first.
         self._places: OrderedDict[SequenceId, int] = OrderedDict()
         self._free = list(range(kept))
         # Only with states that grow:
@@ -174,7 +174,7 @@ class SequenceStates:
                 self._drop(sequence)
 
     def _drop_idle(self, used: Collection[SequenceId], before: float) -> None:
-        """Drop sequences without a request since `before`, apart from those in `used`."""
+        """Drop sequences that are not in `used` and had no request since `before`."""
         idle = [own for own, at in self._used_at.items() if at < before and own not in used]
         for sequence in idle:
             self._drop(sequence)
@@ -193,7 +193,7 @@ class SequenceStates:
         place = self._places.pop(step.sequence, None)
         if place is None and not step.starts:
             expected = "a request with the START flag before; "
-            expected += f"the state of {self._kept} sequences at most is kept"
+            expected += f"the states of at most {self._kept} sequences are kept"
             if self._pool is not None:
                 expected += f", in {self._pool.count} blocks"
             return _fault(step, "no state", expected)

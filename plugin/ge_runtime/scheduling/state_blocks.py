@@ -1,8 +1,8 @@
 """Blocks of planned memory for growing states, shared by all sequences of a model.
 
 A block holds BLOCK elements along PAST of all growing states of a sequence. A sequence owns as many
-blocks as its states need. It is written to them when it leaves the executor's StateGroup, where its
-current states are.
+blocks as its states need. While it is in the executor's StateGroup, its current states are there.
+When it leaves the group, they are written to its blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row: TypeAlias = Sequence[Array]
 
 
 class SequenceState(dict[str, Array]):
-    """The states of one sequence. As a mapping: fixed states, graph input to [1, *dims]."""
+    """The states of one sequence: a mapping of the fixed states, [1, *dims] by graph input."""
 
     __slots__ = ("blocks", "live", "row", "saved", "size")
 
@@ -31,7 +31,7 @@ class SequenceState(dict[str, Array]):
         self.size = 0
         """The size of the growing states along PAST."""
         self.saved = 0
-        """The first elements along PAST that the blocks hold."""
+        """The number of elements along PAST, from the first on, that the blocks hold."""
         self.blocks: list[int] = []
         self.row: int | None = None
         """The row of the StateGroup with the current states; None if they are in the blocks."""
@@ -42,7 +42,7 @@ class SequenceState(dict[str, Array]):
 class BlockPool:
     """The blocks of one model.
 
-    `save` and `load` are for the executor's thread; the caller of all others holds a lock.
+    `save` and `load` are for the executor's thread; callers of all other methods hold a lock.
     """
 
     def __init__(self, states: Sequence[GrowingState], count: int, memory: Array) -> None:
@@ -72,20 +72,20 @@ class BlockPool:
         """Give a sequence the blocks for this size along PAST.
 
         Raises:
-            BlocksTaken: Not enough blocks are free. The sequence keeps those that it has.
+            BlocksTaken: Not enough blocks are free. The sequence keeps its blocks.
         """
         more = -(-size // BLOCK) - len(state.blocks)
         if more > len(self._free):
             raise BlocksTaken(
                 f"blocks of growing states: found {self.used} of {self.count} in use, expected "
-                f"{more} free ones for {size} elements along '{PAST}'. 'state_blocks' sets their "
+                f"{more} free blocks for {size} elements along '{PAST}'. 'state_blocks' sets their "
                 "number"
             )
         for _ in range(more):
             state.blocks.append(self._free.pop())
 
     def release(self, state: SequenceState) -> None:
-        """Take all blocks of a sequence back, which ends it."""
+        """End a sequence, and take back all its blocks."""
         self._free += state.blocks
         state.blocks = []
         state.live = False

@@ -2,8 +2,8 @@
 
 An execution reads the states of its rows, the past, from one buffer, and the graph writes the
 states after the request to the other buffer. There they are the past of the next execution of the
-same sequences, so nothing is copied. If the sequences change, the rows are copied once: those of
-sequences that leave to their blocks, all others to the other buffer.
+same sequences, so nothing is copied. If the sequences change, each row is copied once: to the
+blocks of a sequence that leaves the group, or to the other buffer.
 
 Rows are right-aligned along PAST: padding comes first. Requests of an execution have equal sizes,
 so their elements follow the past of each row without a gap.
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.feeds import turned
+from ge_runtime.batching.feeds import graph_shape
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.engines.growing_states import GrowingState, group_places
 from ge_runtime.scheduling.state_blocks import BlockPool, Row, SequenceState
@@ -166,14 +166,14 @@ class StateGroup:
         parts = []
         for at, state in enumerate(self._states):
             shape = (rows, *state.spec.shape({PAST: extent}))
-            tensor = np.moveaxis(self._array(at, buffer, turned(shape, state.at)), state.at, 0)
+            tensor = np.moveaxis(self._array(at, buffer, graph_shape(shape, state.at)), state.at, 0)
             parts.append(np.moveaxis(tensor[row], state.past_at, 0)[extent - size :])
         return parts
 
     def _tensor(self, at: int, buffer: int, layout: Layout, *, past: bool) -> Array:
         state = self._states[at]
         spec = state.spec if past else state.result
-        return self._array(at, buffer, turned(layout.shape(spec), state.at))
+        return self._array(at, buffer, graph_shape(layout.shape(spec), state.at))
 
     def _array(self, at: int, buffer: int, shape: tuple[int, ...]) -> Array:
         dtype = self._states[at].spec.dtype.numpy
@@ -181,6 +181,6 @@ class StateGroup:
 
 
 def _members(layout: Layout) -> list[SequenceState | None]:
-    """Return the kept states of each request, which has one row; None if there are none."""
+    """Return the states of each request, which has one row; None if they are not kept."""
     states = [block.state for block in layout.blocks]
     return [state if isinstance(state, SequenceState) else None for state in states]

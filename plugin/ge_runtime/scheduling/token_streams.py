@@ -1,7 +1,7 @@
 """Streams of tokens from a decoder, with iteration-level batching.
 
-Each step executes all streams once: a stream that starts with its prompt, others with their last
-token. New streams join at the next step, and finished or cancelled ones leave.
+Each step executes all streams once: new streams with their prompt, all others with their last
+token. New streams join at the next step, and finished or cancelled streams leave.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SamplingOptions:
         Raises:
             EngineFault: The largest logit is NaN or infinite.
         """
-        most = int(logits.argmax())  # that of NaN, if there is one
+        most = int(logits.argmax())  # the index of NaN, if there is one
         if not np.isfinite(logits[most]):
             raise EngineFault(f"logits: found {logits[most]}, expected finite numbers")
         if self.temperature == 0 or self.top_k == 1:
@@ -72,7 +72,7 @@ class TokenStream:
 
     sequence: SequenceId
     ids: Array
-    """Token ids, [1, tokens]: those of the prompt, then the generated ones."""
+    """Token ids, [1, tokens]: first the prompt, then the generated tokens."""
     others: Tensors
     """The other inputs of the graph, [1, *dims], the same in each step."""
     options: SamplingOptions
@@ -84,7 +84,7 @@ class TokenStream:
     deadline: float = math.inf
     """Seconds on the clock of the streams, after which the stream ends with an error."""
     past: int = 0
-    """The number of executed tokens."""
+    """The number of ids that were executed."""
     count: int = 0
     """The number of generated tokens."""
     rng: np.random.Generator = field(init=False)
@@ -123,7 +123,7 @@ class TokenStreams:
             runtime: Executes the decoder.
             ids: The input with token ids, [1, tokens].
             logits: The output, [1, tokens, vocabulary].
-            rows: Largest number of streams that are decoded together; others wait.
+            rows: Largest number of streams that are decoded together; further streams wait.
             most_tokens: Largest number of tokens of a request. Longer prompts are executed in
                 several steps.
             past: Largest number of tokens before a request.
@@ -191,9 +191,9 @@ class TokenStreams:
                 self._postpone(self._active.pop())
 
     def _update_active(self) -> None:
-        """End streams that are late or cancelled, and let waiting ones join.
+        """End streams that are late or cancelled, and let waiting streams join.
 
-        A waiting stream is asked for cancellation when it joins: asking takes time.
+        A waiting stream is checked for cancellation only when it joins, as the check takes time.
         """
         now = self._clock.now()
         for stream in [own for own in self._waiting if own.deadline < now]:
@@ -214,14 +214,14 @@ class TokenStreams:
         return True
 
     def _next_ids(self, stream: TokenStream) -> Array:
-        """Return the token ids of the next request: not too many, and the rest has space."""
+        """Return the token ids of the next request. If ids remain, the past is within its limit."""
         rest, count = stream.ids.shape[1] - stream.past, self._most_tokens
         if rest > count:
             count = min(count, self._past - stream.past)
         return stream.ids[:, stream.past : stream.past + count]
 
     def _postpone(self, stream: TokenStream) -> None:
-        """Free the blocks of a stream, whose tokens are executed again after another's end."""
+        """Free the blocks of a stream. Its tokens are executed again after another stream ends."""
         self._runtime.end_sequence(stream.sequence)
         stream.past = 0
         self._waiting.appendleft(stream)

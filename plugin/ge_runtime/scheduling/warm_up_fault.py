@@ -13,10 +13,10 @@ _MOST_EXECUTIONS: Final = 64
 """Maximum number of executions in the search for a size."""
 
 
-def explained(
+def warm_up_fault(
     fault: RuntimeFault, gear: Gear, config: RuntimeConfig, execute: Callable[[Gear], object]
 ) -> ArtifactFault:
-    """Return the error of a warm-up, with a cure that was tried.
+    """Return the error of a warm-up, with parameters that were tried successfully, if any.
 
     Args:
         fault: The fault of the execution that failed.
@@ -24,9 +24,9 @@ def explained(
         config: The model.
         execute: Executes generated rows at a size.
     """
-    found = f"the graph fails in its warm-up: execution of {gear}: found a failure, expected "
+    found = f"the graph fails in its warm-up: found a failed execution of {gear}, expected "
     if isinstance(fault, OutOfMemory):
-        return ArtifactFault(f"{found}enough memory: lower a limit or max_batch_size. {fault}")
+        return ArtifactFault(f"{found}enough memory. Lower a limit or max_batch_size. {fault}")
     left = _MOST_EXECUTIONS
 
     def works(rows: int, extents: Mapping[str, int]) -> bool:
@@ -40,27 +40,27 @@ def explained(
         return left >= 0
 
     if gear.rows > 1 and works(1, gear.extents):
-        found += "a size that the graph executes: it executes 1 row; set 'gears.batch: 1'. "
-    elif sizes := _smallest(gear, config, works):
+        found += "a size that the graph executes. It executes 1 row: set 'gears.batch: 1'. "
+    elif sizes := _smallest_working(gear, config, works):
         settings = " and ".join(f"'min.{axis}: {size}'" for axis, size in sizes.items())
-        found += f"a size that the graph executes: set {settings}, the smallest that it executes. "
+        found += f"a size that the graph executes. Set {settings}, the smallest size that works. "
     elif config.gears:
         keys = ", ".join(f"'gears.{','.join(axes)}'" for axes in config.gears)
-        found += f"sizes that the graph executes: remove or change this one in {keys}. "
+        found += f"a size that the graph executes. Remove or change this gear in {keys}. "
     else:
         found += (
-            "a size and values that the graph executes, and found none: name the values that it "
-            "takes (range.<input>), or set 'warmup: none' and 'cost'. "
+            "a size that the graph executes. No size works: give the values that the graph "
+            "accepts (range.<input>), or set 'warmup: none' and 'cost'. "
         )
     return ArtifactFault(f"{found}The failure was: {fault}")
 
 
-def _smallest(
+def _smallest_working(
     gear: Gear, config: RuntimeConfig, works: Callable[[int, Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """Return the smallest larger sizes of free axes at which an execution succeeds.
+    """Return the smallest sizes above those of `gear`, along axes without gears, that work.
 
-    Empty if there are none. Sizes are assumed to work if a smaller one does.
+    Empty if there are none. A size is assumed to work if a smaller size works.
     """
     geared = {axis for axes in config.gears for axis in axes}
     executed = config.axis_sizes.executed
@@ -76,7 +76,8 @@ def _smallest(
         if works(gear.rows, sizes):
             break
     for axis in limits:
-        # In steps. The size of `gear` may work for this axis, as the other axes are larger now.
+        # `low` and `high` are numbers of steps. `low` is one below the size of `gear`, which may
+        # work for this axis, as the other axes are larger now.
         step = config.axis_sizes.steps[axis]
         low, high = gear.extents[axis] // step - 1, sizes[axis] // step
         while high - low > 1:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.feeds import Feed, Joined, Turned
+from ge_runtime.batching.feeds import Feed, Joined, RowsLater
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.engines.base import Engine, Perturbable
@@ -197,7 +197,7 @@ class Executions:
 
     def _refill(self, feed: Feed) -> Feed:
         config = self._config
-        if isinstance(feed, Turned):
+        if isinstance(feed, RowsLater):
             inner = self._refill(feed.feed)
             return feed if inner is feed.feed else replace(feed, feed=inner)
         if not isinstance(feed, Joined) or feed.spec.name in config.axis_lengths.values():

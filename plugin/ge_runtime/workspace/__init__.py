@@ -32,7 +32,7 @@ ALIGNMENT: Final = 512
 """Bytes. The alignment of Ascend's graph engine; CUDA and CPUs need less."""
 
 QUEUE_LIMIT: Final = 256
-"""Largest number of waiters. Each is a thread of this process, so only a defect has more."""
+"""Largest number of waiters. Each is a thread of this process, so more of them are a defect."""
 
 _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     Outcome.NEVER_FITS: (
@@ -46,7 +46,7 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     ),
     Outcome.TIMED_OUT: (
         PoolTimeout,
-        "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected them "
+        "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected more "
         "before the deadline",
     ),
     Outcome.CLOSED: (PoolClosed, "found the pool closed, expected it open"),
@@ -128,7 +128,7 @@ class WorkspacePool:
             return self._arbiter.stats()
 
     def close(self, wait_s: float = 0.0) -> bool:
-        """Refuse all waiters, present and future, then wait for live leases.
+        """Refuse all waiters, present and future, then wait until all leases are released.
 
         Safe to call twice.
 
@@ -136,7 +136,7 @@ class WorkspacePool:
             wait_s: Longest time to wait, in seconds.
 
         Returns:
-            Whether all leases were released. If not, the log names the owners; their leases stay
+            True if all leases were released. If not, the log names the owners; their leases stay
             valid until they are released.
         """
         with self._lock:
@@ -173,7 +173,7 @@ class WorkspacePool:
 
     def _notify(self, ended: Iterable[Waiter]) -> None:
         for waiter in ended:
-            # None if it ended before its thread started to wait.
+            # None if the wait ended before the thread created a condition.
             if (condition := self._conditions.pop(waiter, None)) is not None:
                 condition.notify()
 
@@ -218,7 +218,7 @@ class PoolRegistry:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._members: dict[str, list[Membership]] = {}  # device to the members of its pool
+        self._members: dict[str, list[Membership]] = {}  # the members of each device's pool
         self._lock = Lock()
 
     def join(self, device: str, capacity_bytes: int, model: str) -> Membership:

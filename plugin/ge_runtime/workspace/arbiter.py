@@ -1,8 +1,8 @@
-"""The arbiter of a workspace pool: decides which waiter gets memory, and when; and its values.
+"""The arbiter of a workspace pool: decides which waiter gets memory, and when; and its data types.
 
-It is a pure state machine over facts and `now`, without threads, locks or clocks. Waiters are
-served in the order of arrival, and only the first one. So small waiters that happen to fit never
-pass a waiter that needs much: the pool drains until the first one fits. A waiter is granted at the
+The arbiter is a pure state machine: its methods receive `now`, and it has no threads, locks or
+clocks. Memory is granted in the order of arrival. So a waiter that needs little never passes a
+waiter that needs much: the pool drains until the first waiter fits. A waiter gets its memory at the
 latest after as many releases as there were live and waiting leases at its arrival. When nothing is
 leased, no waiter waits.
 """
@@ -20,7 +20,7 @@ from ge_runtime.memory.plan import aligned_columns
 
 
 class Outcome(Enum):
-    """State of a waiter. All but WAITING and GRANTED are final."""
+    """State of a waiter. All states except WAITING and GRANTED are final."""
 
     WAITING = auto()
     GRANTED = auto()
@@ -36,7 +36,7 @@ class Outcome(Enum):
 class Waiter:
     """One request for memory of a pool, until it is released.
 
-    Only the pool's arbiter writes it. Compared by identity, as two may request the same.
+    Only the pool's arbiter writes it. Compared by identity, as two waiters may have equal values.
     """
 
     nbytes: int
@@ -54,7 +54,7 @@ class Lease:
     """The bytes [offset, offset + nbytes) of a pool, until `release` or the end of `with`.
 
     Created by `WorkspacePool.lease`. The bytes belong to this lease alone. Hold one lease at a
-    time, for one execution: a thread that waits for a second lease may deadlock with another.
+    time, for one execution: threads that wait for second leases may deadlock.
     """
 
     __slots__ = ("_on_release", "_waiter")
@@ -137,7 +137,7 @@ class PoolStats:
     refused: int = 0
     """Number of leases larger than the pool, beyond the queue limit, or after closing."""
     by_owner: Mapping[str, Held] = field(default_factory=dict)
-    """Owner to the leases that it holds now."""
+    """The leases held now, by owner."""
 
     def table(self) -> list[str]:
         """Return the statistics as text, one line each."""
@@ -191,7 +191,7 @@ class Arbiter:
         self._range = Suballocator(capacity)
         self._live: set[Waiter] = set()
         self._waiting: list[Waiter] = []  # in order of arrival
-        self._stats = PoolStats(capacity)  # without those that `stats` computes
+        self._stats = PoolStats(capacity)  # without the values that `stats` computes
 
     @property
     def idle(self) -> bool:
@@ -232,7 +232,7 @@ class Arbiter:
 
     def withdraw(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
         """End a waiter whose user has given up, whether it waits or was just granted."""
-        # Granted after its user last checked: the memory goes to others.
+        # The memory was granted after the user last checked: other waiters get it.
         if waiter.outcome is Outcome.GRANTED:
             self._stats.cancelled += 1
             ended = self.release(waiter, now)
@@ -246,7 +246,7 @@ class Arbiter:
         return [waiter, *self._serve(now)]
 
     def expire(self, now: float) -> Sequence[Waiter]:
-        """End the waiters whose deadlines have passed; others may fit without them."""
+        """End the waiters whose deadlines have passed; other waiters may then fit."""
         return self._serve(now) if self._waiting else ()
 
     def close(self, now: float) -> Sequence[Waiter]:
@@ -273,7 +273,7 @@ class Arbiter:
         )
 
     def _serve(self, now: float) -> list[Waiter]:
-        """Drop expired waiters, then grant the first ones until one does not fit."""
+        """Drop expired waiters, then grant waiters from the first on until one does not fit."""
         ended = [waiter for waiter in self._waiting if waiter.deadline <= now]
         if ended:
             self._waiting = [waiter for waiter in self._waiting if waiter.deadline > now]

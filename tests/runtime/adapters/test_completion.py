@@ -70,7 +70,7 @@ def derivations(monkeypatch, cache):
         made.append(config)
         return FOUND
 
-    monkeypatch.setattr(completion, "_derived", derived)
+    monkeypatch.setattr(completion, "_derive", derived)
     return made
 
 

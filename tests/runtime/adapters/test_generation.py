@@ -228,7 +228,7 @@ def option(kind, size=1):
     ("change", "error"),
     [
         ({"model_transaction_policy": {}}, "decoupled: False; expected one, and"),
-        ({"output": []}, "output: found 0 output(s); expected one of integers"),
+        ({"output": []}, "output: found 0 output(s); expected one with integers"),
         ({"parameters": {"generate.logits": {"string_value": "31"}}}, "found '31'; expected"),
         (with_parameter("rows", "many"), "parameter 'rows': found 'many'; expected a number"),
         (with_parameter("rows", "-1"), "parameter 'rows': found -1; expected at least 1"),

@@ -21,10 +21,10 @@ from ge_runtime.batching.feeds import (
     MaxElementCountAsShape,
     Offsets,
     Positions,
+    RowsLater,
     Shared,
-    Turned,
+    graph_shape,
     rows_first,
-    turned,
 )
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.specs import DType, TensorSpec
@@ -203,7 +203,7 @@ def test_a_turned_feed_writes_the_same_elements_as_the_feed(requests, data):
         mask = Mask(TensorSpec("m", DType.FP32, tuple(dict.fromkeys(requests.spec.axes))))
         feed = data.draw(st.sampled_from([feed, mask]))
     at = data.draw(st.integers(0, len(feed.spec.dims)))
-    own = Turned(feed, at)
+    own = RowsLater(feed, at)
     shape = own.shape(layout)
     assert shape == own.shape(Geometry(layout.rows, layout.extents))
     assert shape[at] == layout.rows
@@ -217,7 +217,7 @@ def test_a_tensor_without_rows_is_shared_by_all_rows():
     tensors = {"rate": np.full((2, 3), 8.0, np.float32)}
     layout = Layout.of([Block(2, {}, {}, tensors, {})], rows=4)
     feed = Shared(TensorSpec("rate", DType.FP32, (3,)))
-    assert feed.shape(layout) == turned((4, 3), None) == (3,)
+    assert feed.shape(layout) == graph_shape((4, 3), None) == (3,)
     batch = np.zeros(3, np.float32)
     feed.write(layout, batch)
     assert rows_first(batch, None, 4).tolist() == [[8, 8, 8]] * 4

@@ -105,7 +105,7 @@ def test_a_label_names_the_declared_sizes_of_a_gear():
 @pytest.mark.parametrize(
     ("rows", "sizes", "axis", "found", "expected"),
     [
-        (1, (20, 5), "a", "a 20", "a size of gears.batch,a, 16, 64: nothing is padded along it "
+        (1, (20, 5), "a", "a 20", "a size of gears.batch,a (16, 64): nothing is padded along it "
          "(padding.a: equal)"),
         (1, (16, 99), "b", "b 99", "1 to 64 (the largest of all gears)"),
         (4, (64, 5), ROWS, "4 rows of a 64, b 5",

@@ -24,7 +24,7 @@ def made(text, images, dtype=DType.FP32, *, pad=0, rows=0, parameters=None, limi
     config = parse(images_config(text, source, [channels, 8, 8], parameters))
     spec = config.inputs[0]
     aipp = config.aipp["image"]
-    feed = Images.of(aipp, spec, aipp.made_of(spec, dtype), pad)
+    feed = Images.of(aipp, spec, aipp.output(spec, dtype), pad)
     axes = ("height", "width") if limits else ()
     blocks = [
         block_of({"image": image[None]}, dict(zip(axes, image.shape, strict=False)))

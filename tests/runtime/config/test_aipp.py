@@ -29,7 +29,7 @@ def test_one_value_applies_to_all_channels():
 def test_crop_and_padding_determine_the_size_of_the_input():
     text = f"{RGB}, load_start_pos_w=4, crop_size_w=20, crop_size_h=24, left_padding_size=2"
     own = parse(config(text))
-    made = own.aipp["image"].made_of(own.inputs[0], DType.FP32)
+    made = own.aipp["image"].output(own.inputs[0], DType.FP32)
     assert made == TensorSpec("image", DType.FP32, (3, 24, 22))
 
 
@@ -120,5 +120,5 @@ def test_one_mode_for_all_and_dynamic_for_one():
         texts["aipp.other"] = f"{RGB}, aipp_mode={second}"
         return model_config(inputs, [tensor("made", "FP32", MADE)], texts)
 
-    assert_fault(two("dynamic", "dynamic"), "expected dynamic of one input; static of others")
+    assert_fault(two("dynamic", "dynamic"), "expected dynamic for one input, static for all")
     assert_fault(two("dynamic", "static"), "expected one aipp_mode for all inputs, as ATC requires")

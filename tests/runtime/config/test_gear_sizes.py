@@ -85,7 +85,7 @@ def test_reproducible_answers_take_one_number_of_rows_for_each_size(parameters):
         ({**BITS, "gears.batch,tokens": "2x8, 4x32, 8x32"}, "found 'gears.batch,tokens: 2x8,"),
         ({**BITS, "gears.batch": "4"}, "found axis 'tokens' without gears, expected gears for"),
         ({**BITS, **SIZES, "gears.tokens": "auto 2"}, "found 'gears.tokens: auto 2', expected"),
-        ({**BITS, **SIZES, "offsets.cu": "tokens"}, "found graph input 'cu', expected none: its"),
+        ({**BITS, **SIZES, "offsets.cu": "tokens"}, "found graph input 'cu', expected no such"),
         ({**BITS, "gears.batch": "4", "packing": "tokens"}, "found 'packing', expected no"),
     ],
 )

@@ -73,8 +73,8 @@ def test_sufficient_types_are_accepted(kind, data_type):
         (with_entry(entry(data_type="TYPE_INVALID")), "data_type: found 'TYPE_INVALID'"),
         (
             with_entry(entry(data_type="TYPE_INT8"), parameters={"limit.tokens": "16"}),
-            "batch_input[0]: data_type: found TYPE_INT8, expected a type that holds 128, which it "
-            "may be at the limits",
+            "batch_input[0]: data_type: found TYPE_INT8, expected a type that holds 128, the "
+            "largest value at the limits",
         ),
         (
             with_entry(
@@ -103,7 +103,7 @@ def test_sufficient_types_are_accepted(kind, data_type):
         (encoder_config(batch_input=5), "batch_input: found 5, expected a list of batch inputs"),
         (
             encoder_config(batch_output=[{"target_name": ["embedding"]}]),
-            "batch_output: found entries, expected none: 'axes.<output>' gives its sizes",
+            "batch_output: found entries, expected none: 'axes.<output>' gives the sizes",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_optional_inputs_have_a_default(config, defaults):
     [
         (
             model_config([tensor("x", "FP32", [1], optional=True)], [tensor("y", "FP32", [1])]),
-            "input: found only optional ones, expected one that every request brings",
+            "input: found only optional inputs, expected an input that every request has",
         ),
         (
             model_config(
@@ -103,7 +103,7 @@ def test_optional_inputs_have_a_default(config, defaults):
         (optional_lengths("INT8", {"limit.tokens": "128"}), "parameter 'axis_length.tokens':"),
         (
             optional_lengths(parameters={"axis_length.words": "lengths"}),
-            "found 'lengths' for other axes as well, expected one axis: it is optional",
+            "found 'lengths' for other axes as well, expected one axis, as the input is optional",
         ),
     ],
 )
@@ -235,7 +235,7 @@ def test_padding_may_be_declared_neutral():
         (optional_types, "axes.types", "words", "axis 'words', expected", {"limit.words": "8"}),
         (packed, "packing", "words", "no axis 'words', expected one"),
         (packed, "packing", "", "no axis ''"),
-        (plain, "padding.n", "masked", "'masked', expected 'equal', 'neutral', or an input from"),
+        (plain, "padding.n", "masked", "'masked', expected 'equal', 'neutral', or an input that"),
         (plain, "padding.n", "natural", "no padding rule 'natural', expected one of: equal,"),
         (plain, "padding.m", "equal", "no axis 'm', expected one of"),
         (plain, "padding.n", "neutral", "'neutral', expected 'masked': rows of", {"packing": "n"}),

@@ -395,7 +395,7 @@ UNTOLD = without(encoder_config(), "mask.attention_mask")
 
 def test_lengths_without_a_graph_input_are_refused():
     assert faults_of(UNTOLD, [IDS]) == [
-        "parameter 'axis_length.tokens': found nothing of it in the graph, expected an input "
+        "parameter 'axis_length.tokens': found no graph input for it, expected an input "
         "with the ends of rows: 'mask.<graph input>', 'lengths.<graph input>' or "
         "'offsets.<graph input>' of 'tokens'; or padding.tokens: neutral, if the graph "
         "does not need them"

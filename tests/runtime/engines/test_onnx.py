@@ -61,7 +61,7 @@ def test_errors_have_a_remedy(write, remedy, tmp_path):
 
 def test_a_lack_of_memory_has_a_remedy():
     error = "Failed to allocate memory for requested buffer of size 32212254720."
-    remedy = "it needs more memory than is free: use a machine with more, or a smaller graph"
+    remedy = "it needs more memory than is free: use a larger machine or a smaller graph"
     assert advised(error) == f"{error[:-1]}; {remedy}"
     assert advised("Invalid rank for input.") == "Invalid rank for input."
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.engines.chain import Step, Wiring, foresee
+from ge_runtime.engines.chain import Step, Wiring, infer_shapes
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
 
@@ -114,15 +114,15 @@ def test_names_of_sizes_mean_something_else_in_another_stage():
     ],
 )
 def test_shape_is_foreseen_where_each_size_is_fixed_or_an_inputs(output, shape):
-    found = foresee(signature([IDS], [output]), {"ids": (3, 7)})
+    found = infer_shapes(signature([IDS], [output]), {"ids": (3, 7)})
     assert found == ({} if shape is None else {"y": shape})
 
 
 def test_disagreement_names_both_stages_and_what_each_says():
     wide = signature([graph_tensor("embedding", "batch", 5)], [LOGITS])
     assert faults_of({"encoder": ENCODER, "head": wide}) == [
-        "stage 'head', input 'embedding': found FP32[*,5], expected FP32[*,4], what stage "
-        "'encoder' gives"
+        "stage 'head', input 'embedding': found FP32[*,5], expected FP32[*,4], the output of "
+        "stage 'encoder'"
     ]
 
 
@@ -148,17 +148,17 @@ def test_tensors_agree_if_some_shape_suits_both(taken, agrees):
 
 def test_name_that_two_stages_give_is_refused():
     assert faults_of({"encoder": ENCODER, "other": ENCODER, "head": HEAD}) == [
-        "stage 'other', output 'embedding': found the name of what stage 'encoder' gives, "
+        "stage 'other', output 'embedding': found the name of an output of stage 'encoder', "
         "expected a name of its own",
-        "stage 'other', output 'hidden': found the name of what stage 'encoder' gives, "
+        "stage 'other', output 'hidden': found the name of an output of stage 'encoder', "
         "expected a name of its own",
     ]
 
 
 def test_stages_in_the_wrong_order_are_refused():
     assert faults_of({"head": HEAD, "encoder": ENCODER}) == [
-        "stage 'encoder', output 'embedding': found a name that stage 'head' takes before it is "
-        "there, expected stages in the order of their data, and a name of its own"
+        "stage 'encoder', output 'embedding': found the name of an input of stage 'head', which "
+        "is earlier, expected stages in the order of their data, or a name of its own"
     ]
 
 

@@ -39,7 +39,8 @@ def test_the_last_byte_can_be_carved_and_not_one_more():
     with pytest.raises(PlanFault) as raised:
         arena.carve(INT64, (3, 3))
     assert str(raised.value) == (
-        "answers: found shape [3, 3] of 72 bytes, expected at most 64, the rest of what was planned"
+        "answers: found shape [3, 3] of 72 bytes, expected at most 64, the rest of the planned "
+        "memory"
     )
     assert arena.carve(INT64, (8,)).shape == (8,)
     with pytest.raises(PlanFault, match="expected at most 0"):

@@ -83,8 +83,8 @@ def test_the_named_sizes_load_and_are_the_smallest(load, frames, bins, given):
     text = str(raised.value)
     first = given.get("min.frames", given.get("align.frames", "1"))
     assert text.startswith(
-        f"the graph fails in its warm-up: execution of 1 row(s), bins 1, frames {first}: found a "
-        "failure, expected a size that the graph executes: set 'min."
+        f"the graph fails in its warm-up: found a failed execution of 1 row(s), bins 1, "
+        f"frames {first}, expected a size that the graph executes. Set 'min."
     )
     assert ". The failure was: onnxruntime: " in text
     cure = dict(re.findall(r"'(min\.\w+): (\d+)'", text))
@@ -97,7 +97,7 @@ def test_the_named_sizes_load_and_are_the_smallest(load, frames, bins, given):
 def test_without_a_cure_the_size_and_the_parameters_are_named(load):
     with pytest.raises(ArtifactFault) as raised:
         load(4000)
-    assert "execution of 1 row(s), bins 1, frames 1: found a failure" in str(raised.value)
+    assert "found a failed execution of 1 row(s), bins 1, frames 1, expected" in str(raised.value)
     assert "range.<input>" in str(raised.value)
 
 
@@ -111,6 +111,6 @@ def test_a_graph_of_one_row_gets_one_row(load):
 def test_a_gear_that_fails_is_named(load):
     gears = {"gears.frames": "8,16", "gears.bins": "90"}
     with pytest.raises(
-        ArtifactFault, match=r"execution of 1 row\(s\), bins 90, frames 8: .*'gears.frames'"
+        ArtifactFault, match=r"execution of 1 row\(s\), bins 90, frames 8, .*'gears.frames'"
     ):
         load(10, **gears, **{"gears.batch": "1", "limit.frames": "16"})

@@ -81,7 +81,7 @@ def test_a_wait_ends_at_its_deadline_and_not_before(pool, clock):
         clock.until_waiting(1)
         clock.advance(0.25)
         assert text_of(PoolTimeout, waiter.result) == (
-            "pool: b: found less than 500 bytes free for 5.000 s, expected them before the deadline"
+            "pool: b: found less than 500 bytes free for 5.000 s, expected more before the deadline"
         )
     assert pool.stats().timeouts == 1
 

@@ -35,7 +35,7 @@ def intermediates(
 
     Args:
         operations: The operations, in order of execution.
-        nbytes: Value: size in bytes; values without an entry count as unsized.
+        nbytes: The size of each value in bytes; values without an entry count as unsized.
         elsewhere: Values whose memory is planned elsewhere, e.g. inputs and weights.
         delivered: Values that are read after the last operation.
     """

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ge_runtime.engines.analysis.protobuf import fields
 
 _GRAPH: Final = 7
-"""The field of ModelProto with the graph; all field numbers are those of onnx.proto3."""
+"""The field of ModelProto with the graph; all field numbers are from onnx.proto3."""
 _NODE: Final = 1
 _GATHER: Final = "Gather"
 _MOVING: Final = frozenset(
@@ -30,10 +30,10 @@ def index_inputs(model: bytes, node: str) -> set[str]:
 
     Args:
         model: A serialized ModelProto.
-        node: The node's name. If no Gather has it, because the graph was optimized, all are used.
+        node: The node's name. If no Gather node has it, as the graph was optimized, all are used.
     """
     nodes = [
-        _parsed(content)
+        _read_node(content)
         for number, _, graph in fields(memoryview(model))
         if number == _GRAPH
         for field, _, content in fields(graph)
@@ -55,7 +55,7 @@ def _source(tensor: str, producers: Mapping[str, _Node]) -> str:
     return tensor
 
 
-def _parsed(message: memoryview) -> _Node:
+def _read_node(message: memoryview) -> _Node:
     texts: dict[int, list[str]] = {1: [], 2: [], 3: [], 4: []}
     for number, _, content in fields(message):
         if number in texts:

@@ -1,6 +1,6 @@
-"""Weights with other last bits: a graph with them has other roundings in every layer.
+"""Changes the last bits of a graph's weights, so that every layer rounds differently.
 
-It is otherwise the same graph. Whole numbers stay, as a graph may convert them to indices or sizes.
+Weights that are whole numbers stay, as a graph may convert them to indices or sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ge_runtime.specs import Array
 _SIZES: Final = range(2, 9)
 """Vectors of this many floats may be sizes, such as the scales of Resize, and stay as they are."""
 _TYPES: Final = {1: ("<u4", "<f4"), 10: ("<u2", "<f2"), 11: ("<u8", "<f8"), 16: ("<u2", "")}
-"""TensorProto.DataType: the NumPy types of its bits and of its values, for floats."""
+"""The NumPy types of the bits and of the values of floats, by TensorProto.DataType."""
 _INPUT: Final = 1
 _NAME, _FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA = 8, 4, 9, 10
 
@@ -36,7 +36,7 @@ def nudge(bits: NDArray[Any], float_type: str, rng: np.random.Generator) -> None
 
     Args:
         bits: The weights as integers, in the shape of their tensor.
-        float_type: The NumPy type of the weights; empty for BFLOAT16, which has none.
+        float_type: The NumPy type of the weights; empty for BFLOAT16, for which NumPy has none.
         rng: Selects the weights.
     """
     if bits.ndim == 1 and bits.size in _SIZES:
@@ -55,14 +55,14 @@ def nudged_weights(path: Path, rng: np.random.Generator) -> tuple[bytearray, dic
         rng: Selects the weights.
 
     Returns:
-        The content of the file, and the weights of its external files by name. External weights
-        of BFLOAT16, and those inside of branches and loops, are missing: they stay as they are.
+        The content of the file, and the changed weights of its external files by name. External
+        weights of BFLOAT16, and external weights inside of branches and loops, stay as they are.
     """
     content = bytearray(path.read_bytes())
     nudging = _Nudging(rng, path.parent)
     with memoryview(content) as view:
         nudging.nudge_within(view, "model")
-    # ONNX Runtime removes unused weights, and fails if it shall replace one.
+    # ONNX Runtime removes unused weights, and fails if it is given an unused weight.
     return content, {
         name: nudging.external[name] for name in nudging.external.keys() & nudging.used
     }
@@ -113,7 +113,7 @@ class _Nudging:
         bits_type, float_type = _TYPES[data_type]
         count = math.prod(dims)
         if elements is not None:
-            # Otherwise e.g. a single float that is not packed.
+            # The sizes differ, for example, for a single float that is not packed.
             if len(elements) == count * np.dtype(bits_type).itemsize:
                 nudge(np.frombuffer(elements, bits_type).reshape(dims), float_type, self._rng)
         elif "location" in place and float_type and outside:

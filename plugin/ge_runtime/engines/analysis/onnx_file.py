@@ -29,7 +29,7 @@ ELEMENT_BITS: Final[Mapping[int, int]] = {
     **dict.fromkeys((7, 11, 13, 14), 64),  # INT64, DOUBLE, UINT64, COMPLEX64
     15: 128,  # COMPLEX128
 }
-"""TensorProto.DataType: bits of an element. Strings are missing, as they have no fixed size."""
+"""Bits of an element by TensorProto.DataType. Strings are missing, as they have no fixed size."""
 
 _KEPT_BYTES: Final = 1024
 """Tensors up to this size are kept, e.g. shapes and axes, which determine other tensors' sizes."""
@@ -49,7 +49,7 @@ MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
     },
     "sparse tensor": {1: "tensor", 2: "tensor"},
 }
-"""Message: {field number: message}, for the fields that may contain tensors."""
+"""The messages in fields that may contain tensors, by field number, by outer message."""
 
 DIMS, DATA_TYPE = 1, 2
 EXTERNAL_DATA: Final = 13
@@ -69,13 +69,13 @@ class OnnxFile:
     model: bytes
     """The serialized ModelProto. Large tensors have a type and dims, but no elements."""
     weights_bytes: int
-    """Size of all tensors, including those in external files."""
+    """Size of all tensors, including tensors in external files."""
     elsewhere: frozenset[str] = frozenset()
     """Paths of the external files, relative to the folder of the .onnx file."""
 
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
-        """Read the file at `path`, which must be one that onnxruntime can open."""
+        """Read the file at `path`, which onnxruntime must be able to open."""
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             walk = _Walk()
             with memoryview(data) as view:
@@ -93,7 +93,7 @@ DTYPES: Final[Mapping[int, DType]] = {
     12: DType.UINT32, 13: DType.UINT64, 16: DType.BF16,
 }
 # fmt: on
-"""TensorProto.DataType: Triton's type."""
+"""Triton's types by TensorProto.DataType."""
 
 
 def read_signature(path: Path) -> Signature:

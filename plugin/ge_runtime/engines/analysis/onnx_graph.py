@@ -25,7 +25,7 @@ Typed: TypeAlias = tuple[int, Shape]
 """A result's TensorProto.DataType and shape."""
 
 UNPADDED: Final = "ge_runtime.unpadded"
-"""The metadata of a graph without padding; its value is the name of the mask."""
+"""The metadata key of a graph that removes padding; its value is the name of the mask."""
 
 _VIEWS: Final = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators whose result is a view of their first input."""
@@ -41,10 +41,10 @@ class OnnxGraph:
     Nodes are assumed to run in the order of the file and not in place. Results of nodes inside a
     branch or a loop are unsized.
 
-    onnxruntime differs: it fuses nodes, reuses inputs, and needs scratch memory, copies in its own
-    layouts, and an arena that doubles. Resident memory of one execution of version 1.31, without
-    and with its arena, relative to the analysis: 0.91 and 1.25 for an encoder of 64x512 tokens,
-    1.5 and 2.3 for a CNN of 64 images of 256x256.
+    onnxruntime differs. It fuses nodes and reuses inputs. It also needs scratch memory, tensors in
+    layouts of its own, and an arena that doubles. The resident memory of one execution of version
+    1.31, relative to the analysis, is 0.91 without and 1.25 with its arena for an encoder of 64x512
+    tokens, and 1.5 without and 2.3 with its arena for a CNN of 64 images of 256x256.
     """
 
     def __init__(self, onnx: Onnx, file: OnnxFile) -> None:
@@ -54,8 +54,8 @@ class OnnxGraph:
         self._values: ShapeValues | None = None  # once they are needed
         graph = self._model.graph
         metadata = {entry.key for entry in self._model.metadata_props}
-        # The number of valid tokens is planned as that of all tokens.
-        self._places = [n for n in graph.node if n.op_type == "NonZero" and UNPADDED in metadata]
+        # NonZero finds the valid tokens; memory is planned as if all tokens were valid.
+        self._nonzero = [n for n in graph.node if n.op_type == "NonZero" and UNPADDED in metadata]
         self._outputs = frozenset(value.name for value in graph.output)
         # Constant nodes are not operations: onnxruntime converts them to weights at load.
         self._operations = tuple(
@@ -113,7 +113,7 @@ class OnnxGraph:
         """Return the results whose types and shapes follow from the shapes of the inputs."""
         model = self._model_at(shapes)
         typed = self._infer(model)
-        for node in self._places:
+        for node in self._nonzero:
             if node.input[0] in typed:
                 shape = typed[node.input[0]][1]
                 model.graph.value_info.append(
@@ -121,7 +121,7 @@ class OnnxGraph:
                         node.output[0], _INT64, (len(shape), math.prod(shape))
                     )
                 )
-        if self._places:
+        if self._nonzero:
             typed.update(self._infer(model))
         values: set[str] = set()
         while not self._results <= typed.keys():
@@ -153,7 +153,7 @@ class OnnxGraph:
         return typed
 
     def _model_at(self, shapes: Mapping[str, Shape]) -> ModelProto:
-        """Return the model with these input shapes, also in place of the symbols of inputs."""
+        """Return the model with these input shapes; symbols of inputs become sizes everywhere."""
         model = self._onnx.ModelProto()
         model.CopyFrom(self._model)
         named: dict[str, int] = {}
@@ -183,8 +183,8 @@ def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
 _RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
 _TRANSFORMS: Final = frozenset({"DFT", "STFT"})
 _ELEMENT_FLOPS: Final = 8
-"""Operations of operators without weights, for each element of their results. Such operators are
-bound by memory: an element takes as long as some operations of a matrix product."""
+"""Operations per element of the results of operators without weights. Such operators are bound by
+memory: an element takes as long as several operations of a matrix product."""
 
 
 def _flops(node: NodeProto, shapes: Mapping[str, Shape], positions: int) -> int:
@@ -193,7 +193,7 @@ def _flops(node: NodeProto, shapes: Mapping[str, Shape], positions: int) -> int:
     Args:
         node: The node.
         shapes: The known shapes of weights and results.
-        positions: The number of uses of a weight, if shapes are not known.
+        positions: The number of positions at which a weight is used, if shapes are not known.
     """
     given = [shapes.get(name) for name in node.input]
     made = [shapes.get(name) for name in node.output if name]
@@ -204,7 +204,7 @@ def _flops(node: NodeProto, shapes: Mapping[str, Shape], positions: int) -> int:
             transposed = any(one.name == "transA" and one.i for one in node.attribute)
             return 2 * math.prod(result) * first[0 if transposed else -1]
     elif "Conv" in node.op_type and first is not None and len(first) > 1:
-        # Each kernel is used once for each position of the result, or transposed of the input.
+        # Each kernel is used once for each position of the result; if transposed, of the input.
         own = first if "Transpose" in node.op_type else result
         if own and len(own) > 1:
             return 2 * kernel * math.prod(own[2:]) * own[0]
@@ -229,8 +229,8 @@ _OF_SHAPES: Final = frozenset({"Shape", "Size"})
 class ShapeValues:
     """The values in a graph that follow from shapes alone, such as the end of a slice.
 
-    Shape inference propagates them through a few operators only. For others, onnx's reference
-    evaluator computes the values, one small node after another, for any number of shapes.
+    Shape inference propagates such values through a few operators only. For other operators, onnx's
+    reference evaluator computes them, one small node after another, for any number of shapes.
     """
 
     def __init__(self, onnx: Onnx, model: ModelProto) -> None:
@@ -245,7 +245,7 @@ class ShapeValues:
             for tensor in model.graph.initializer
             if _has_elements(tensor)
         }
-        self._nodes = _without_data(model, self._constants)
+        self._nodes = _nodes_of_shapes(model, self._constants)
         self._evaluators: dict[int, Evaluator] = {}  # index of the node: created at first use
 
     def compute(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
@@ -280,7 +280,8 @@ class ShapeValues:
         return dict(zip(node.output, results, strict=True))
 
 
-def _without_data(model: ModelProto, constants: Collection[str]) -> tuple[NodeProto, ...]:
+def _nodes_of_shapes(model: ModelProto, constants: Collection[str]) -> tuple[NodeProto, ...]:
+    """Return the nodes whose results follow from shapes and constants, in order."""
     known = set(constants)
     nodes = []
     for node in model.graph.node:

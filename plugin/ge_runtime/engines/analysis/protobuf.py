@@ -7,10 +7,10 @@ from typing import Final
 
 LENGTH_DELIMITED: Final = 2
 GROUPS: Final[Mapping[int, int]] = {3: 1, 4: -1}
-"""Wire type: change of the depth, for the start and the end of a group."""
+"""The change of the depth at the start and at the end of a group, by wire type."""
 _VARINT: Final = 0
 _FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
-"""Wire type: bytes, for fields of a fixed size."""
+"""The bytes of fields of a fixed size, by wire type."""
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:

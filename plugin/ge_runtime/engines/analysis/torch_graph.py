@@ -21,7 +21,7 @@ _CAST: Final = "aten::to"
 _DENSE: Final = frozenset(
     f"aten::{name}" for name in ("contiguous", "flatten", "ravel", "reshape", "reshape_as")
 )
-"""Operators that return a view of a dense input, and a copy of any other."""
+"""Operators that return a view of a dense input, and a copy of any other input."""
 
 
 class TorchGraph:
@@ -69,7 +69,7 @@ class TorchGraph:
 
 
 def weights_bytes(program: ExportedProgram) -> int:
-    """Return the bytes of a program's parameters, buffers and constants, shared ones once."""
+    """Return the bytes of a program's parameters, buffers and constants, each byte once."""
     values = (*program.state_dict.values(), *program.constants.values())
     # By storage: tied parameters, and views of one tensor, share their memory.
     storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
@@ -135,7 +135,7 @@ def _operator(node: Node) -> str:
 
 
 def _view_source(node: Node) -> Node | None:
-    """Return the input of which the operator's declaration says that the result may be a view."""
+    """Return the input whose view the result may be, according to the operator's declaration."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return node.args[0] if _operator(node) == "getitem" else None  # one of several results

@@ -64,7 +64,7 @@ def test_requests_are_batched_again_between_the_models(shared_services, opened):
     (reported,) = [line for line in give.report if "stays in the device service" in line]
     assert reported.endswith(
         "output 'embedding': 32 rows of FP32[4] of encoder, 2,048 bytes; each is read 1 time(s), "
-        "within 60 s, or 5 s where there is no room for others"
+        "within 60 s, or 5 s if there is no room for other rows"
     )
 
 
