@@ -174,7 +174,7 @@ def test_a_coroutine_that_exits_is_reported(tmp_path, caplog):
 
 def test_strict_portable_starts_no_process_again():
     hosts = PythonHosts({}, SystemClock(), MetricRegistry(), portability=Portability(strict=True))
-    assert hosts._given == {"stub-restart": "false"}
+    assert hosts._settings == {"stub-restart": "false"}
 
 
 def test_pytests_setting_adds_options_to_the_fixtures(request, pytestconfig, models, monkeypatch):
