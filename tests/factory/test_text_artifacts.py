@@ -159,7 +159,7 @@ def test_the_command_fetches_what_tests_load(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(PublishedWheel, "fetch", lambda self, cache: cache / self.file)
     assert command.main(["fetch", "--cache", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"{tmp_path / SILERO_VAD.file} is there" in lines
+    assert f"{tmp_path / SILERO_VAD.file} is available" in lines
     assert len(lines) == 4
 
 
