@@ -119,10 +119,10 @@ quick: $(VENV)/dev models  ## unit tests and recorded answers in half a minute; 
 	+$(BESIDE) quick-server quick-others
 
 quick-server:
-	$(QUICK) tests/recorded tests/server
+	$(QUICK) tests/recorded tests/server tests/simulator
 
 quick-others:
-	$(QUICK) tests/factory tests/performance tests/replay tests/runtime tests/simulator
+	$(QUICK) tests/factory tests/performance tests/replay tests/runtime
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'

@@ -15,6 +15,8 @@ import pytest
 from contract.integer_values import ENDS, FLAGS, answers, fields, read, write
 from support.in_process import InProcessServer, start_in_process
 
+pytestmark = pytest.mark.brute_force
+
 TABLE = read()
 Ask = Callable[[str], dict[str, str]]
 _LOW_BITS = "all classes are meant; the real server takes the low 32 bits"

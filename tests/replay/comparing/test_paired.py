@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from triton_replay.comparing.paired import MIN_REQUESTS, STATISTICS, Sample, holm, judge
 
+pytestmark = pytest.mark.brute_force
+
 MS = 1e6
 
 
