@@ -14,6 +14,7 @@ from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_m
 from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import HttpOptions, MetricsOptions, ServerOptions
 from reference_server.server import ExitTimeout, Server
 
@@ -220,6 +221,29 @@ def test_a_start_warns_about_ports_that_other_machines_reach(tmp_path, caplog, h
         serving(options, scenario)
     (warning,) = [text for text in caplog.messages if text.startswith("Open to all networks")]
     assert said in warning
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        (
+            NEWEST,
+            ["Pages: live page http://localhost:8002/, request form http://[::1]:8000/try, "
+             "API http://[::1]:8000/docs"],
+        ),
+        (V2_51, []),
+    ],
+)  # fmt: skip
+def test_a_start_names_the_pages_for_browsers(tmp_path, caplog, profile, said):
+    write_model(tmp_path, "m")
+    options = ServerOptions((tmp_path,), http=HttpOptions("::1"), profile=profile)
+
+    async def scenario(server, ports):
+        server.stop()
+
+    with caplog.at_level(logging.INFO, "reference_server"):
+        serving(options, scenario)
+    assert [text for text in caplog.messages if text.startswith("Pages:")] == said
 
 
 @pytest.mark.parametrize("taken", [HTTP, METRICS])
