@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.shared_names import UTILS
@@ -236,22 +235,42 @@ def _arity_fault(
         values -= is_bound
     elif decorators:
         return
-    # Call an empty function with the same parameters: Python itself finds the error.
-    arguments = copy.deepcopy(method.args)
-    for part in ast.walk(arguments):
-        if isinstance(part, ast.arg):
-            part.annotation = None
-    nothing = ast.Constant(None)
-    arguments.defaults = [nothing for _ in arguments.defaults]
-    arguments.kw_defaults = [default and nothing for default in arguments.kw_defaults]
-    names: dict[str, Any] = {}
-    exec(f"def {method.name}({ast.unparse(arguments)}): pass", names)
-    function = names[method.name]
-    function.__qualname__ = f"{_CLASS}.{method.name}"
-    try:
-        function(*[None] * values)
-    except TypeError as error:
-        yield CodeFault(method.lineno, f"TypeError: {error}")
+    arguments = method.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    required = names[: len(names) - len(arguments.defaults)]
+    keywords = [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+    missing, kind = required[values:], "positional"
+    if not missing:
+        missing, kind = keywords, "keyword-only"
+    called = f"TypeError: {_CLASS}.{method.name}()"
+    if len(names) < values and arguments.vararg is None:
+        least = len(required)
+        most = len(names)
+        takes = f"{most}" if least == most else f"from {least} to {most}"
+        plural = "" if most == 1 else "s"
+        given = "was" if values == 1 else "were"
+        yield CodeFault(
+            method.lineno,
+            f"{called} takes {takes} positional argument{plural} but {values} {given} given",
+        )
+    elif missing:
+        plural = "" if len(missing) == 1 else "s"
+        yield CodeFault(
+            method.lineno,
+            f"{called} missing {len(missing)} required {kind} argument{plural}: {_listed(missing)}",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    """Return names as in Python's error texts: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) < 3:
+        return " and ".join(quoted)
+    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
 
 
 def _wrong_uses(tree: ast.Module, modules: set[str]) -> Iterator[CodeFault]:
