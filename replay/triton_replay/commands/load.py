@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
 
 from triton_replay.commands.common import print_message, print_result, write_file, write_hdr
 from triton_replay.commands.load_options import PORTS, load_options
@@ -25,143 +24,14 @@ UNSTABLE, INTERRUPTED = 1, 5
 """Exit codes: unstable loads or failed requests; interrupted by Ctrl-C."""
 
 
-_FORMATS: Final = ("binary", "json")
-_OPTIONS: Final[Mapping[str, Sequence[tuple[str, str | Sequence[str] | None, Any, str]]]] = {
-    "the load": (
-        ("-x", "VERSION", "", "version of the model; default: the newest"),
-        ("--concurrency-range", "START:END:STEP", str, "closed loops: requests in flight"),
-        ("-t", "N", int, "a closed loop: requests in flight"),
-        ("--request-rate-range", "START:END:STEP", str, "open loops: requests per second"),
-        (
-            *("--request-distribution", ("constant", "poisson"), str),
-            "distribution of request intervals; default: constant",
-        ),
-        ("--request-intervals", "FILE", Path, "intervals in us, one per line"),
-        ("--binary-search", None, bool, "find the last load that meets -l by bisection"),
-        ("--num-of-sequences", "N", 4, "concurrent sequences of an open loop; default: 4"),
-        ("--sequence-length", "N", int, "default: 20, or the length of the data"),
-        (
-            *("--sequence-length-variation", "PERCENT", 20.0),
-            "largest deviation of the sequence length; default: 20",
-        ),
-        (
-            *("--sequence-id-range", "START:END", "1"),
-            "sequence ids; END is exclusive; default: from 1, without end",
-        ),
-    ),
-    "the measurement": (
-        ("-p --measurement-interval", "MS", 5000.0, "duration of a window; default: 5000"),
-        (
-            *("--measurement-mode", ("time_windows", "count_windows"), "time_windows"),
-            "whether windows have a duration or a number of requests; default: time_windows",
-        ),
-        (
-            *("--measurement-request-count", "N", 50),
-            "requests of a window with count_windows; default: 50",
-        ),
-        ("--request-count", "N", 0, "measure one window of N requests"),
-        ("--warmup-request-count", "N", 0, "requests before the first window"),
-        (
-            *("-s --stability-percentage", "PERCENT", 10.0),
-            "allowed difference of three windows; default: 10",
-        ),
-        ("-r --max-trials", "N", 10, "largest number of windows of a load"),
-        ("--percentile", "N", int, "latency percentile for stability and -l; default: the mean"),
-        ("-l --latency-threshold", "MS", 0.0, "latency limit; 0: none"),
-        (
-            *("--goodput", "MS|first:MS,last:MS,between:MS", str),
-            "report the requests per second within a limit in ms: of the latency, or of a stream's "
-            "first response, last response and mean time between responses",
-        ),
-        ("--timeout", "SECONDS", 300.0, "longest time without any response; default: 300"),
-    ),
-    "the requests": (
-        ("-b", "N", 1, "rows of a request; default: 1"),
-        (
-            *("--input-data", "zero|random|FILE|FOLDER", None),
-            "values of inputs; repeatable with files; default: random",
-        ),
-        ("--shape", "INPUT:SIZE,...", [], "shape of an input with free sizes; repeatable"),
-        ("--string-length", "N", 128, "length of random BYTES elements; default: 128"),
-        ("--string-data", "TEXT", str, "value of all BYTES elements"),
-        ("--request-parameter", "NAME:VALUE:TYPE", [], "request parameter; repeatable"),
-        ("--input-tensor-format", _FORMATS, "binary", "inputs over HTTP"),
-        ("--output-tensor-format", _FORMATS, "binary", "outputs over HTTP"),
-        (
-            "--shared-memory",
-            ("none", "system", "cuda"),
-            "none",
-            "location of tensors; default: none",
-        ),
-        (
-            *("--output-shared-memory-size", "BYTES", 102_400),
-            "size of an output row without fixed shape; default: 102400",
-        ),
-    ),
-    "the server": (
-        ("-u", "HOST:PORT", str, "address; default: localhost:8000, gRPC localhost:8001"),
-        ("--streaming", None, bool, "use gRPC streams"),
-        (
-            *("--grpc-compression-algorithm", ("none", "gzip", "deflate"), "none"),
-            "compression of gRPC requests; default: none",
-        ),
-        (
-            *("--bls-composing-models", "MODEL[:VERSION],...", ""),
-            "models that the model calls, to report their statistics",
-        ),
-        ("-H --header", "NAME:VALUE", [], "header of all requests; repeatable"),
-    ),
-    "the output": (
-        ("-f", "FILE", Path, "write CSV with perf_analyzer's columns"),
-        ("--verbose-csv", None, bool, "write more columns"),
-        ("--profile-export-file", "FILE", Path, "write the times of each request as JSON"),
-        ("--html", "FILE", Path, "write an HTML page with plots"),
-        ("--hdr", "DIR", Path, "write the latencies of each load to DIR, in HdrHistogram's format"),
-        ("--collect-metrics", None, bool, "read GPU metrics from the metrics page"),
-        (
-            *("--metrics-url", "URL", "localhost:8002/metrics"),
-            "the metrics page; default: %(default)s",
-        ),
-        ("--metrics-interval", "MS", 1000.0, "time between two readings; default: 1000"),
-    ),
-}
-"""For each option its flags, its form or its choices, its default or its type, and its help.
-
-An option with neither form nor choices has no value. An option whose default is a list or None is
-repeatable.
-"""
-_WITHOUT_EFFECT: Final = ("-a --async", "--sync", "--serial-sequences", "-v")
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
-    groups = {title: parser.add_argument_group(title) for title in _OPTIONS}
-    groups["the load"].add_argument("-m", metavar="MODEL", required=True, help="the model")
-    groups["the server"].add_argument(
-        *("-i",), choices=PORTS, type=str.lower, default="http", help="protocol; default: http"
-    )
-    for title, rows in _OPTIONS.items():
-        for flags, form, default, text in rows:
-            groups[title].add_argument(
-                *flags.split(), help=text, **_argument_options(form, default)
-            )
-    ignored = parser.add_argument_group("accepted like perf_analyzer, without effect")
-    for flag in _WITHOUT_EFFECT:
-        ignored.add_argument(*flag.split(), action="store_true", dest="ignored")
-    ignored.add_argument("--max-threads", metavar="N", dest="ignored")
-    ignored.add_argument("--service-kind", choices=("triton",), dest="ignored")
-
-
-def _argument_options(form: str | Sequence[str] | None, default: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the arguments of `add_argument` for a row of _OPTIONS."""
-    if form is None:
-        return {"action": "store_true"}
-    shown = {"metavar": form} if isinstance(form, str) else {"choices": form}
-    if isinstance(default, type):
-        return {**shown, "type": default}
-    if default is None or isinstance(default, list):
-        return {**shown, "action": "append", "default": default}
-    return {**shown, "type": type(default), "default": default}
+    _add_load(parser.add_argument_group("the load"))
+    _add_windows(parser.add_argument_group("the measurement"))
+    _add_inputs(parser.add_argument_group("the requests"))
+    _add_server(parser.add_argument_group("the server"))
+    _add_outputs(parser.add_argument_group("the output"))
+    _add_without_effect(parser.add_argument_group("accepted like perf_analyzer, without effect"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -220,3 +90,155 @@ def _write(args: argparse.Namespace, report: LoadReport) -> None:
             mode = "concurrency" if one.level.mode == CONCURRENCY else "rate"
             path = args.hdr / f"{mode}-{one.level.value:g}.hgrm"
             write_hdr(path, one.latencies.tolist())
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-m", metavar="MODEL", required=True, help="the model")
+    add("-x", metavar="VERSION", default="", help="version of the model; default: the newest")
+    add("--concurrency-range", metavar="START:END:STEP", help="closed loops: requests in flight")
+    add("-t", metavar="N", type=int, help="a closed loop: requests in flight")
+    add("--request-rate-range", metavar="START:END:STEP", help="open loops: requests per second")
+    distribution_help = "distribution of request intervals; default: constant"
+    add("--request-distribution", choices=("constant", "poisson"), help=distribution_help)
+    add("--request-intervals", metavar="FILE", type=Path, help="intervals in us, one per line")
+    add(
+        "--binary-search", action="store_true", help="find the last load that meets -l by bisection"
+    )
+    sequences_help = "concurrent sequences of an open loop; default: 4"
+    add("--num-of-sequences", metavar="N", type=int, default=4, help=sequences_help)
+    add("--sequence-length", metavar="N", type=int, help="default: 20, or the length of the data")
+    variation_help = "largest deviation of the sequence length; default: 20"
+    add(
+        "--sequence-length-variation",
+        metavar="PERCENT",
+        type=float,
+        default=20.0,
+        help=variation_help,
+    )
+    range_help = "sequence ids; END is exclusive; default: from 1, without end"
+    add("--sequence-id-range", metavar="START:END", default="1", help=range_help)
+
+
+def _add_windows(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    interval_help = "duration of a window; default: 5000"
+    add(
+        "-p", "--measurement-interval", metavar="MS", type=float, default=5000.0, help=interval_help
+    )
+    add(
+        "--measurement-mode",
+        choices=("time_windows", "count_windows"),
+        default="time_windows",
+        help="whether windows have a duration or a number of requests; default: time_windows",
+    )
+    count_help = "requests of a window with count_windows; default: 50"
+    add("--measurement-request-count", metavar="N", type=int, default=50, help=count_help)
+    add(
+        "--request-count", metavar="N", type=int, default=0, help="measure one window of N requests"
+    )
+    warmup_help = "requests before the first window"
+    add("--warmup-request-count", metavar="N", type=int, default=0, help=warmup_help)
+    stability_help = "allowed difference of three windows; default: 10"
+    add(
+        "-s",
+        "--stability-percentage",
+        metavar="PERCENT",
+        type=float,
+        default=10.0,
+        help=stability_help,
+    )
+    trials_help = "largest number of windows of a load"
+    add("-r", "--max-trials", metavar="N", type=int, default=10, help=trials_help)
+    percentile_help = "latency percentile for stability and -l; default: the mean"
+    add("--percentile", metavar="N", type=int, help=percentile_help)
+    threshold_help = "latency limit; 0: none"
+    add("-l", "--latency-threshold", metavar="MS", type=float, default=0.0, help=threshold_help)
+    goodput_help = (
+        "report the requests per second within a limit in ms: of the latency, or of a stream's "
+        "first response, last response and mean time between responses"
+    )
+    add("--goodput", metavar="MS|first:MS,last:MS,between:MS", help=goodput_help)
+    timeout_help = "longest time without any response; default: 300"
+    add("--timeout", metavar="SECONDS", type=float, default=300.0, help=timeout_help)
+
+
+def _add_inputs(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-b", metavar="N", type=int, default=1, help="rows of a request; default: 1")
+    add(
+        "--input-data",
+        metavar="zero|random|FILE|FOLDER",
+        action="append",
+        help="values of inputs; repeatable with files; default: random",
+    )
+    shape_help = "shape of an input with free sizes; repeatable"
+    add("--shape", metavar="INPUT:SIZE,...", action="append", default=[], help=shape_help)
+    length_help = "length of random BYTES elements; default: 128"
+    add("--string-length", metavar="N", type=int, default=128, help=length_help)
+    add("--string-data", metavar="TEXT", help="value of all BYTES elements")
+    parameter_help = "request parameter; repeatable"
+    add(
+        "--request-parameter",
+        metavar="NAME:VALUE:TYPE",
+        action="append",
+        default=[],
+        help=parameter_help,
+    )
+    formats = ("binary", "json")
+    add("--input-tensor-format", choices=formats, default="binary", help="inputs over HTTP")
+    add("--output-tensor-format", choices=formats, default="binary", help="outputs over HTTP")
+    shm_help = "location of tensors; default: none"
+    add("--shared-memory", choices=("none", "system", "cuda"), default="none", help=shm_help)
+    size_help = "size of an output row without fixed shape; default: 102400"
+    add("--output-shared-memory-size", metavar="BYTES", type=int, default=102_400, help=size_help)
+
+
+def _add_server(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-u", metavar="HOST:PORT", help="address; default: localhost:8000, gRPC localhost:8001")
+    add(
+        "-i",
+        choices=("http", "grpc"),
+        type=str.lower,
+        default="http",
+        help="protocol; default: http",
+    )
+    add("--streaming", action="store_true", help="use gRPC streams")
+    add(
+        "--grpc-compression-algorithm",
+        choices=("none", "gzip", "deflate"),
+        default="none",
+        help="compression of gRPC requests; default: none",
+    )
+    add(
+        "--bls-composing-models",
+        metavar="MODEL[:VERSION],...",
+        default="",
+        help="models that the model calls, to report their statistics",
+    )
+    header_help = "header of all requests; repeatable"
+    add("-H", "--header", metavar="NAME:VALUE", action="append", default=[], help=header_help)
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-f", metavar="FILE", type=Path, help="write CSV with perf_analyzer's columns")
+    add("--verbose-csv", action="store_true", help="write more columns")
+    export_help = "write the times of each request as JSON"
+    add("--profile-export-file", metavar="FILE", type=Path, help=export_help)
+    add("--html", metavar="FILE", type=Path, help="write an HTML page with plots")
+    hdr_help = "write the latencies of each load to DIR, in HdrHistogram's format"
+    add("--hdr", metavar="DIR", type=Path, help=hdr_help)
+    add("--collect-metrics", action="store_true", help="read GPU metrics from the metrics page")
+    url_help = "the metrics page; default: %(default)s"
+    add("--metrics-url", metavar="URL", default="localhost:8002/metrics", help=url_help)
+    interval_help = "time between two readings; default: 1000"
+    add("--metrics-interval", metavar="MS", type=float, default=1000.0, help=interval_help)
+
+
+def _add_without_effect(group: argparse._ArgumentGroup) -> None:
+    for flags in (("-a", "--async"), ("--sync",), ("--serial-sequences",), ("-v",)):
+        group.add_argument(*flags, action="store_true", dest="ignored")
+    group.add_argument("--max-threads", metavar="N", dest="ignored")
+    group.add_argument("--service-kind", choices=("triton",), dest="ignored")
