@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final
 
 from ge_runtime.config import parameter_table as table
 from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
@@ -46,7 +45,7 @@ from ge_runtime.config.generated_inputs import (
 )
 from ge_runtime.config.images import Aipp, DeclaredImages, JpegPicture, read_aipp, read_jpeg
 from ge_runtime.config.model_tensors import ModelTensors, read_instances, read_max_batch_size
-from ge_runtime.config.parameters import ConfigErrors, GivenCost, Setting
+from ge_runtime.config.parameters import ConfigErrors, GivenCost
 from ge_runtime.config.sequence_states import SequenceStates, check_growing_states
 from ge_runtime.config.tensor_rules import (
     BatchAxes,
@@ -255,13 +254,6 @@ class RuntimeConfig:
         return config
 
 
-_INDEPENDENT: Final[tuple[Setting[Any], ...]] = (
-    *(table.COST, table.COST_CACHE, table.STAGES, table.HISTOGRAM, table.WARMUP),
-    *(table.EARLY_ANSWERS, table.LOAD_CHECK, table.INT8, table.UNPAD),
-)
-"""Settings that depend on no other setting; each is the field with the name of its key."""
-
-
 def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
@@ -353,6 +345,8 @@ def _read(
         gears=gears,
         oversize=oversize,
         packing=packing,
+        cost=parameters.get(table.COST),
+        cost_cache=parameters.get(table.COST_CACHE),
         intra_op_threads=parameters.get(table.THREADS) or max(1, share),
         adapts_threads=parameters.text(table.THREADS) is None,
         devices=devices,
@@ -361,13 +355,19 @@ def _read(
         resident=Resident.read(
             parameters, tensors, service_share, model=model, max_batch_size=max_batch_size
         ),
+        stages=parameters.get(table.STAGES),
         workspace_pool_bytes=read_pool_bytes(parameters, engine=engine),
         unplanned_memory=read_unplanned(parameters, devices, engine=engine),
         time_limits=read_time_limits(parameters, devices, engine=engine),
         torch_compiler=read_torch_compiler(parameters, devices, engine=engine),
         window=read_window(parameters, devices, engine=engine),
+        histogram=parameters.get(table.HISTOGRAM),
+        warmup=parameters.get(table.WARMUP),
+        early_answers=parameters.get(table.EARLY_ANSWERS),
+        load_check=parameters.get(table.LOAD_CHECK),
+        int8=parameters.get(table.INT8),
+        unpad=parameters.get(table.UNPAD),
         reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, engine=engine),
         atc_flags=read_atc_flags(parameters, devices, engine=engine),
-        **{own.key: parameters.get(own) for own in _INDEPENDENT},
     )
