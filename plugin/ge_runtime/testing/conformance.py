@@ -79,16 +79,16 @@ def check(
         derived: Names of the outputs that the model's own code computes.
         seed: Seed of the random request batches; equal seeds give equal batches.
         rounds: Number of random request batches.
-        ranges: Input or prepared tensor to the lowest and highest value of its elements; the
-            highest is excluded for integers. Default: 0 to 10 for integers, -1 to 1 for floats.
-            Token ids must be in the model's vocabulary.
+        ranges: By input or `prepared.<tensor>`, the lowest and the highest value of its elements.
+            Integers are below the highest value. Default: 0 to 10 for integers, -1 to 1 for
+            floats. Token ids must be in the model's vocabulary.
         tolerance: Allowed difference of floats, relative to the expected value plus 1. It replaces
             `distance.TOLERANCES` and measured rounding. All other types must be equal. NaN equals
             NaN.
-        padding: "poison" opens the model a second time with the highest value of each range as
-            padding, where a mask or lengths are generated. "nan" does so with NaN
-            for floats, for graphs that select by their mask (NaN times 0 is NaN). "keep" does not
-            open the model a second time.
+        padding: With "poison", a model whose graph receives a mask or lengths is opened a second
+            time, with the highest value of each range as padding. With "nan", floats are padded
+            with NaN; the graph must select by its mask, since NaN times 0 is NaN. With "keep",
+            the model is not opened a second time.
         seconds: No round starts after this time.
 
     Returns:

@@ -207,7 +207,7 @@ def failure_lines(failures: Iterable[Failures]) -> list[str]:
 
 
 def interval(percentile: Percentile) -> str:
-    """Format a percentile and its interval in milliseconds; an end that is None has no number."""
+    """Format a percentile and its interval in milliseconds. An end without a value is empty."""
     low, high = ("" if x is None else _ms(x) for x in (percentile.low, percentile.high))
     return f"{_ms(percentile.value)} [{low}..{high}]"
 

@@ -210,9 +210,9 @@ class Models:
                 memory.
             policy: how the system allocates.
 
-        Violates DYNAMIC_WITH_MEMORY, the rules of `region`, `claims.BUSY` if the load would write
-        the weights of a model that executes, and `CHANGED` if it would overwrite those of
-        another file.
+        Checks DYNAMIC_WITH_MEMORY and the rules of `region`. Also checks `claims.BUSY` (the load
+        would write the weights of a model that executes) and `CHANGED` (the load would overwrite
+        the weights of another file).
 
         Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for another chip's file and
         RT_NO_STREAM_RESOURCE (both inferences), GE_PARAM_INVALID for given memory that is too

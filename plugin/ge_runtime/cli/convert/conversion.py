@@ -68,7 +68,7 @@ def convert(
 
     Args:
         name: The model's name.
-        text: Its config.pbtxt.
+        text: The model's config.pbtxt.
         options: Values that the user adds.
         graph: The model's ONNX graph, if it has one.
 
