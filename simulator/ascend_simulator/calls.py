@@ -12,11 +12,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import index
 from time import perf_counter_ns
-from typing import Any, Final, SupportsIndex, TypeAlias
+from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
 from ascend_simulator import process
 from ascend_simulator.codes import ACL_SUCCESS, Code, Refused
 from ascend_simulator.violations import HERE, declare, violate
+
+__all__ = [
+    "I32",
+    "LIST",
+    "STR",
+    "U32",
+    "U64",
+    "Refused",
+    "bare",
+    "batch",
+    "dictionary",
+    "echo",
+    "listing",
+    "pair",
+    "status",
+    "triple",
+    "value",
+]
 
 NOT_INITIALISED = declare(
     "process.not-initialised",
@@ -34,8 +52,29 @@ Function: TypeAlias = Callable[..., Any]
 Exported: TypeAlias = Callable[..., Any]
 
 
-Shape: TypeAlias = Callable[..., Callable[[Function], Exported]]
-"""Makes the decorator for `acl.<name>`, see `_shape`."""
+class Shape(Protocol):
+    """A decorator for `acl.<name>`, with one converter for each argument.
+
+    Args:
+        failed: the value returned after `Refused`.
+        optional: the number of trailing arguments that may be omitted.
+        anytime: allowed before acl.init() and after the device is lost.
+        lost: the code after the device is lost.
+        releases_gil: on a device, other Python threads run during the call.
+    """
+
+    def __call__(
+        self,
+        name: str,
+        *converters: Converter,
+        failed: object = 0,
+        optional: int = 0,
+        anytime: bool = False,
+        lost: int = Code.RT_DRV_INTERNAL_ERROR,
+        releases_gil: bool = False,
+    ) -> Callable[[Function], Exported]:
+        """Return the decorator."""
+
 
 _U64_MASK: Final = (1 << 64) - 1
 _U32_MASK: Final = (1 << 32) - 1
@@ -105,49 +144,60 @@ def _shape(succeed: Pack, refuse: Callable[[list[Any], int, Any], Any]) -> Shape
         lost: int = Code.RT_DRV_INTERNAL_ERROR,
         releases_gil: bool = False,
     ) -> Callable[[Function], Exported]:
-        """Return the decorator for `acl.<name>`, with one converter for each argument.
-
-        Args:
-            name: The name in `acl`.
-            converters: The converters.
-            failed: The value returned after `Refused`.
-            optional: The number of trailing arguments that may be omitted.
-            anytime: Allowed before acl.init() and after the device is lost.
-            lost: The code after the device is lost.
-            releases_gil: On a device, other Python threads run during the call.
-        """
-        most = len(converters)
-        least = most - optional
-        full_name = f"acl.{name}"
-
-        def decorate(function: Function) -> Exported:
-            def exported(*given: object) -> object:
-                if not most:
-                    given = ()  # the binding ignores the arguments of such calls
-                if not least <= len(given) <= most:
-                    raise TypeError(f"{full_name}: found {len(given)} argument(s), expected {most}")
-                arguments = [convert(one) for convert, one in zip(converters, given, strict=False)]
-                now = process.current()
-                HERE.call = full_name
-                begin = perf_counter_ns()
-                try:
-                    if not (anytime or now.all_clear):  # nearly every call only tests this flag
-                        _check_state(now, name, lost)
-                    return succeed(arguments, function(*arguments))
-                except Refused as refused:
-                    now.set_error(refused.text)
-                    return refuse(arguments, refused.code, failed)
-                finally:
-                    now.counters.count(name, 0 if releases_gil else perf_counter_ns() - begin)
-
-            exported.__name__ = exported.__qualname__ = name.rpartition(".")[2]
-            exported.__doc__ = function.__doc__
-            EXPORTED[name] = exported
-            return exported
-
-        return decorate
+        return _export(
+            name,
+            converters,
+            succeed,
+            lambda arguments, code: refuse(arguments, code, failed),
+            least=len(converters) - optional,
+            anytime=anytime,
+            lost=lost,
+            releases_gil=releases_gil,
+        )
 
     return shape
+
+
+def _export(
+    name: str,
+    converters: tuple[Converter, ...],
+    succeed: Pack,
+    fail: Pack,
+    *,
+    least: int,
+    anytime: bool,
+    lost: int,
+    releases_gil: bool,
+) -> Callable[[Function], Exported]:
+    most = len(converters)
+    full_name = f"acl.{name}"
+
+    def decorate(function: Function) -> Exported:
+        def exported(*given: object) -> object:
+            if not most:
+                given = ()  # the binding ignores the arguments of such calls
+            if not least <= len(given) <= most:
+                raise TypeError(f"{full_name}: found {len(given)} argument(s), expected {most}")
+            arguments = [convert(one) for convert, one in zip(converters, given, strict=False)]
+            now = process.current()
+            HERE.call = full_name
+            begin = perf_counter_ns()
+            try:
+                if not (anytime or now.all_clear):  # nearly every call only tests this flag
+                    _check_state(now, name, lost)
+                return succeed(arguments, function(*arguments))
+            except Refused as refused:
+                now.set_error(refused.text)
+                return fail(arguments, refused.code)
+            finally:
+                now.counters.count(name, 0 if releases_gil else perf_counter_ns() - begin)
+
+        exported.__name__ = exported.__qualname__ = name.rpartition(".")[2]
+        exported.__doc__ = function.__doc__
+        EXPORTED[name] = exported
+        return exported
+
+    return decorate
 
 
 status: Final = _shape(lambda _, __: ACL_SUCCESS, lambda _, code, __: code)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from ascend_simulator import media as dvpp
 from ascend_simulator import process
-from ascend_simulator.calls import I32, LIST, U32, U64, Shape, batch, status, triple, value
+from ascend_simulator.calls import I32, LIST, U32, U64, batch, status, triple, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.interface.media import HOLDER, Area, channel, media, picture
@@ -82,68 +82,118 @@ def dvpp_jpeg_decode_async(handle: int, data: int, size: int, output: int, strea
 # -- VPC -----------------------------------------------------------------------------------------
 
 
-def _export_conversion(name: str, areas: int, *, scales: bool) -> None:
-    """Export a conversion of a picture.
+@status("media.dvpp_vpc_resize_async", U64, U64, U64, U64, U64)
+def dvpp_vpc_resize_async(handle: int, given: int, output: int, scaling: int, stream: int) -> None:
+    """Queue a resize of a picture to the dims of another picture."""
+    what = "dvpp_vpc_resize_async"
+    lookup(media().scalings, scaling, what)
+    _convert(what, handle, given, output, None, None, stream)
 
-    Args:
-        name: The function's name between "dvpp_vpc_" and "_async".
-        areas: 0: resize the whole picture to the dims of another picture. 1: resize an area of it.
-            2: resize an area to an area of another picture; the rest of the other is unchanged.
-        scales: The function has a resize configuration, which has no effect in the simulator.
+
+@status("media.dvpp_vpc_crop_async", U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_async(handle: int, given: int, output: int, area: int, stream: int) -> None:
+    """Queue a crop: resize an area of a picture to the dims of another picture."""
+    what = "dvpp_vpc_crop_async"
+    _convert(what, handle, given, output, lookup(media().areas, area, what), None, stream)
+
+
+@status("media.dvpp_vpc_crop_and_paste_async", U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_and_paste_async(
+    handle: int, given: int, output: int, area: int, paste: int, stream: int
+) -> None:
+    """Queue a paste: resize an area of a picture to an area of another picture.
+
+    The rest of the other picture is unchanged.
     """
-    what = f"dvpp_vpc_{name}_async"
-
-    def convert(handle: int, given: int, output: int, *configurations_and_stream: int) -> None:
-        """Queue a conversion of a picture."""
-        *configurations, stream = configurations_and_stream
-        if scales:
-            lookup(media().scalings, configurations.pop(), what)
-        cut, place, *_ = *(lookup(media().areas, one, what) for one in configurations), None, None
-        _convert(what, handle, given, output, cut, place, stream)
-
-    status(f"media.{what}", *[U64] * (4 + areas + scales))(convert)
+    what = "dvpp_vpc_crop_and_paste_async"
+    cut, place = (lookup(media().areas, one, what) for one in (area, paste))
+    _convert(what, handle, given, output, cut, place, stream)
 
 
-_export_conversion("resize", 0, scales=True)
-_export_conversion("crop", 1, scales=False)
-_export_conversion("crop_and_paste", 2, scales=False)
-_export_conversion("crop_resize", 1, scales=True)
-_export_conversion("crop_resize_paste", 2, scales=True)
+@status("media.dvpp_vpc_crop_resize_async", U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_resize_async(
+    handle: int, given: int, output: int, area: int, scaling: int, stream: int
+) -> None:
+    """Queue a crop with a resize configuration, which has no effect in the simulator."""
+    what = "dvpp_vpc_crop_resize_async"
+    lookup(media().scalings, scaling, what)
+    _convert(what, handle, given, output, lookup(media().areas, area, what), None, stream)
+
+
+@status("media.dvpp_vpc_crop_resize_paste_async", U64, U64, U64, U64, U64, U64, U64)
+def dvpp_vpc_crop_resize_paste_async(
+    handle: int, given: int, output: int, area: int, paste: int, scaling: int, stream: int
+) -> None:
+    """Queue a paste with a resize configuration, which has no effect in the simulator."""
+    what = "dvpp_vpc_crop_resize_paste_async"
+    lookup(media().scalings, scaling, what)
+    cut, place = (lookup(media().areas, one, what) for one in (area, paste))
+    _convert(what, handle, given, output, cut, place, stream)
 
 
 # -- batches of pictures -------------------------------------------------------------------------
 
-Rest: TypeAlias = Any  # the target areas, a resize configuration, or the stream
 _MOST_AREAS: Final = 256
 
 
-def _export_batch(name: str, shape: Shape, *, pastes: bool, scales: bool) -> None:
-    """Export a conversion of `counts[i]` areas of picture i, each to its own output picture.
-
-    With `pastes` the target is an area of the output picture, else the whole output picture. For
-    `scales` see `_export_conversion`.
-    """
-    what = f"dvpp_vpc_batch_{name}_async"
-
-    def convert(
-        handle: int, given: int, counts: list[int], output: int, areas: list[int], *rest: Rest
-    ) -> None:
-        """Queue conversions of a batch of pictures."""
-        *more, stream = rest
-        if scales:
-            lookup(media().scalings, more.pop(), what)
-        targets = more[0] if pastes else None
-        _convert_batch(what, handle, given, counts, output, areas, targets, stream)
-
-    shape(f"media.{what}", U64, U64, LIST, U64, LIST, *[LIST] * pastes, *[U64] * scales, U64)(
-        convert
-    )
+@batch("media.dvpp_vpc_batch_crop_async", U64, U64, LIST, U64, LIST, U64)
+def dvpp_vpc_batch_crop_async(
+    handle: int, given: int, counts: list[int], output: int, areas: list[int], stream: int
+) -> None:
+    """Queue crops: `counts[i]` areas of picture i, each to its own output picture."""
+    what = "dvpp_vpc_batch_crop_async"
+    _convert_batch(what, handle, given, counts, output, areas, None, stream)
 
 
-_export_batch("crop", batch, pastes=False, scales=False)
-_export_batch("crop_resize", status, pastes=False, scales=True)
-_export_batch("crop_and_paste", batch, pastes=True, scales=False)
-_export_batch("crop_resize_paste", status, pastes=True, scales=True)
+@status("media.dvpp_vpc_batch_crop_resize_async", U64, U64, LIST, U64, LIST, U64, U64)
+def dvpp_vpc_batch_crop_resize_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    scaling: int,
+    stream: int,
+) -> None:
+    """Queue crops like dvpp_vpc_batch_crop_async, with a resize configuration."""
+    what = "dvpp_vpc_batch_crop_resize_async"
+    lookup(media().scalings, scaling, what)
+    _convert_batch(what, handle, given, counts, output, areas, None, stream)
+
+
+@batch("media.dvpp_vpc_batch_crop_and_paste_async", U64, U64, LIST, U64, LIST, LIST, U64)
+def dvpp_vpc_batch_crop_and_paste_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    pastes: list[int],
+    stream: int,
+) -> None:
+    """Queue pastes: `counts[i]` areas of picture i, each to its own output picture."""
+    what = "dvpp_vpc_batch_crop_and_paste_async"
+    _convert_batch(what, handle, given, counts, output, areas, pastes, stream)
+
+
+@status(
+    "media.dvpp_vpc_batch_crop_resize_paste_async",
+    *(U64, U64, LIST, U64, LIST, LIST, U64, U64),
+)
+def dvpp_vpc_batch_crop_resize_paste_async(
+    handle: int,
+    given: int,
+    counts: list[int],
+    output: int,
+    areas: list[int],
+    pastes: list[int],
+    scaling: int,
+    stream: int,
+) -> None:
+    """Queue pastes like dvpp_vpc_batch_crop_and_paste_async, with a resize configuration."""
+    what = "dvpp_vpc_batch_crop_resize_paste_async"
+    lookup(media().scalings, scaling, what)
+    _convert_batch(what, handle, given, counts, output, areas, pastes, stream)
 
 
 def _convert_batch(
